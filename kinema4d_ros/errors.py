@@ -1,0 +1,167 @@
+"""Every error this package raises on purpose: a code, what was wrong, what was expected, what to do.
+
+Nodes put the code and the text into action results and diagnostics; the command line prints
+them on one screen. Codes never change meaning once released; `kinema4d_msgs/msg/ErrorCode.msg`
+repeats the table for ROS, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+__all__ = [
+    "CalibrationError",
+    "CameraError",
+    "ErrorCode",
+    "FileFormatError",
+    "KinemaError",
+    "KinematicsError",
+    "MeshError",
+    "PointmapError",
+    "RenderError",
+    "RobotError",
+    "SetupError",
+    "TrajectoryError",
+]
+
+
+@unique
+class ErrorCode(IntEnum):
+    """Stable numbers, grouped by hundreds: robot, kinematics, trajectory, camera, render, files."""
+
+    NONE = 0
+    UNKNOWN = 1
+    SETUP_MISSING = 2
+
+    URDF_MALFORMED = 100
+    URDF_UNSAFE = 101
+    URDF_UNSUPPORTED = 102
+    MESH_MISSING = 110
+    MESH_UNSAFE_PATH = 111
+    MESH_MALFORMED = 112
+    UNKNOWN_JOINT = 120
+    UNKNOWN_LINK = 121
+    NO_GRIPPER = 122
+
+    IK_NO_SOLUTION = 200
+    BACKEND_MISSING = 201
+
+    TRAJECTORY_EMPTY = 300
+    TRAJECTORY_NOT_FINITE = 301
+    TRAJECTORY_NOT_MONOTONIC = 302
+    TRAJECTORY_OUT_OF_LIMITS = 303
+    TRAJECTORY_BAD_SHAPE = 304
+
+    CAMERA_BAD_INTRINSICS = 400
+    CAMERA_BAD_DISTORTION = 401
+    CAMERA_BAD_SIZE = 402
+    NOT_A_ROTATION = 403
+    CALIBRATION_INVALID = 404
+    CALIBRATION_FRAME_MISMATCH = 405
+
+    RENDER_BAD_INPUT = 500
+    POINTMAP_BAD_INPUT = 510
+    POINTMAP_EMPTY = 511
+    WIRE_CORRUPT = 512
+
+    FILE_MISSING = 600
+    FILE_MALFORMED = 601
+    FILE_UNSUPPORTED = 602
+
+
+class KinemaError(Exception):
+    """Base of all deliberate errors.
+
+    Args:
+        what: what was wrong, with the offending value.
+        expected: what would have been right.
+        hint: what the reader can do next.
+        code: an `ErrorCode`; each subclass has a default.
+
+    >>> str(KinemaError("joint 'elbow' is not in robot 'yam'", expected="one of joint1, joint2"))
+    "[UNKNOWN] joint 'elbow' is not in robot 'yam'; expected one of joint1, joint2"
+    """
+
+    default_code = ErrorCode.UNKNOWN
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        expected: str = "",
+        hint: str = "",
+        code: ErrorCode | None = None,
+    ) -> None:
+        self.code = self.default_code if code is None else code
+        self.what = what
+        self.expected = expected
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        text = f"[{self.code.name}] {self.what}"
+        if self.expected:
+            text += f"; expected {self.expected}"
+        if self.hint:
+            text += f" ({self.hint})"
+        return text
+
+
+class SetupError(KinemaError):
+    """Something this machine lacks: a package, a compiler, a device."""
+
+    default_code = ErrorCode.SETUP_MISSING
+
+
+class RobotError(KinemaError):
+    """A URDF that cannot be used, or a name that the robot does not have."""
+
+    default_code = ErrorCode.URDF_MALFORMED
+
+
+class MeshError(RobotError):
+    """A mesh file that is missing, broken or outside its package."""
+
+    default_code = ErrorCode.MESH_MALFORMED
+
+
+class KinematicsError(KinemaError):
+    """Kinematics that have no answer or no back-end."""
+
+    default_code = ErrorCode.BACKEND_MISSING
+
+
+class TrajectoryError(KinemaError):
+    """A trajectory that must not be rendered or executed."""
+
+    default_code = ErrorCode.TRAJECTORY_BAD_SHAPE
+
+
+class CameraError(KinemaError):
+    """Intrinsics, distortion, size or pose that cannot be a camera."""
+
+    default_code = ErrorCode.CAMERA_BAD_INTRINSICS
+
+
+class CalibrationError(CameraError):
+    """A calibration file that cannot be trusted."""
+
+    default_code = ErrorCode.CALIBRATION_INVALID
+
+
+class RenderError(KinemaError):
+    """Input that the renderer cannot draw."""
+
+    default_code = ErrorCode.RENDER_BAD_INPUT
+
+
+class PointmapError(KinemaError):
+    """Pointmap data that cannot be normalised, encoded or decoded."""
+
+    default_code = ErrorCode.POINTMAP_BAD_INPUT
+
+
+class FileFormatError(KinemaError):
+    """A file that is missing, truncated or of the wrong kind."""
+
+    default_code = ErrorCode.FILE_MALFORMED

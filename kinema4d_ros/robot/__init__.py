@@ -1,0 +1,11 @@
+"""Robots: URDF and meshes in, links, joints, limits and shapes out.
+
+>>> from kinema4d_ros.robot import Robot
+>>> robot = Robot.load("yam")            # or Robot.load("path/to/any.urdf")
+>>> robot.joint_names
+('joint1', 'joint2', 'joint3', 'joint4', 'joint5', 'joint6', 'left_finger_joint')
+"""
+
+from kinema4d_ros.robot.model import Geometry, Inertial, Joint, JointLimits, Link, Mimic, Robot, TriangleMesh
+
+__all__ = ["Geometry", "Inertial", "Joint", "JointLimits", "Link", "Mimic", "Robot", "TriangleMesh"]

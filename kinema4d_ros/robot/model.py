@@ -1,0 +1,255 @@
+"""What a robot is, once its URDF has been read: links, joints, limits, shapes, gripper.
+
+Plain frozen data. `kinema4d_ros.robot.urdf` builds it from a file, `kinema4d_ros.kinematics`
+moves it, `kinema4d_ros.render` draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, RobotError
+
+if TYPE_CHECKING:
+    from kinema4d_ros.robot.gripper import Gripper
+
+__all__ = ["Geometry", "Inertial", "Joint", "JointLimits", "Link", "Mimic", "Robot", "TriangleMesh"]
+
+JointKind = Literal["revolute", "continuous", "prismatic", "fixed"]
+GeometryKind = Literal["mesh", "box", "cylinder", "sphere"]
+
+
+@dataclass(frozen=True, eq=False)
+class TriangleMesh:
+    """Triangles of one shape, welded, in the shape's own frame.
+
+    Attributes:
+        vertices: (V, 3) float64, metres.
+        faces: (F, 3) int32, counter-clockwise seen from outside.
+        face_rgb: (F, 3) uint8 or None, the file's own colours.
+        closed: every edge is shared by exactly two faces of opposite direction and the volume
+            is positive, so back faces are never visible and may be skipped.
+    """
+
+    vertices: NDArray[np.float64]
+    faces: NDArray[np.int32]
+    face_rgb: NDArray[np.uint8] | None = None
+    closed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """One visual or collision shape of a link.
+
+    Attributes:
+        kind: what the URDF said; `mesh` below holds triangles for every kind.
+        link_T_geometry: (4, 4) float64.
+        mesh: triangles in the geometry's frame, scale already applied.
+        rgba: (4,) float in [0, 1], or None when the URDF gives no colour.
+        size: box (x, y, z), cylinder (radius, length), sphere (radius,), mesh scale; metres.
+        uri: the mesh's URI as written in the URDF, "" for primitives.
+        path: the mesh file, None for primitives.
+    """
+
+    kind: GeometryKind
+    link_T_geometry: NDArray[np.float64]
+    mesh: TriangleMesh
+    rgba: tuple[float, float, float, float] | None = None
+    size: tuple[float, ...] = ()
+    uri: str = ""
+    path: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Inertial:
+    """Mass in kg, centre of mass in metres and inertia (3, 3) in kg m^2, both in the link frame."""
+
+    mass: float
+    center: NDArray[np.float64]
+    inertia: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A rigid body with its shapes."""
+
+    name: str
+    visuals: tuple[Geometry, ...] = ()
+    collisions: tuple[Geometry, ...] = ()
+    inertial: Inertial | None = None
+
+
+@dataclass(frozen=True)
+class JointLimits:
+    """Bounds in radians or metres (infinite for continuous joints), their rates, effort in N m or N."""
+
+    lower: float
+    upper: float
+    velocity: float
+    effort: float
+
+
+@dataclass(frozen=True)
+class Mimic:
+    """This joint's position is `multiplier * position of joint + offset`."""
+
+    joint: str
+    multiplier: float = 1.0
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """What connects `parent` to `child`: at position 0 the child frame is `parent_T_joint`."""
+
+    name: str
+    kind: JointKind
+    parent: str
+    child: str
+    parent_T_joint: NDArray[np.float64]
+    axis: NDArray[np.float64]
+    limits: JointLimits
+    mimic: Mimic | None = None
+
+    @property
+    def moves(self) -> bool:
+        """True unless the joint is fixed."""
+        return self.kind != "fixed"
+
+
+@dataclass(frozen=True, eq=False)
+class Robot:
+    """A kinematic tree with shapes.
+
+    Attributes:
+        name: the URDF's robot name.
+        links: root first, every parent before its children.
+        joints: `joints[i]` leads to `links[i + 1]`.
+        tool_link: the link whose pose end-effector commands speak of.
+        urdf: the URDF text this was read from, after xacro.
+        path: the file, or None.
+        gripper: how one opening width maps to finger joints, or None.
+        home: a safe position for every actuated joint, by name.
+    """
+
+    name: str
+    links: tuple[Link, ...]
+    joints: tuple[Joint, ...]
+    tool_link: str
+    urdf: str = field(repr=False, default="")
+    path: Path | None = None
+    gripper: Gripper | None = None
+    home: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def load(source: str | Path) -> Robot:
+        """A robot by name (`"yam"`) or by the path of any .urdf or .xacro file."""
+        from kinema4d_ros.robot.urdf import load_robot
+
+        return load_robot(source)
+
+    @property
+    def base_link(self) -> str:
+        """Name of the root link: the frame all poses are expressed in."""
+        return self.links[0].name
+
+    @cached_property
+    def actuated(self) -> tuple[Joint, ...]:
+        """Joints with a position of their own: neither fixed nor mimic; root first."""
+        return tuple(j for j in self.joints if j.moves and j.mimic is None)
+
+    @cached_property
+    def joint_names(self) -> tuple[str, ...]:
+        """Names of the actuated joints, in the order `q` uses everywhere."""
+        return tuple(j.name for j in self.actuated)
+
+    @cached_property
+    def arm(self) -> tuple[Joint, ...]:
+        """Actuated joints between the base and the tool link."""
+        on_chain = set(self.chain(self.tool_link))
+        return tuple(j for j in self.actuated if j.name in on_chain)
+
+    @cached_property
+    def lower(self) -> NDArray[np.float64]:
+        """(J,) lower position limits of the actuated joints."""
+        return np.array([j.limits.lower for j in self.actuated])
+
+    @cached_property
+    def upper(self) -> NDArray[np.float64]:
+        """(J,) upper position limits of the actuated joints."""
+        return np.array([j.limits.upper for j in self.actuated])
+
+    @cached_property
+    def _links_by_name(self) -> dict[str, Link]:
+        return {link.name: link for link in self.links}
+
+    @cached_property
+    def _joints_by_name(self) -> dict[str, Joint]:
+        return {joint.name: joint for joint in self.joints}
+
+    def link(self, name: str) -> Link:
+        """The link of that name, or an error that lists the names there are."""
+        try:
+            return self._links_by_name[name]
+        except KeyError:
+            raise self._unknown("link", name, self._links_by_name, ErrorCode.UNKNOWN_LINK) from None
+
+    def joint(self, name: str) -> Joint:
+        """The joint of that name, or an error that lists the names there are."""
+        try:
+            return self._joints_by_name[name]
+        except KeyError:
+            raise self._unknown("joint", name, self._joints_by_name, ErrorCode.UNKNOWN_JOINT) from None
+
+    def chain(self, link: str) -> tuple[str, ...]:
+        """Names of the joints from the base to a link, base first."""
+        self.link(link)
+        parent_joint = {joint.child: joint for joint in self.joints}
+        names: list[str] = []
+        while link in parent_joint:
+            joint = parent_joint[link]
+            names.append(joint.name)
+            link = joint.parent
+        return tuple(reversed(names))
+
+    def home_position(self) -> NDArray[np.float64]:
+        """(J,) the home position; joints without one rest at the limit nearest to 0, or 0."""
+        return np.array(
+            [self.home.get(j.name, float(np.clip(0.0, j.limits.lower, j.limits.upper))) for j in self.actuated]
+        )
+
+    def positions(self, names: Sequence[str], values: ArrayLike, fill: ArrayLike | None = None) -> NDArray[np.float64]:
+        """(T, J) positions in `joint_names` order from (T, N) values of joints `names`.
+
+        Actuated joints that are not named take `fill` (J,), by default the home position.
+        Names of mimic joints are accepted and ignored: they follow their leader.
+        """
+        table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+        base = self.home_position() if fill is None else np.asarray(fill, dtype=np.float64)
+        out = np.tile(base, (table.shape[0], 1))
+        index = {name: i for i, name in enumerate(self.joint_names)}
+        for column, name in enumerate(names):
+            if name in index:
+                out[:, index[name]] = table[:, column]
+            elif not (self.joint(name).moves and self.joint(name).mimic):
+                raise RobotError(
+                    f"joint '{name}' of robot '{self.name}' is fixed and has no position",
+                    expected=f"some of {', '.join(self.joint_names)}",
+                    code=ErrorCode.UNKNOWN_JOINT,
+                )
+        return out
+
+    def _unknown(self, kind: str, name: str, known: Mapping[str, object], code: ErrorCode) -> RobotError:
+        return RobotError(
+            f"{kind} '{name}' is not in robot '{self.name}'",
+            expected=f"one of {', '.join(known)}",
+            hint="check the spelling, and that this is the URDF of the robot that sent it",
+            code=code,
+        )
