@@ -1,0 +1,128 @@
+"""What every kinematics back-end can do, and what it says when a pose cannot be reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["POSITION_TOLERANCE_M", "ROTATION_TOLERANCE_RAD", "IKPath", "Kinematics", "NoSolution"]
+
+POSITION_TOLERANCE_M = 1e-3
+"""A pose counts as reached when the tool is this close to it ..."""
+
+ROTATION_TOLERANCE_RAD = float(np.radians(0.5))
+"""... and turned by no more than this."""
+
+
+class NoSolution(KinematicsError):
+    """A pose the tool cannot reach, and the closest one that it can.
+
+    Attributes:
+        reason: one line: out of reach, or stopped by which joint limits.
+        closest_q: (J,) the closest configuration found, in `robot.joint_names` order.
+        closest_base_T_tool: (4, 4) the tool's pose there.
+        position_error_m: distance between the tools of the two poses.
+        rotation_error_rad: angle between them.
+        sample: index of the pose in its path, 0 for a single pose.
+    """
+
+    default_code = ErrorCode.IK_NO_SOLUTION
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        closest_q: NDArray[np.float64],
+        closest_base_T_tool: NDArray[np.float64],
+        position_error_m: float,
+        rotation_error_rad: float,
+        sample: int = 0,
+    ) -> None:
+        self.reason = reason
+        self.closest_q = closest_q
+        self.closest_base_T_tool = closest_base_T_tool
+        self.position_error_m = position_error_m
+        self.rotation_error_rad = rotation_error_rad
+        self.sample = sample
+        x, y, z = closest_base_T_tool[:3, 3]
+        super().__init__(
+            f"pose {sample} of the tool cannot be reached: {reason}; the closest pose found is "
+            f"{1000 * position_error_m:.1f} mm and {np.degrees(rotation_error_rad):.2f} degrees away",
+            expected=f"a pose within reach, for example at xyz ({x:.3f}, {y:.3f}, {z:.3f}) m",
+            hint="the exception carries the closest pose and its joint positions",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class IKPath:
+    """Joint positions along a path of tool poses.
+
+    Attributes:
+        q: (T, J) float64 in `robot.joint_names` order; where a pose is out of reach, the closest
+            reachable configuration that continues the motion.
+        base_T_tool: (T, 4, 4) float64, metres, base frame: the tool's pose at `q`.
+        reached: (T,) bool, within `POSITION_TOLERANCE_M` and `ROTATION_TOLERANCE_RAD`.
+        position_error_m: (T,) float64.
+        rotation_error_rad: (T,) float64.
+        reasons: for each pose, "" or why it was not reached.
+    """
+
+    q: NDArray[np.float64]
+    base_T_tool: NDArray[np.float64]
+    reached: NDArray[np.bool_]
+    position_error_m: NDArray[np.float64]
+    rotation_error_rad: NDArray[np.float64]
+    reasons: tuple[str, ...]
+
+    def require_reached(self) -> None:
+        """Raises `NoSolution` for the first pose that was not reached."""
+        if bool(np.all(self.reached)):
+            return
+        sample = int(np.argmin(self.reached))
+        raise NoSolution(
+            self.reasons[sample],
+            closest_q=self.q[sample],
+            closest_base_T_tool=self.base_T_tool[sample],
+            position_error_m=float(self.position_error_m[sample]),
+            rotation_error_rad=float(self.rotation_error_rad[sample]),
+            sample=sample,
+        )
+
+
+class Kinematics(Protocol):
+    """Forward and inverse kinematics of one robot. Poses are `base_T_...`, metres, float64.
+
+    Positions are over `robot.joint_names`; joints off the arm's chain (the gripper) keep the
+    value they have in the seed.
+    """
+
+    @property
+    def robot(self) -> Robot:
+        """The robot this solves for."""
+        ...
+
+    def forward(self, q: ArrayLike) -> NDArray[np.float64]:
+        """(L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
+        ...
+
+    def forward_all(self, q: ArrayLike) -> NDArray[np.float64]:
+        """(T, L, 4, 4) `base_T_link` at configurations (T, J)."""
+        ...
+
+    def inverse(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> NDArray[np.float64]:
+        """(J,) positions that put the tool at a pose (4, 4), within the limits, or `NoSolution`.
+
+        With a seed (J,) the answer is the solution that continues from it; without one, the
+        solution closest to the robot's home.
+        """
+        ...
+
+    def solve_path(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> IKPath:
+        """Joint positions along poses (T, 4, 4), each continuing from the one before; never raises for reach."""
+        ...

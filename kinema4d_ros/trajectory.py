@@ -1,0 +1,268 @@
+"""Joint trajectories: what every joint does over time, whatever it was made from.
+
+    joint positions ─┐
+    joint velocities ┼─> JointTrajectory ─> validate(robot) ─> resample(49) ─> for_robot(robot)
+    tool poses ──────┘   (readers/ makes it from files)
+
+>>> import numpy as np
+>>> plan = JointTrajectory.from_positions(["joint1", "joint2"], [[0.0, 0.0], [1.0, 0.5]], rate_hz=1.0)
+>>> plan.resample(3).positions.tolist()
+[[0.0, 0.0], [0.5, 0.25], [1.0, 0.5]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.limits import POSITION_TOLERANCE_M, POSITION_TOLERANCE_RAD, Overshoot, check_positions, check_speeds
+from kinema4d_ros.robot.model import Robot
+
+if TYPE_CHECKING:
+    from kinema4d_ros.kinematics.protocol import Kinematics
+
+__all__ = ["FRAMES", "HOLD_PERIOD_S", "JointTrajectory"]
+
+FRAMES = 49
+"""Frames of one rollout: what the generators are trained on."""
+
+HOLD_PERIOD_S = 0.1
+"""Time between the repeats of a trajectory that has a single sample."""
+
+
+@dataclass(frozen=True, eq=False)
+class JointTrajectory:
+    """Positions of named joints at increasing times; building one checks it, so no bad one exists.
+
+    Positions are plain numbers, never wrapped: between 3.1 and -3.1 rad lie 6.2 rad of motion,
+    also for continuous joints. The arrays are private copies and read-only.
+
+    Attributes:
+        names: N distinct joint names.
+        times: (T,) float64, seconds, strictly increasing, T >= 1; any origin.
+        positions: (T, N) float64, radians or metres, finite.
+    """
+
+    names: tuple[str, ...]
+    times: NDArray[np.float64]
+    positions: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        names = tuple(self.names)
+        times, positions = _numbers("times", self.times), _numbers("positions", self.positions)
+        if positions.size == 0 or times.size == 0 or not names:
+            raise TrajectoryError(
+                f"the trajectory is empty: {len(names)} joints, {times.size} times, positions {positions.shape}",
+                expected="at least one joint and one sample",
+                code=ErrorCode.TRAJECTORY_EMPTY,
+            )
+        if positions.shape != (times.size, len(names)) or times.ndim != 1:
+            raise TrajectoryError(
+                f"positions have shape {positions.shape}, times {times.shape}, for {len(names)} joint names",
+                expected="times (T,) and positions (T, N) with one column for each name",
+            )
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise TrajectoryError(
+                f"joint names are given twice: {', '.join(repeated)}", expected="every joint at most once"
+            )
+        _require_finite(names, times, positions)
+        _require_increasing(times)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "positions", positions)
+
+    @classmethod
+    def from_positions(
+        cls,
+        names: Sequence[str],
+        positions: ArrayLike,
+        *,
+        times: ArrayLike | None = None,
+        rate_hz: float | None = None,
+    ) -> JointTrajectory:
+        """A trajectory through positions (T, N), at `times` (T,) seconds or at a constant rate from 0."""
+        table = _numbers("positions", positions)
+        return cls(tuple(names), _times(len(table) if table.ndim else 0, times, rate_hz), table)
+
+    @classmethod
+    def from_velocities(
+        cls,
+        names: Sequence[str],
+        velocities: ArrayLike,
+        start: ArrayLike,
+        *,
+        times: ArrayLike | None = None,
+        rate_hz: float | None = None,
+    ) -> JointTrajectory:
+        """A trajectory integrated from velocities (T, N) in rad/s or m/s and the first position (N,).
+
+        Trapezoidal rule: exact when the velocity is linear between samples. T velocities give
+        T positions; the last velocity is the one at which the trajectory arrives.
+        """
+        rates = _numbers("velocities", velocities)
+        first = _numbers("start", start)
+        clock = _numbers("times", _times(len(rates) if rates.ndim else 0, times, rate_hz))
+        if rates.ndim != 2 or first.shape != rates.shape[1:] or clock.shape != rates.shape[:1]:
+            raise TrajectoryError(
+                f"velocities have shape {rates.shape}, start {first.shape}, times {clock.shape}",
+                expected="velocities (T, N), start (N,) and times (T,)",
+            )
+        # Time must be checked before it is integrated over: a step back would undo motion silently.
+        _require_finite(tuple(names), clock, rates, "velocity")
+        _require_increasing(clock)
+        steps = 0.5 * (rates[1:] + rates[:-1]) * np.diff(clock)[:, None]
+        return cls(tuple(names), clock, first + np.vstack([np.zeros_like(rates[:1]), np.cumsum(steps, axis=0)]))
+
+    @classmethod
+    def from_poses(
+        cls,
+        kinematics: Kinematics,
+        base_T_tool: ArrayLike,
+        *,
+        times: ArrayLike | None = None,
+        rate_hz: float | None = None,
+        seed: ArrayLike | None = None,
+        gripper: ArrayLike | None = None,
+        allow_unreachable: bool = False,
+    ) -> JointTrajectory:
+        """A trajectory whose tool follows poses, by inverse kinematics along the path.
+
+        Args:
+            kinematics: solves for `kinematics.robot`.
+            base_T_tool: (T, 4, 4) float64, metres, base frame.
+            times: (T,) seconds, or `rate_hz` for a constant rate from 0.
+            rate_hz: samples per second.
+            seed: (J,) where the arm is; by default the best start for the whole path is searched.
+            gripper: opening width in metres, one for all samples or (T,); by default the seed's.
+            allow_unreachable: follow the closest reachable poses instead of raising `NoSolution`.
+        """
+        path = kinematics.solve_path(base_T_tool, seed=seed)
+        if not allow_unreachable:
+            path.require_reached()
+        q = path.q.copy()
+        robot = kinematics.robot
+        if gripper is not None:
+            widths = np.broadcast_to(_numbers("gripper", gripper), (len(q),))
+            q = _set_gripper(robot, q, widths)
+        return cls.from_positions(robot.joint_names, q, times=times, rate_hz=rate_hz)
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self.times.size
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first sample to the last."""
+        return float(self.times[-1] - self.times[0])
+
+    def at(self, times: ArrayLike) -> NDArray[np.float64]:
+        """(K, N) positions at times (K,) seconds, linear between samples, held before and after."""
+        clock = np.atleast_1d(np.asarray(times, dtype=np.float64))
+        return np.stack([np.interp(clock, self.times, column) for column in self.positions.T], axis=1)
+
+    def resample(self, n: int = FRAMES) -> JointTrajectory:
+        """The same motion at n samples uniform in time; first and last sample are kept exactly.
+
+        A single sample is repeated every `HOLD_PERIOD_S`; n = 1 keeps the first sample.
+        """
+        if n < 1:
+            raise TrajectoryError(f"cannot resample to {n} samples", expected="at least 1")
+        if len(self) == 1:
+            times = self.times[0] + HOLD_PERIOD_S * np.arange(n)
+        else:
+            times = np.linspace(self.times[0], self.times[-1], n)
+        return JointTrajectory(self.names, times, self.at(times))
+
+    def velocities(self) -> NDArray[np.float64]:
+        """(T - 1, N) mean velocity between consecutive samples, rad/s or m/s."""
+        return np.diff(self.positions, axis=0) / np.diff(self.times)[:, None]
+
+    def for_robot(self, robot: Robot) -> NDArray[np.float64]:
+        """(T, J) positions in `robot.joint_names` order; joints without a column rest at home."""
+        return robot.positions(self.names, self.positions)
+
+    def validate(
+        self,
+        robot: Robot,
+        *,
+        tolerance_rad: float = POSITION_TOLERANCE_RAD,
+        tolerance_m: float = POSITION_TOLERANCE_M,
+        check_velocity: bool = False,
+    ) -> tuple[Overshoot, ...]:
+        """Checks the trajectory against a robot: known joints, position limits, on request speeds.
+
+        Nothing is clipped. Positions past a limit by more than the tolerance raise; those within
+        it are returned, worst sample of each joint, so that the caller can say by how much.
+        """
+        q = self.for_robot(robot)
+        if check_velocity:
+            check_speeds(robot, q, self.times)
+        return check_positions(robot, q, self.times, tolerance_rad, tolerance_m)
+
+
+def _set_gripper(robot: Robot, q: NDArray[np.float64], widths: NDArray[np.float64]) -> NDArray[np.float64]:
+    if robot.gripper is None:
+        raise TrajectoryError(
+            f"robot '{robot.name}' has no gripper to open", expected="no gripper width", code=ErrorCode.NO_GRIPPER
+        )
+    raise NotImplementedError
+
+
+def _numbers(what: str, values: ArrayLike) -> NDArray[np.float64]:
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TrajectoryError(f"{what} are not a table of numbers: {error}", expected="rows of equal length") from None
+    array.setflags(write=False)
+    return array
+
+
+def _times(count: int, times: ArrayLike | None, rate_hz: float | None) -> ArrayLike:
+    if (times is None) == (rate_hz is None):
+        raise TrajectoryError(
+            f"times are {'missing' if times is None else 'given twice'}", expected="either times or rate_hz"
+        )
+    if times is not None:
+        return times
+    if rate_hz is None or not np.isfinite(rate_hz) or rate_hz <= 0:
+        raise TrajectoryError(f"rate_hz is {rate_hz}", expected="a positive number of samples per second")
+    return np.arange(count) / rate_hz
+
+
+def _require_finite(
+    names: tuple[str, ...], times: NDArray[np.float64], values: NDArray[np.float64], what: str = "position"
+) -> None:
+    if not np.all(np.isfinite(times)):
+        sample = int(np.argmin(np.isfinite(times)))
+        raise TrajectoryError(
+            f"time of sample {sample} is {times[sample]}",
+            expected="finite seconds",
+            code=ErrorCode.TRAJECTORY_NOT_FINITE,
+        )
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        sample, column = bad[0]
+        raise TrajectoryError(
+            f"{what} of joint '{names[column]}' at sample {sample} is {values[sample, column]}"
+            + (f", and {len(bad) - 1} more are not finite" if len(bad) > 1 else ""),
+            expected="finite numbers",
+            code=ErrorCode.TRAJECTORY_NOT_FINITE,
+        )
+
+
+def _require_increasing(times: NDArray[np.float64]) -> None:
+    steps = np.diff(times)
+    if np.any(steps <= 0):
+        sample = int(np.argmax(steps <= 0)) + 1
+        raise TrajectoryError(
+            f"time of sample {sample} is {times[sample]:.9g} s, not after sample {sample - 1} at {times[sample - 1]:.9g} s",
+            expected="strictly increasing times",
+            hint="sort the samples and drop duplicates",
+            code=ErrorCode.TRAJECTORY_NOT_MONOTONIC,
+        )
