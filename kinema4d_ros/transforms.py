@@ -107,7 +107,7 @@ def invert(a_T_b: ArrayLike) -> Matrix:
 def apply(a_T_b: ArrayLike, p_b: ArrayLike) -> Matrix:
     """p_a (..., 3) of points p_b (..., 3) in metres; one transform for all points."""
     T = np.asarray(a_T_b, dtype=np.float64)
-    return np.asarray(p_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3]
+    return np.asarray(np.asarray(p_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3])
 
 
 def from_quaternion(xyzw: ArrayLike, xyz: ArrayLike | None = None) -> Matrix:
@@ -150,7 +150,7 @@ def to_quaternion(a_T_b: ArrayLike) -> Matrix:
     best = np.argmax(squares, axis=-1)
     q = np.take_along_axis(candidates, best[..., None, None], axis=-2)[..., 0, :]
     q = q / np.linalg.norm(q, axis=-1, keepdims=True)
-    return np.where(q[..., 3:] < 0, -q, q)
+    return np.asarray(np.where(q[..., 3:] < 0, -q, q))
 
 
 def slerp(a_T_b0: ArrayLike, a_T_b1: ArrayLike, s: ArrayLike) -> Matrix:
@@ -175,7 +175,7 @@ def rotation_angle(a_T_b: ArrayLike, a_T_c: ArrayLike) -> NDArray[np.float64]:
     skew = difference - np.swapaxes(difference, -1, -2)
     sine = np.sqrt(skew[..., 2, 1] ** 2 + skew[..., 0, 2] ** 2 + skew[..., 1, 0] ** 2)
     cosine = np.trace(difference, axis1=-2, axis2=-1) - 1.0
-    return np.arctan2(sine, cosine)
+    return np.asarray(np.arctan2(sine, cosine))
 
 
 def require_rigid(a_T_b: ArrayLike, name: str) -> Matrix:

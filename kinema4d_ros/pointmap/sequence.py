@@ -1,0 +1,168 @@
+"""Robot pointmaps over time: XYZ per pixel, which link it is, and normalisation that can be undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CameraError, ErrorCode, PointmapError
+
+__all__ = ["NormalisedPointmap", "PointmapSequence", "denormalise"]
+
+
+@dataclass(frozen=True, eq=False)
+class NormalisedPointmap:
+    """A pointmap sequence squeezed into [0, 1], with what is needed to undo it.
+
+    Attributes:
+        values: (T, H, W, 3) float32 in [0, 1]; 0 where there is no robot. An axis on which all points
+            agree is 0 as well.
+        mask: (T, H, W) bool, True = robot. Only the mask tells "nothing" from "at the lower bound".
+        bounds: (2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of the sequence.
+    """
+
+    values: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+    bounds: NDArray[np.float64]
+
+    def inverse(self) -> NDArray[np.float32]:
+        """(T, H, W, 3) float32, metres, camera optical frame, NaN = no robot."""
+        return denormalise(self.values, self.bounds, self.mask)
+
+
+@dataclass(frozen=True, eq=False)
+class PointmapSequence:
+    """What the camera sees of the robot, frame by frame.
+
+    Attributes:
+        xyz: (T, H, W, 3) float32, metres, camera optical frame, NaN = no robot.
+        link_ids: (T, H, W) uint8: 0 = no robot, i + 1 = `robot.links[i]`.
+        camera: the distortion-free camera of that size.
+        times: (T,) float64, seconds, never decreasing; or None.
+        rgb: (T, H, W, 3) uint8 shaded robot, 0 = no robot; or None.
+    """
+
+    xyz: NDArray[np.float32]
+    link_ids: NDArray[np.uint8]
+    camera: PinholeCamera
+    times: NDArray[np.float64] | None = None
+    rgb: NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        """Check shapes, types and sizes; `check_points` looks at every pixel."""
+        shape = self.link_ids.shape
+        _require(self.link_ids, "link_ids", np.uint8, shape if len(shape) == 3 else (None, None, None))
+        _require(self.xyz, "xyz", np.float32, (*shape, 3))
+        if self.rgb is not None:
+            _require(self.rgb, "rgb", np.uint8, (*shape, 3))
+        if shape[1:] != (self.camera.height, self.camera.width):
+            raise CameraError(
+                f"the pointmaps are {shape[2]} x {shape[1]}, the camera is {self.camera.width} x {self.camera.height}",
+                expected="the same width x height",
+                hint="use camera.scaled(width, height)",
+                code=ErrorCode.CAMERA_BAD_SIZE,
+            )
+        if self.camera.has_distortion:
+            raise CameraError(
+                f"the camera of a pointmap has lens distortion {list(self.camera.distortion)}",
+                expected="a pinhole, because pixel and depth must give the point",
+                hint="use camera.rectified(), and camera.rectify(image) for its images",
+                code=ErrorCode.CAMERA_BAD_DISTORTION,
+            )
+        if self.times is not None:
+            times = np.asarray(self.times, dtype=np.float64)
+            _require(times, "times", np.float64, shape[:1])
+            if not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):
+                raise PointmapError("times are not finite or go backwards", expected="seconds that never decrease")
+            object.__setattr__(self, "times", times)
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return int(self.link_ids.shape[0])
+
+    @cached_property
+    def mask(self) -> NDArray[np.bool_]:
+        """(T, H, W) bool, True = robot."""
+        return np.asarray(self.link_ids != 0)
+
+    def check_points(self) -> None:
+        """Refuse points that are not finite under the mask, or present outside of it."""
+        for t in range(len(self)):
+            finite = np.isfinite(self.xyz[t]).all(-1)
+            if not np.array_equal(finite, self.mask[t]):
+                wrong = np.argwhere(finite != self.mask[t])
+                raise PointmapError(
+                    f"frame {t} has {len(wrong)} pixels where xyz and link_ids disagree, "
+                    f"the first in row {wrong[0][0]}, column {wrong[0][1]}",
+                    expected="finite points exactly where link_ids is not 0",
+                )
+
+    def bounds(self) -> NDArray[np.float64]:
+        """(2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of all robot points."""
+        low, high = np.full(3, np.inf, np.float32), np.full(3, -np.inf, np.float32)
+        for t in range(len(self)):
+            points = self.xyz[t][self.mask[t]]
+            if points.size:
+                np.minimum(low, points.min(0), out=low)
+                np.maximum(high, points.max(0), out=high)
+        if not np.all(low <= high):
+            empty = not self.mask.any()
+            raise PointmapError(
+                "no frame shows the robot" if empty else "robot points hold NaN",
+                expected="at least one pixel of robot, with finite points",
+                hint="check base_T_camera: the robot may be behind the camera or outside its view" if empty else "",
+                code=ErrorCode.POINTMAP_EMPTY if empty else ErrorCode.POINTMAP_BAD_INPUT,
+            )
+        return np.stack([low, high]).astype(np.float64)
+
+    def normalised(self, bounds: ArrayLike | None = None) -> NormalisedPointmap:
+        """Min-max normalisation per axis over all robot pixels of the sequence.
+
+        Args:
+            bounds: (2, 3) metres to use instead of the sequence's own, e.g. those of a longer
+                sequence; points outside are clipped to [0, 1].
+        """
+        limits = self.bounds() if bounds is None else _require_bounds(bounds)
+        low, span = limits[0].astype(np.float32), (limits[1] - limits[0]).astype(np.float32)
+        scale = np.divide(np.float32(1), span, out=np.zeros_like(span), where=span > 0)
+        values = np.zeros(self.xyz.shape, np.float32)
+        for t in range(len(self)):
+            points = self.xyz[t][self.mask[t]]
+            points -= low
+            points *= scale
+            values[t][self.mask[t]] = np.clip(points, 0, 1, out=points)
+        return NormalisedPointmap(values, self.mask, limits)
+
+
+def denormalise(
+    values: NDArray[np.float32], bounds: ArrayLike, mask: NDArray[np.bool_] | None = None
+) -> NDArray[np.float32]:
+    """Metres (..., 3) float32 of values (..., 3) in [0, 1]; NaN where `mask` (...,) is False."""
+    limits = _require_bounds(bounds)
+    out: NDArray[np.float32] = np.multiply(values, (limits[1] - limits[0]).astype(np.float32), dtype=np.float32)
+    out += limits[0].astype(np.float32)
+    if mask is not None:
+        out[~mask] = np.nan
+    return out
+
+
+def _require_bounds(bounds: ArrayLike) -> NDArray[np.float64]:
+    limits = np.asarray(bounds, dtype=np.float64)
+    if limits.shape != (2, 3) or not np.all(np.isfinite(limits)) or np.any(limits[0] > limits[1]):
+        raise PointmapError(
+            f"bounds {limits.tolist()} are not bounds", expected="(2, 3) finite metres, lower row <= upper row"
+        )
+    return limits
+
+
+def _require(array: NDArray[np.generic], name: str, dtype: type, shape: tuple[int | None, ...]) -> None:
+    if array.dtype != dtype or array.shape != shape or 0 in array.shape:
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise PointmapError(
+            f"{name} is {array.dtype} of shape {array.shape}",
+            expected=f"{np.dtype(dtype).name} of shape ({wanted}), not empty",
+        )
