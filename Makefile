@@ -1,0 +1,52 @@
+# `make sim` runs the main job, `make test` the tests; both prepare .venv on their first call.
+
+PYTHON ?= python3
+TORCH ?= cpu
+OUT ?= out/demo
+VENV := .venv
+# Keeps a sourced ROS distribution out of the venv, and discovery on this machine.
+RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-bench sim test lint bench doctor lock error-codes clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## prepare .venv (TORCH=cuda for a GPU machine, TORCH=none to go without)
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH)
+
+setup-bench:
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH) --bench
+
+sim: setup ## render the demo plan of the YAM (OUT=folder)
+	@$(RUN) $(VENV)/bin/kinema4d render --out $(OUT)
+
+test: lint ## lint, type-check and run all tests
+	@$(RUN) $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff and mypy
+	@$(RUN) $(VENV)/bin/ruff check .
+	@$(RUN) $(VENV)/bin/ruff format --check .
+	@$(RUN) $(VENV)/bin/mypy
+
+bench: setup-bench ## measure against MuJoCo, pyrender and Open3D
+	@$(RUN) $(VENV)/bin/python bench/kinematics.py
+	@$(RUN) $(VENV)/bin/python bench/render.py
+
+doctor: setup ## tell what this machine has and lacks
+	@$(RUN) $(VENV)/bin/kinema4d doctor
+
+lock: setup ## resolve requirements/*.in again
+	@$(VENV)/bin/python -m pip install --quiet uv
+	@cd requirements && ../$(VENV)/bin/python -m uv pip compile --quiet --upgrade --universal --python-version 3.10 \
+	  --generate-hashes --no-header --no-annotate runtime.in ros.in build.in test.in -o lock.txt
+	@cd requirements && ../$(VENV)/bin/python -m uv pip compile --quiet --upgrade --universal --python-version 3.10 \
+	  --generate-hashes --no-header --no-annotate -c lock.txt --override overrides.txt bench.in -o bench-lock.txt
+
+error-codes: setup ## write kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros/errors.py
+	@$(VENV)/bin/python tools/sync_error_codes.py
+
+clean: ## remove .venv and everything that was made
+	rm -rf $(VENV) build install log out .pytest_cache .mypy_cache .ruff_cache .hypothesis

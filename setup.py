@@ -1,0 +1,51 @@
+"""The ament_python package: for colcon on a ROS machine and for pip in a virtual environment."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+PACKAGE = "kinema4d_ros"
+ROOT = Path(__file__).resolve().parent
+
+
+def requirements(name: str) -> list[str]:
+    """The requirement lines of one of the files `make lock` reads."""
+    lines = (ROOT / "requirements" / f"{name}.in").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def share(*folders: str) -> list[tuple[str, list[str]]]:
+    """data_files entries that put whole folders under share/kinema4d_ros."""
+    entries = []
+    for folder in folders:
+        for directory in [ROOT / folder, *(p for p in (ROOT / folder).rglob("*") if p.is_dir())]:
+            files = [str(p.relative_to(ROOT)) for p in sorted(directory.iterdir()) if p.is_file()]
+            if files:
+                entries.append((f"share/{PACKAGE}/{directory.relative_to(ROOT).as_posix()}", files))
+    return entries
+
+
+setup(
+    name=PACKAGE,
+    version="0.1.0",
+    description="Real-robot digital-twin simulation with a generative 4D world model",
+    license="Apache-2.0",
+    maintainer="kinema4d_ros maintainers",
+    maintainer_email="maintainers@kinema4d-ros.invalid",
+    python_requires=">=3.10",
+    packages=find_packages(include=[PACKAGE, f"{PACKAGE}.*"]),
+    install_requires=requirements("runtime"),
+    extras_require={
+        "ros": requirements("ros"),
+        "test": requirements("test"),
+        "bench": requirements("bench"),
+        "yam": ["dreamscale-i2rt"],
+    },
+    data_files=[
+        ("share/ament_index/resource_index/packages", [f"resource/{PACKAGE}"]),
+        (f"share/{PACKAGE}", ["package.xml"]),
+        *share("urdf", "config", "calibration", "launch"),
+    ],
+    entry_points={"console_scripts": ["kinema4d = kinema4d_ros.cli:main"]},
+    zip_safe=False,
+)

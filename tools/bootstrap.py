@@ -1,0 +1,198 @@
+"""Makes `.venv` complete: packages from the lock file, torch, the messages, this package.
+
+Each step leaves a stamp with a hash of what it was made from, so a second run costs a fraction of
+a second, a changed message rebuilds only the messages, and an interrupted run goes on where it
+stopped. Standard library only; the syntax is old on purpose, so that an old Python can say it is old.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TORCH = "torch==2.13.0"
+SUPPORTED = ((3, 10), (3, 13))
+# A sourced ROS distribution, another Python or another library path must not leak into the venv.
+FOREIGN = ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH", "COLCON_PREFIX_PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
+
+
+def clean_environment():
+    """The environment without what would mix a ROS distribution into the venv."""
+    return {k: v for k, v in os.environ.items() if k not in FOREIGN}
+
+
+def missing_system_packages():
+    """(what is missing, Debian package that has it) for everything pip cannot install."""
+    missing = []
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        missing.append(("the venv module", "python3-venv"))
+    if not (shutil.which("c++") or shutil.which("g++") or shutil.which("clang++") or os.environ.get("CXX")):
+        missing.append(("a C++ compiler", "g++"))
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        missing.append(("the Python headers", "python3-dev"))
+    return missing
+
+
+def check_machine():
+    """Ends with one line that names what is missing and the command that installs it."""
+    low, high = SUPPORTED
+    if not low <= sys.version_info[:2] <= high:
+        sys.exit(
+            "error: Python %d.%d found, %d.%d to %d.%d needed: make PYTHON=python3.11 ..."
+            % (sys.version_info[:2] + low + high)
+        )
+    missing = missing_system_packages()
+    if missing:
+        names = ", ".join(what for what, _ in missing)
+        packages = " ".join(package for _, package in missing)
+        sys.exit("error: missing %s: sudo apt-get install %s" % (names, packages))
+
+
+def digest(*parts):
+    """A hash over strings and files (folders: all files below them)."""
+    h = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            files = [part] if part.is_file() else sorted(p for p in part.rglob("*") if p.is_file())
+            for path in files:
+                h.update(str(path.relative_to(ROOT)).encode())
+                h.update(path.read_bytes())
+        else:
+            h.update(str(part).encode())
+    return h.hexdigest()
+
+
+class Venv:
+    """A virtual environment and the stamps of the steps that made it."""
+
+    def __init__(self, path):
+        self.path = path
+        self.python = path / "bin" / "python"
+        self.stamps = path / "kinema4d-stamps.json"
+
+    def create(self):
+        """Makes the venv unless it is there and of this Python version."""
+        if self.python.exists():
+            found = subprocess.run(
+                [str(self.python), "-c", "import sys; print(sys.version_info[:2])"],
+                stdout=subprocess.PIPE,
+                universal_newlines=True,
+                env=clean_environment(),
+                check=False,
+            )
+            if found.stdout.strip() == str(sys.version_info[:2]):
+                return
+            print("%s is of another Python: making it anew" % self.path)
+            shutil.rmtree(str(self.path))
+        self.run([sys.executable, "-m", "venv", str(self.path)])
+
+    def read(self):
+        try:
+            return json.loads(self.stamps.read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def step(self, name, key, action):
+        """Runs the action unless its stamp is current."""
+        if self.read().get(name) == key:
+            return
+        print("-- %s" % name, flush=True)
+        action()
+        stamps = self.read()
+        stamps[name] = key
+        temporary = self.stamps.with_suffix(".tmp")
+        temporary.write_text(json.dumps(stamps, indent=1))
+        temporary.replace(self.stamps)
+
+    def pip(self, *arguments):
+        self.run([str(self.python), "-m", "pip", "--disable-pip-version-check", *arguments])
+
+    def install(self, *arguments):
+        self.pip("install", "--quiet", *arguments)
+
+    def run(self, command):
+        code = subprocess.run(command, cwd=str(ROOT), env=clean_environment(), check=False).returncode
+        if code:
+            sys.exit("error: set-up stopped (exit code %d) in: %s" % (code, " ".join(map(str, command))))
+
+
+def torch_needs_cuda(venv):
+    """True when the torch that pip would choose here brings the CUDA libraries with it."""
+    report = subprocess.run(
+        [str(venv.python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
+        + ["--no-deps", "--ignore-installed", "--report", "-", TORCH],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        universal_newlines=True,
+        env=clean_environment(),
+        check=False,
+    )
+    try:
+        wheel = json.loads(report.stdout)["install"][0]["metadata"]
+    except (ValueError, KeyError, IndexError):
+        return True
+    return any(r.startswith(("nvidia-", "cuda-")) for r in wheel.get("requires_dist", []))
+
+
+def install_torch(venv, flavour):
+    """The CPU build unless CUDA was asked for; pip's own choice where that is one already."""
+    if flavour == "none":
+        return
+    if flavour == "cuda" or not torch_needs_cuda(venv):
+        venv.install(TORCH)
+        return
+    # uv knows where PyTorch keeps its CPU builds; pip's default on Linux is several GB of CUDA.
+    venv.install("uv")
+    venv.run([str(venv.python), "-m", "uv", "pip", "install", "--quiet", "--python", str(venv.python)]
+             + ["--torch-backend", "cpu", TORCH])
+
+
+def main():
+    """Brings the venv up to date and says nothing when it already is."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    parser.add_argument("--torch", choices=("cpu", "cuda", "none"), default="cpu")
+    parser.add_argument("--bench", action="store_true", help="also install the peers of bench/")
+    arguments = parser.parse_args()
+    check_machine()
+    if os.environ.get("ROS_DISTRO"):
+        print("note: ROS %s is sourced; .venv uses its own ROS 2 Jazzy wheels" % os.environ["ROS_DISTRO"])
+
+    venv = Venv(arguments.venv.resolve())
+    lock = ROOT / "requirements" / "lock.txt"
+    assets = ROOT / "requirements" / "assets.txt"
+    bench = ROOT / "requirements" / "bench-lock.txt"
+    messages = ROOT / "kinema4d_msgs"
+    locked = ("--no-deps", "--require-hashes", "-r")
+
+    venv.create()
+    venv.step("pip", "1", lambda: venv.install("--upgrade", "pip>=24"))
+    # torch first: a package that asks for any torch would bring the CUDA build.
+    venv.step("torch (%s)" % arguments.torch, TORCH, lambda: install_torch(venv, arguments.torch))
+    venv.step("packages of requirements/lock.txt", digest(lock), lambda: venv.install(*locked, str(lock)))
+    venv.step("robot meshes", digest(assets), lambda: venv.install(*locked, str(assets)))
+    venv.step(
+        "kinema4d_msgs (compiles for about a minute)",
+        digest(messages),
+        lambda: venv.install("--no-deps", "--no-build-isolation", "--force-reinstall", str(messages)),
+    )
+    venv.step(
+        "kinema4d_ros",
+        digest(ROOT / "setup.py", ROOT / "setup.cfg", ROOT / "package.xml"),
+        lambda: venv.install("--no-deps", "--no-build-isolation", "--editable", str(ROOT)),
+    )
+    if arguments.bench:
+        venv.step("peers of bench/", digest(bench), lambda: venv.install(*locked, str(bench)))
+
+
+if __name__ == "__main__":
+    main()
