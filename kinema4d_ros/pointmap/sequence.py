@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CameraError, ErrorCode, PointmapError
+from kinema4d_ros.pointmap._kernels import frame_bounds, frames_denormalise, frames_normalise
 
 __all__ = ["NormalisedPointmap", "PointmapSequence", "denormalise"]
 
@@ -103,21 +104,20 @@ class PointmapSequence:
 
     def bounds(self) -> NDArray[np.float64]:
         """(2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of all robot points."""
-        low, high = np.full(3, np.inf, np.float32), np.full(3, -np.inf, np.float32)
-        for t in range(len(self)):
-            points = self.xyz[t][self.mask[t]]
-            if points.size:
-                np.minimum(low, points.min(0), out=low)
-                np.maximum(high, points.max(0), out=high)
-        if not np.all(low <= high):
-            empty = not self.mask.any()
+        low, high, count, bad = frame_bounds(self.xyz, self.link_ids)
+        if not count.any():
             raise PointmapError(
-                "no frame shows the robot" if empty else "robot points hold NaN",
-                expected="at least one pixel of robot, with finite points",
-                hint="check base_T_camera: the robot may be behind the camera or outside its view" if empty else "",
-                code=ErrorCode.POINTMAP_EMPTY if empty else ErrorCode.POINTMAP_BAD_INPUT,
+                "no frame shows the robot",
+                expected="at least one pixel of robot",
+                hint="check base_T_camera: the robot may be behind the camera or outside its view",
+                code=ErrorCode.POINTMAP_EMPTY,
             )
-        return np.stack([low, high]).astype(np.float64)
+        if bad.any():
+            raise PointmapError(
+                f"frame {int(bad.argmax())} has {int(bad.max())} robot pixels whose point is NaN or infinite",
+                expected="finite points where link_ids is not 0",
+            )
+        return np.stack([low.min(0), high.max(0)]).astype(np.float64)
 
     def normalised(self, bounds: ArrayLike | None = None) -> NormalisedPointmap:
         """Min-max normalisation per axis over all robot pixels of the sequence.
@@ -129,24 +129,18 @@ class PointmapSequence:
         limits = self.bounds() if bounds is None else _require_bounds(bounds)
         low, span = limits[0].astype(np.float32), (limits[1] - limits[0]).astype(np.float32)
         scale = np.divide(np.float32(1), span, out=np.zeros_like(span), where=span > 0)
-        values = np.zeros(self.xyz.shape, np.float32)
-        for t in range(len(self)):
-            points = self.xyz[t][self.mask[t]]
-            points -= low
-            points *= scale
-            values[t][self.mask[t]] = np.clip(points, 0, 1, out=points)
+        values = np.empty(self.xyz.shape, np.float32)
+        frames_normalise(self.xyz, self.link_ids, low, scale, values)
         return NormalisedPointmap(values, self.mask, limits)
 
 
-def denormalise(
-    values: NDArray[np.float32], bounds: ArrayLike, mask: NDArray[np.bool_] | None = None
-) -> NDArray[np.float32]:
-    """Metres (..., 3) float32 of values (..., 3) in [0, 1]; NaN where `mask` (...,) is False."""
+def denormalise(values: NDArray[np.float32], bounds: ArrayLike, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Metres (T, H, W, 3) float32 of values in [0, 1]; NaN where `mask` (T, H, W) is False."""
     limits = _require_bounds(bounds)
-    out: NDArray[np.float32] = np.multiply(values, (limits[1] - limits[0]).astype(np.float32), dtype=np.float32)
-    out += limits[0].astype(np.float32)
-    if mask is not None:
-        out[~mask] = np.nan
+    _require(mask, "mask", np.bool_, mask.shape if mask.ndim == 3 else (None, None, None))
+    _require(values, "values", np.float32, (*mask.shape, 3))
+    out = np.empty(values.shape, np.float32)
+    frames_denormalise(values, mask, limits[0].astype(np.float32), (limits[1] - limits[0]).astype(np.float32), out)
     return out
 
 
