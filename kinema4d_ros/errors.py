@@ -68,6 +68,7 @@ class ErrorCode(IntEnum):
     FILE_MISSING = 600
     FILE_MALFORMED = 601
     FILE_UNSUPPORTED = 602
+    FILE_NOT_WRITABLE = 603
 
 
 class KinemaError(Exception):
