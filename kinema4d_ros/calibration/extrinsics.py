@@ -1,0 +1,190 @@
+"""Where the camera is: our extrinsics YAML, with who measured it, when, and how well."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.calibration._fields import Fields
+from kinema4d_ros.errors import CalibrationError, ErrorCode
+from kinema4d_ros.files import read_yaml, write_yaml
+from kinema4d_ros.transforms import from_quaternion, make, require_rigid, to_quaternion
+
+__all__ = ["Extrinsics", "Residuals", "read_extrinsics", "write_extrinsics"]
+
+_KEYS = (
+    "parent_frame",
+    "child_frame",
+    "translation_m",
+    "rotation_xyzw",
+    "rotation_matrix",
+    "method",
+    "date",
+    "residuals",
+    "notes",
+)
+_MAX_DISTANCE_M = 100.0
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """How well the calibration explained its own data; None = not measured.
+
+    Attributes:
+        px: root mean square reprojection error, pixels.
+        mm: root mean square position error, millimetres.
+        mask_iou: overlap of the rendered and the seen robot, 0 to 1.
+        poses: number of robot poses used.
+    """
+
+    px: float | None = None
+    mm: float | None = None
+    mask_iou: float | None = None
+    poses: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Extrinsics:
+    """The pose of a camera's optical frame.
+
+    Attributes:
+        parent_frame: the robot's base frame.
+        child_frame: the camera's optical frame (x right, y down, z forward).
+        parent_T_child: (4, 4) float64, metres.
+        method, notes: free text.
+        date: ISO 8601, or "".
+        residuals: quality.
+    """
+
+    parent_frame: str
+    child_frame: str
+    parent_T_child: NDArray[np.float64]
+    method: str = ""
+    date: str = ""
+    residuals: Residuals = field(default_factory=Residuals)
+    notes: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse frames without a name and poses that cannot be."""
+        for what, name in (("parent_frame", self.parent_frame), ("child_frame", self.child_frame)):
+            if not name or name != name.strip():
+                raise CalibrationError(
+                    f"{what} of the extrinsics is {name!r}",
+                    expected="the name of a frame, such as base_link and camera_optical_frame",
+                    code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
+                )
+        if self.parent_frame == self.child_frame:
+            raise CalibrationError(
+                f"parent_frame and child_frame of the extrinsics are both '{self.parent_frame}'",
+                expected="the robot's base and the camera's optical frame",
+                code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
+            )
+        pose = require_rigid(self.parent_T_child, f"{self.parent_frame}_T_{self.child_frame}")
+        distance = float(np.linalg.norm(pose[:3, 3]))
+        if distance > _MAX_DISTANCE_M:
+            raise CalibrationError(
+                f"the camera is {distance:.0f} m away from {self.parent_frame}",
+                expected=f"at most {_MAX_DISTANCE_M:.0f} m",
+                hint="the translation may be in millimetres",
+            )
+        object.__setattr__(self, "parent_T_child", pose)
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any], source: str) -> Extrinsics:
+        """Read the mapping of a YAML file; `source` names it in errors."""
+        fields = Fields(document, source)
+        fields.only(_KEYS)
+        for key in ("parent_frame", "child_frame"):
+            if key not in fields:
+                error = fields.refuse(key, "the name of a frame")
+                raise CalibrationError(error.what, expected=error.expected, code=ErrorCode.CALIBRATION_FRAME_MISMATCH)
+        return Extrinsics(
+            parent_frame=fields.text("parent_frame"),
+            child_frame=fields.text("child_frame"),
+            parent_T_child=make(_rotation(fields, source), fields.numbers("translation_m", 3)),
+            method=fields.text("method", ""),
+            date=_date(fields, document),
+            residuals=_residuals(fields),
+            notes=fields.text("notes", ""),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The mapping to write."""
+        measured = {key: value for key, value in asdict(self.residuals).items() if value is not None}
+        optional = {"method": self.method, "date": self.date, "residuals": measured, "notes": self.notes}
+        return {
+            "parent_frame": self.parent_frame,
+            "child_frame": self.child_frame,
+            "translation_m": self.parent_T_child[:3, 3].tolist(),
+            "rotation_xyzw": to_quaternion(self.parent_T_child).tolist(),
+            **{key: value for key, value in optional.items() if value},
+        }
+
+
+def read_extrinsics(path: str | Path) -> Extrinsics:
+    """Read our extrinsics YAML."""
+    return Extrinsics.from_document(read_yaml(path), str(path))
+
+
+def write_extrinsics(path: str | Path, extrinsics: Extrinsics) -> None:
+    """Write our extrinsics YAML."""
+    write_yaml(path, extrinsics.document())
+
+
+def unit_quaternion(xyzw: NDArray[np.float64], source: str) -> NDArray[np.float64]:
+    """(3, 3) rotation of a quaternion that must already be one: other lengths are other things, misread."""
+    length = float(np.linalg.norm(xyzw))
+    if abs(length - 1.0) > 1e-3:
+        raise CalibrationError(
+            f"the rotation {xyzw.tolist()} of {source} has length {length:.4g}",
+            expected="a unit quaternion in the order x, y, z, w",
+            hint="Euler angles and rotation vectors must be converted first",
+            code=ErrorCode.NOT_A_ROTATION,
+        )
+    return from_quaternion(xyzw)[:3, :3]
+
+
+def _rotation(fields: Fields, source: str) -> NDArray[np.float64]:
+    if ("rotation_xyzw" in fields) == ("rotation_matrix" in fields):
+        raise fields.refuse("rotation_xyzw", "exactly one of rotation_xyzw and rotation_matrix")
+    if "rotation_matrix" in fields:
+        return fields.numbers("rotation_matrix", 9).reshape(3, 3)
+    return unit_quaternion(fields.numbers("rotation_xyzw", 4), source)
+
+
+def _date(fields: Fields, document: Mapping[str, Any]) -> str:
+    value = document.get("date", "")
+    # YAML itself turns an unquoted ISO date into a date object.
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    text = fields.text("date", "")
+    try:
+        if text:
+            datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise fields.refuse("date", "an ISO 8601 date such as 2026-01-31") from None
+    return text
+
+
+def _residuals(fields: Fields) -> Residuals:
+    if "residuals" not in fields:
+        return Residuals()
+    section = fields.section("residuals")
+    section.only(("px", "mm", "mask_iou", "poses"))
+    for key, upper in (("px", np.inf), ("mm", np.inf), ("mask_iou", 1.0)):
+        if key in section and not 0.0 <= section.number(key) <= upper:
+            raise section.refuse(key, "a number from 0 to 1" if upper == 1.0 else "a number that is not negative")
+    if "poses" in section and section.integer("poses") < 1:
+        raise section.refuse("poses", "a positive whole number")
+    return Residuals(
+        px=section.number("px") if "px" in section else None,
+        mm=section.number("mm") if "mm" in section else None,
+        mask_iou=section.number("mask_iou") if "mask_iou" in section else None,
+        poses=section.integer("poses") if "poses" in section else None,
+    )

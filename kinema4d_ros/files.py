@@ -1,0 +1,127 @@
+"""Files that are either complete or absent: writing through a temporary neighbour, reading small YAML documents."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+
+__all__ = ["read_bytes", "read_yaml", "replacing_file", "replacing_folder", "write_yaml"]
+
+_MAX_YAML_BYTES = 1_000_000
+
+
+def _neighbour(path: Path) -> Path:
+    return path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}{path.suffix}")
+
+
+def _not_writable(path: Path, error: OSError) -> FileFormatError:
+    return FileFormatError(
+        f"{path} cannot be written: {error.strerror or error}",
+        expected="a place this user may write to, with free space",
+        code=ErrorCode.FILE_NOT_WRITABLE,
+    )
+
+
+@contextmanager
+def replacing_file(path: str | Path) -> Iterator[Path]:
+    """A temporary path, same suffix and folder, that becomes `path` when the block ends without an error.
+
+    The folder is created. On any error the temporary file goes and an older `path` stays as it was.
+    """
+    target = Path(path)
+    temporary = _neighbour(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(target)
+    except OSError as error:
+        raise _not_writable(target, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: str | Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
+    """A temporary folder that becomes `path` when the block ends without an error.
+
+    An existing `path` is replaced only if it is an empty folder or `is_ours(path)` says so;
+    anything else is refused before any work is done.
+    """
+    target = Path(path)
+    if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or is_ours(target))):
+        raise FileFormatError(
+            f"{target} exists and holds something else",
+            expected="a new path, an empty folder, or an earlier result of the same kind",
+            hint="choose another path, or move what is there",
+            code=ErrorCode.FILE_NOT_WRITABLE,
+        )
+    temporary, old = _neighbour(target), _neighbour(target)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if target.exists():
+            target.rename(old)
+        try:
+            temporary.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+    except OSError as error:
+        raise _not_writable(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def read_bytes(path: str | Path, limit: int | None = None) -> bytes:
+    """The file's content, or an error that names it; `limit` is the largest size in bytes that makes sense."""
+    source = Path(path)
+    try:
+        size = source.stat().st_size
+        if limit is not None and size > limit:
+            raise FileFormatError(f"{source} has {size} bytes", expected=f"at most {limit}")
+        return source.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileFormatError(
+            f"{source} does not exist",
+            expected=f"a file; {source.parent} {'exists' if source.parent.is_dir() else 'does not exist either'}",
+            hint=f"relative paths start at {Path.cwd()}" if not source.is_absolute() else "",
+            code=ErrorCode.FILE_MISSING,
+        ) from None
+    except OSError as error:
+        raise FileFormatError(f"{source} cannot be read: {error.strerror or error}", expected="a file") from error
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The mapping at the top of a small YAML file, plain data only."""
+    data = read_bytes(path, _MAX_YAML_BYTES)
+    try:
+        document = yaml.safe_load(data.decode("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        detail = " ".join(str(error).split())[:300]
+        raise FileFormatError(f"{path} is not YAML: {detail}", expected="a UTF-8 text file of plain YAML") from None
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise FileFormatError(
+            f"{path} holds {type(document).__name__} instead of named values", expected="lines such as `key: value`"
+        )
+    return document
+
+
+def write_yaml(path: str | Path, document: Mapping[str, Any], comment: str = "") -> None:
+    """Write a YAML file, keys in the given order, numbers in full precision, short lists on one line."""
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    text = yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    with replacing_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(lines + text)
+        file.flush()
+        os.fsync(file.fileno())
