@@ -56,6 +56,8 @@ class Geometry:
         size: box (x, y, z), cylinder (radius, length), sphere (radius,), mesh scale; metres.
         uri: the mesh's URI as written in the URDF, "" for primitives.
         path: the mesh file, None for primitives.
+        material: the URDF material's name, "" without one.
+        texture: the material's texture file as written, "" without one; it is not opened here.
     """
 
     kind: GeometryKind
@@ -65,6 +67,8 @@ class Geometry:
     size: tuple[float, ...] = ()
     uri: str = ""
     path: Path | None = None
+    material: str = ""
+    texture: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +141,7 @@ class Robot:
         path: the file, or None.
         gripper: how one opening width maps to finger joints, or None.
         home: a safe position for every actuated joint, by name.
+        poses: named positions, each by joint name; joints that a pose leaves out stay at home.
     """
 
     name: str
@@ -147,6 +152,7 @@ class Robot:
     path: Path | None = None
     gripper: Gripper | None = None
     home: Mapping[str, float] = field(default_factory=dict)
+    poses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @staticmethod
     def load(source: str | Path) -> Robot:

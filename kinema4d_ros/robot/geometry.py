@@ -1,0 +1,95 @@
+"""Visual and collision shapes of a URDF as triangles with a colour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from urdf_parser_py.urdf import Box, Cylinder, Mesh, Sphere
+
+from kinema4d_ros.errors import RobotError
+from kinema4d_ros.robot.meshes import load_mesh
+from kinema4d_ros.robot.model import Geometry
+from kinema4d_ros.robot.packages import resolve_mesh
+from kinema4d_ros.robot.primitives import box_mesh, cylinder_mesh, sphere_mesh
+from kinema4d_ros.robot.values import finite, pose_matrix
+
+__all__ = ["Materials", "read_geometry"]
+
+RGBA = tuple[float, float, float, float]
+
+
+class Materials:
+    """Colours and textures by material name: defined at robot level, or inline by any visual."""
+
+    def __init__(self, robot: Any, path: Path) -> None:
+        """Collect the definitions; the first of a name wins, as in urdfdom."""
+        self._path = path
+        self._known: dict[str, tuple[RGBA | None, str]] = {}
+        inline = [v.material for link in robot.links for v in link.visuals if v.material is not None]
+        for material in [*robot.materials, *inline]:
+            color, texture = self._read(material)
+            if material.name and (color is not None or texture):
+                self._known.setdefault(material.name, (color, texture))
+
+    def look_up(self, material: Any, where: str) -> tuple[RGBA | None, str]:
+        """The colour and texture of a visual's <material>."""
+        if material is None:
+            return None, ""
+        color, texture = self._read(material)
+        if color is not None or texture:
+            return color, texture
+        if material.name not in self._known:
+            raise RobotError(
+                f"{where} uses the material '{material.name}', which nothing defines",
+                expected=f"a <color>, or one of the materials {', '.join(self._known) or '(none)'}",
+            )
+        return self._known[material.name]
+
+    @staticmethod
+    def _read(material: Any) -> tuple[RGBA | None, str]:
+        texture = "" if material.texture is None else str(material.texture.filename)
+        if material.color is None or material.color.rgba is None:
+            return None, texture
+        r, g, b, a = finite(material.color.rgba, f"material '{material.name}' rgba", 4)
+        if not all(0.0 <= c <= 1.0 for c in (r, g, b, a)):
+            raise RobotError(
+                f"material '{material.name}' has rgba {r:g} {g:g} {b:g} {a:g}",
+                expected="four numbers from 0 to 1",
+                hint="divide by 255",
+            )
+        return (float(r), float(g), float(b), float(a)), texture
+
+
+def read_geometry(element: Any, where: str, urdf: Path, materials: Materials | None) -> Geometry:
+    """A parsed <visual> (with `materials`) or <collision> (without) as triangles."""
+    link_T_geometry = pose_matrix(element.origin, f"{where} origin")
+    rgba, texture, name = None, "", ""
+    if materials is not None and element.material is not None:
+        name = element.material.name or ""
+        rgba, texture = materials.look_up(element.material, where)
+    shape = element.geometry
+    common = {"link_T_geometry": link_T_geometry, "rgba": rgba, "material": name, "texture": texture}
+    if isinstance(shape, Mesh):
+        sx, sy, sz = (float(s) for s in finite([1, 1, 1] if shape.scale is None else shape.scale, f"{where} scale", 3))
+        file = resolve_mesh(shape.filename, urdf)
+        mesh = load_mesh(file.path, (sx, sy, sz), file.root)
+        return Geometry(kind="mesh", mesh=mesh, size=(sx, sy, sz), uri=shape.filename, path=file.path, **common)
+    if isinstance(shape, Box):
+        x, y, z = _lengths(shape.size, where)
+        return Geometry(kind="box", mesh=box_mesh((x, y, z)), size=(x, y, z), **common)
+    if isinstance(shape, Cylinder):
+        radius, length = _lengths([shape.radius, shape.length], where)
+        return Geometry(kind="cylinder", mesh=cylinder_mesh(radius, length), size=(radius, length), **common)
+    if isinstance(shape, Sphere):
+        (radius,) = _lengths([shape.radius], where)
+        return Geometry(kind="sphere", mesh=sphere_mesh(radius), size=(radius,), **common)
+    raise RobotError(f"{where} has no shape", expected="mesh, box, cylinder or sphere")
+
+
+def _lengths(values: Any, where: str) -> tuple[float, ...]:
+    array = finite(values, f"{where} size", len(values))
+    if not np.all(array > 0):
+        raise RobotError(f"{where} has the size {array.tolist()}", expected="lengths above 0 m")
+    return tuple(float(x) for x in array)

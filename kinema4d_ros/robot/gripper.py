@@ -1,0 +1,166 @@
+"""One gripper, four ways to say how far it is open: 0-1, metres, joint position, the vendor's joints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, RobotError
+
+__all__ = ["Gripper", "VendorJoint"]
+
+RANGE_TOLERANCE = 0.02
+"""Fraction of the stroke by which an input may overshoot; encoders do. It is clipped to the range."""
+
+DISAGREEMENT_TOLERANCE = 0.02
+"""Fraction of the stroke by which two vendor joints of one gripper may differ before it is an error."""
+
+
+@dataclass(frozen=True)
+class VendorJoint:
+    """A joint in the vendor's own data: `position of the leader = multiplier * vendor's + offset`.
+
+    `joint` is our name of the same finger.
+    """
+
+    name: str
+    joint: str
+    multiplier: float
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gripper:
+    """A gripper with one degree of freedom.
+
+    Attributes:
+        joint: the actuated joint; the other fingers mimic it.
+        closed: its position when closed, radians or metres.
+        open: its position when fully open.
+        width_closed_m: distance between the finger pads when closed.
+        width_open_m: distance between the finger pads when fully open.
+        vendor: the joints that the vendor's own data names instead, with their signs.
+
+    All maps are linear. Inputs may overshoot the range by `RANGE_TOLERANCE` of the stroke and are
+    clipped; anything further is an error. Scalars and arrays of any shape are accepted.
+
+    >>> gripper = Gripper("finger", closed=0.0, open=0.05, width_closed_m=0.0, width_open_m=0.1)
+    >>> float(gripper.width_m(0.5)), float(gripper.position(0.5))
+    (0.05, 0.025)
+    """
+
+    joint: str
+    closed: float
+    open: float
+    width_closed_m: float
+    width_open_m: float
+    vendor: tuple[VendorJoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a gripper that cannot move or whose numbers are not finite."""
+        numbers = (self.closed, self.open, self.width_closed_m, self.width_open_m)
+        if not np.all(np.isfinite(numbers)):
+            raise RobotError(f"gripper '{self.joint}' has numbers {numbers}", expected="finite metres or radians")
+        if self.closed == self.open or not 0.0 <= self.width_closed_m < self.width_open_m:
+            raise RobotError(
+                f"gripper '{self.joint}' goes from {self.closed} to {self.open}, "
+                f"{self.width_closed_m} m to {self.width_open_m} m wide",
+                expected="two different joint positions and 0 <= width_closed_m < width_open_m",
+            )
+
+    def position(self, normalised: ArrayLike) -> NDArray[np.float64]:
+        """Joint position of a normalised opening: 0 = closed, 1 = open."""
+        s = self._check(normalised, 0.0, 1.0, "normalised opening")
+        return self.closed + s * (self.open - self.closed)
+
+    def normalised(self, position: ArrayLike) -> NDArray[np.float64]:
+        """Normalised opening of a joint position: 0 = closed, 1 = open."""
+        q = self._check(position, self.closed, self.open, f"position of '{self.joint}'")
+        return (q - self.closed) / (self.open - self.closed)
+
+    def width_m(self, normalised: ArrayLike) -> NDArray[np.float64]:
+        """Distance between the finger pads in metres of a normalised opening."""
+        s = self._check(normalised, 0.0, 1.0, "normalised opening")
+        return self.width_closed_m + s * (self.width_open_m - self.width_closed_m)
+
+    def normalised_from_width(self, width_m: ArrayLike) -> NDArray[np.float64]:
+        """Normalised opening of a distance between the finger pads in metres."""
+        w = self._check(width_m, self.width_closed_m, self.width_open_m, "opening width in metres")
+        return (w - self.width_closed_m) / (self.width_open_m - self.width_closed_m)
+
+    def position_from_width(self, width_m: ArrayLike) -> NDArray[np.float64]:
+        """Joint position of a distance between the finger pads in metres."""
+        return self.position(self.normalised_from_width(width_m))
+
+    def width_from_position(self, position: ArrayLike) -> NDArray[np.float64]:
+        """Distance between the finger pads in metres of a joint position."""
+        return self.width_m(self.normalised(position))
+
+    def to_vendor(self, position: ArrayLike) -> dict[str, NDArray[np.float64]]:
+        """The vendor's joint values, by vendor joint name, of a position of our joint."""
+        self._require_vendor()
+        q = self._check(position, self.closed, self.open, f"position of '{self.joint}'")
+        return {v.name: (q - v.offset) / v.multiplier for v in self.vendor}
+
+    def from_vendor(self, names: Sequence[str], values: ArrayLike) -> NDArray[np.float64]:
+        """(T,) positions of our joint from (T, N) values of the vendor joints `names`.
+
+        Several fingers must agree to `DISAGREEMENT_TOLERANCE` of the stroke; their mean is taken.
+        """
+        self._require_vendor()
+        known = {v.name: v for v in self.vendor}
+        table = np.asarray(values, dtype=np.float64)
+        if table.ndim == 1:
+            table = table[None]
+        if table.ndim != 2 or table.shape[1] != len(names) or not names:
+            raise RobotError(
+                f"vendor values have shape {table.shape} for {len(names)} names",
+                expected=f"(T, N) with one column per name, names from {', '.join(known)}",
+            )
+        columns = []
+        for name, column in zip(names, table.T, strict=True):
+            if name not in known:
+                raise RobotError(
+                    f"vendor joint '{name}' is not of gripper '{self.joint}'",
+                    expected=f"some of {', '.join(known)}",
+                    code=ErrorCode.UNKNOWN_JOINT,
+                )
+            vendor = known[name]
+            converted = vendor.multiplier * column + vendor.offset
+            columns.append(self._check(converted, self.closed, self.open, f"vendor joint '{name}', converted,"))
+        fingers = np.stack(columns)
+        gap = float(np.max(np.ptp(fingers, axis=0))) if fingers.shape[1] else 0.0
+        if gap > DISAGREEMENT_TOLERANCE * abs(self.open - self.closed):
+            raise RobotError(
+                f"vendor joints {', '.join(names)} differ by {gap:.6g}",
+                expected=f"fingers within {DISAGREEMENT_TOLERANCE:.0%} of the stroke of each other",
+                hint="check the signs: this data may follow another convention",
+            )
+        mean: NDArray[np.float64] = fingers.mean(axis=0)
+        return mean
+
+    def _require_vendor(self) -> None:
+        if not self.vendor:
+            raise RobotError(
+                f"gripper '{self.joint}' has no vendor convention",
+                expected="'vendor' entries in the robot's .robot.yaml",
+                code=ErrorCode.NO_GRIPPER,
+            )
+
+    @staticmethod
+    def _check(value: ArrayLike, start: float, end: float, what: str) -> NDArray[np.float64]:
+        array = np.asarray(value, dtype=np.float64)
+        low, high = min(start, end), max(start, end)
+        slack = RANGE_TOLERANCE * (high - low)
+        bad = ~((array >= low - slack) & (array <= high + slack))  # NaN is bad too
+        if np.any(bad):
+            raise RobotError(
+                f"{what} is {float(array[bad].flat[0]):.6g}",
+                expected=f"[{low:g}, {high:g}], with {RANGE_TOLERANCE:.0%} of the stroke tolerated",
+                hint="check the convention: 0 = closed, 1 = open; metres; or the vendor's negative metres",
+                code=ErrorCode.TRAJECTORY_OUT_OF_LIMITS,
+            )
+        return np.clip(array, low, high)

@@ -1,0 +1,180 @@
+"""What a URDF cannot say: tool link, gripper, home and named poses, from `<robot>.robot.yaml` beside it.
+
+All keys are optional; unknown ones are refused.
+
+    tool_link: tool                 # the link that end-effector commands speak of
+    home: ready                     # the name of one of `poses`
+    poses:                          # named positions, radians or metres, by actuated joint
+      ready: {joint1: 0.0, joint2: 1.2}
+    gripper:
+      joint: left_finger_joint      # the actuated finger joint; the other fingers mimic it
+      closed: 0.0                   # its position when closed
+      open: 0.04695                 # its position when open
+      width_closed_m: 0.0           # distance between the pads
+      width_open_m: 0.0939
+      vendor:                       # the joints that the vendor's own data has instead
+        - {name: joint7, joint: left_finger_joint, multiplier: -1.0, offset: 0.0}
+
+Without such a file the tool link is the last link of the longest chain of moving joints (the first
+of equals in the file's order; fixed joints count only between equals), there is no gripper, and
+home is 0 or the limit nearest to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError, RobotError
+from kinema4d_ros.robot.gripper import Gripper, VendorJoint
+from kinema4d_ros.robot.model import Joint, Link
+
+__all__ = ["Semantics", "load_semantics", "sidecar_path"]
+
+LIMIT_TOLERANCE = 1e-9
+"""How far a named pose may lie outside the joint limits: rounding only."""
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """The contents of a sidecar file, checked against the robot."""
+
+    tool_link: str
+    gripper: Gripper | None = None
+    home: Mapping[str, float] = field(default_factory=dict)
+    poses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def sidecar_path(urdf: Path) -> Path:
+    """`yam.robot.yaml` of `yam.urdf`, `yam.xacro` or `yam.urdf.xacro`."""
+    stem = urdf.name.removesuffix(".xacro").removesuffix(".urdf")
+    return urdf.with_name(f"{stem}.robot.yaml")
+
+
+def load_semantics(path: Path, links: tuple[Link, ...], joints: tuple[Joint, ...]) -> Semantics:
+    """The sidecar's contents, or the documented defaults when there is no such file."""
+    if not path.is_file():
+        return Semantics(tool_link=_deepest_link(links, joints))
+    reader = _Reader(path, links, joints)
+    data = reader.mapping(reader.parse(), "the file", {"tool_link", "home", "poses", "gripper"})
+    tool_link = data.get("tool_link", None)
+    if tool_link is None:
+        tool_link = _deepest_link(links, joints)
+    elif tool_link not in {link.name for link in links}:
+        raise reader.refuse(f"tool_link is {tool_link!r}", "a link of the URDF", ErrorCode.UNKNOWN_LINK)
+    poses = {
+        str(name): reader.pose(pose, f"poses.{name}")
+        for name, pose in reader.mapping(data.get("poses", {}), "poses").items()
+    }
+    home: Mapping[str, float] = {}
+    if "home" in data:
+        if data["home"] not in poses:
+            raise reader.refuse(f"home is {data['home']!r}", f"one of the poses {', '.join(poses)}")
+        home = poses[data["home"]]
+    gripper = reader.gripper(data["gripper"]) if "gripper" in data else None
+    return Semantics(tool_link=tool_link, gripper=gripper, home=home, poses=poses)
+
+
+def _deepest_link(links: tuple[Link, ...], joints: tuple[Joint, ...]) -> str:
+    depth = {links[0].name: (0, 0)}
+    for joint in joints:
+        moving, total = depth[joint.parent]
+        depth[joint.child] = (moving + joint.moves, total + 1)
+    return max(depth, key=lambda name: depth[name])
+
+
+class _Reader:
+    """Checks the parts of one sidecar file and words the errors."""
+
+    def __init__(self, path: Path, links: tuple[Link, ...], joints: tuple[Joint, ...]) -> None:
+        self.path = path
+        self.joints = {joint.name: joint for joint in joints}
+        self.links = links
+
+    def refuse(self, what: str, expected: str, code: ErrorCode = ErrorCode.FILE_MALFORMED) -> RobotError:
+        return RobotError(f"{self.path}: {what}", expected=expected, code=code)
+
+    def parse(self) -> Any:
+        try:
+            return yaml.safe_load(self.path.read_text(encoding="utf-8")) or {}
+        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+            raise FileFormatError(f"{self.path} is not readable YAML: {error}", expected="a YAML mapping") from None
+
+    def mapping(self, value: Any, where: str, allowed: set[str] | None = None) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise self.refuse(f"{where} is {type(value).__name__}", "a mapping")
+        unknown = set(value) - allowed if allowed is not None else set()
+        if unknown:
+            raise self.refuse(
+                f"{where} has unknown keys {', '.join(sorted(map(str, unknown)))}",
+                f"some of {', '.join(sorted(allowed or ()))}",
+            )
+        return value
+
+    def number(self, value: Any, where: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+            raise self.refuse(f"{where} is {value!r}", "a finite number")
+        return float(value)
+
+    def moving_joint(self, name: Any, where: str) -> Joint:
+        joint = self.joints.get(name)
+        if joint is None or not joint.moves:
+            raise self.refuse(f"{where} names joint {name!r}", "a moving joint of the URDF", ErrorCode.UNKNOWN_JOINT)
+        return joint
+
+    def within(self, joint: Joint, value: float, where: str) -> float:
+        if not joint.limits.lower - LIMIT_TOLERANCE <= value <= joint.limits.upper + LIMIT_TOLERANCE:
+            raise self.refuse(
+                f"{where} puts '{joint.name}' at {value}",
+                f"a position within [{joint.limits.lower}, {joint.limits.upper}]",
+                ErrorCode.TRAJECTORY_OUT_OF_LIMITS,
+            )
+        return value
+
+    def pose(self, value: Any, where: str) -> dict[str, float]:
+        out = {}
+        for name, position in self.mapping(value, where).items():
+            joint = self.moving_joint(name, where)
+            if joint.mimic is not None:
+                raise self.refuse(f"{where} sets the mimic joint '{name}'", f"its leader '{joint.mimic.joint}'")
+            out[str(name)] = self.within(joint, self.number(position, f"{where}.{name}"), where)
+        return out
+
+    def gripper(self, value: Any) -> Gripper:
+        numbers = ["closed", "open", "width_closed_m", "width_open_m"]
+        data = self.mapping(value, "gripper", {"joint", "vendor", *numbers})
+        missing = [key for key in ["joint", *numbers] if key not in data]
+        if missing:
+            raise self.refuse(f"gripper lacks {', '.join(missing)}", "all of joint, closed, open and the two widths")
+        joint = self.moving_joint(data["joint"], "gripper.joint")
+        if joint.mimic is not None:
+            raise self.refuse(f"gripper.joint '{joint.name}' is a mimic joint", f"its leader '{joint.mimic.joint}'")
+        values = {key: self.number(data[key], f"gripper.{key}") for key in numbers}
+        for key in ("closed", "open"):
+            self.within(joint, values[key], f"gripper.{key}")
+        if not isinstance(data.get("vendor", []), list):
+            raise self.refuse("gripper.vendor is not a list", "a list of {name, joint, multiplier, offset}")
+        vendor = tuple(self.vendor_joint(entry, joint) for entry in data.get("vendor", []))
+        return Gripper(joint=joint.name, vendor=vendor, **values)
+
+    def vendor_joint(self, value: Any, leader: Joint) -> VendorJoint:
+        data = self.mapping(value, "gripper.vendor", {"name", "joint", "multiplier", "offset"})
+        if not {"name", "joint", "multiplier"} <= set(data):
+            raise self.refuse("a gripper.vendor entry is incomplete", "name, joint and multiplier")
+        joint = self.moving_joint(data["joint"], "gripper.vendor")
+        multiplier = self.number(data["multiplier"], "gripper.vendor.multiplier")
+        offset = self.number(data.get("offset", 0.0), "gripper.vendor.offset")
+        if multiplier == 0.0:
+            raise self.refuse("gripper.vendor.multiplier is 0", "a factor that can be undone")
+        mimic = joint.mimic
+        if joint.name != leader.name and (mimic is None or mimic.joint != leader.name or mimic.multiplier == 0.0):
+            raise self.refuse(f"gripper.vendor names '{joint.name}'", f"'{leader.name}' or a joint that mimics it")
+        if mimic is not None:
+            # Data is converted straight to the leader's position, so the mimic relation is undone here.
+            multiplier, offset = multiplier / mimic.multiplier, (offset - mimic.offset) / mimic.multiplier
+        return VendorJoint(name=str(data["name"]), joint=joint.name, multiplier=multiplier, offset=offset)

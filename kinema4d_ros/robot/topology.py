@@ -1,0 +1,139 @@
+"""Raw triangles in, welded and outward-wound triangles out, with an exact answer to "is it closed?"."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+from kinema4d_ros.robot.model import TriangleMesh
+
+__all__ = ["Soup", "clean_mesh", "weld"]
+
+FLAT_VOLUME = 1e-12
+"""A body whose volume is below this times its cubed diagonal has no inside: it counts as open."""
+
+
+class Soup(NamedTuple):
+    """Triangles as a file gives them.
+
+    Attributes:
+        vertices: (V, 3) float64, not welded.
+        faces: (F, 3) int64 indices.
+        face_rgb: (F, 3) uint8, or None when the file has no colours.
+    """
+
+    vertices: NDArray[np.float64]
+    faces: NDArray[np.int64]
+    face_rgb: NDArray[np.uint8] | None
+
+
+def weld(
+    vertices: NDArray[np.float64], faces: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Vertices with equal coordinates become one; faces that lose a corner by it are dropped.
+
+    Only exact equality welds: a tolerance would close gaps that are really there. Faces with three
+    different but collinear corners stay: they draw nothing, but without them the mesh would be open.
+
+    Returns:
+        (V, 3) vertices that some face uses, (F, 3) faces, (N,) which of the given faces were kept.
+    """
+    points = vertices + 0.0  # turns -0.0 into 0.0, which must weld with it
+    order = np.lexsort(points.T)
+    ordered = points[order]
+    new = np.ones(len(points), dtype=bool)
+    new[1:] = np.any(ordered[1:] != ordered[:-1], axis=1)
+    label = np.empty(len(points), dtype=np.int64)
+    label[order] = np.cumsum(new) - 1
+    welded = label[faces]
+    a, b, c = welded.T
+    kept = (a != b) & (b != c) & (c != a)
+    welded = welded[kept]
+    used, compact = np.unique(welded, return_inverse=True)
+    return ordered[new][used], compact.reshape(-1, 3), kept
+
+
+def clean_mesh(soup: Soup) -> TriangleMesh:
+    """Welded triangles; every body that is closed is wound outwards.
+
+    A closed body that is inside out, a cavity too, is flipped: the renderer skips back faces, and a
+    surface wound inwards would vanish. Open bodies keep their winding. `closed` is True only if
+    every body is.
+    """
+    points, triangles, kept = weld(soup.vertices, soup.faces)
+    face_rgb = None if soup.face_rgb is None else soup.face_rgb[kept]
+    triangles, closed = _wind_outwards(points, triangles)
+    return TriangleMesh(vertices=points, faces=triangles.astype(np.int32), face_rgb=face_rgb, closed=closed)
+
+
+def _wind_outwards(vertices: NDArray[np.float64], faces: NDArray[np.int64]) -> tuple[NDArray[np.int64], bool]:
+    count = len(faces)
+    if count == 0:
+        return faces, False
+    tail = faces.ravel()
+    head = np.roll(faces, -1, axis=1).ravel()
+    owner = np.repeat(np.arange(count), 3)
+    key = np.minimum(tail, head) * len(vertices) + np.maximum(tail, head)
+    order = np.argsort(key, kind="stable")
+    sorted_key = key[order]
+    starts = np.flatnonzero(np.r_[True, sorted_key[1:] != sorted_key[:-1]])
+    sizes = np.diff(np.r_[starts, len(sorted_key)])
+
+    pairs = starts[sizes == 2]
+    first, second = order[pairs], order[pairs + 1]
+    left, right = owner[first], owner[second]
+    disagree = tail[first] == tail[second]
+    body_count, body = connected_components(
+        coo_matrix((np.ones(len(left)), (left, right)), shape=(count, count)), directed=False
+    )
+    closed = np.ones(body_count, dtype=bool)
+    irregular = np.repeat(sizes != 2, sizes)
+    closed[body[owner[order[irregular]]]] = False
+
+    flip = np.zeros(count, dtype=bool)
+    if np.any(disagree):
+        flip = _flips(left, right, disagree, body, body_count)
+        torn = (flip[left] ^ flip[right]) != disagree
+        closed[body[left[torn]]] = False
+        flip &= closed[body]
+        faces = np.where(flip[:, None], faces[:, ::-1], faces)
+
+    corners = vertices[faces]
+    volume = np.zeros(body_count)
+    low = np.full((body_count, 3), np.inf)
+    high = np.full((body_count, 3), -np.inf)
+    np.minimum.at(low, body, corners.min(axis=1))
+    np.maximum.at(high, body, corners.max(axis=1))
+    centre = (low + high) / 2.0
+    relative = corners - centre[body][:, None]
+    six_volumes = np.einsum("ij,ij->i", relative[:, 0], np.cross(relative[:, 1], relative[:, 2]))
+    np.add.at(volume, body, six_volumes / 6.0)
+    flat = FLAT_VOLUME * np.linalg.norm(high - low, axis=1) ** 3
+    closed &= np.abs(volume) > flat
+    inside_out = closed & (volume < 0)
+    faces = np.where(inside_out[body][:, None], faces[:, ::-1], faces)
+    return faces, bool(np.all(closed))
+
+
+def _flips(
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    disagree: NDArray[np.bool_],
+    body: NDArray[np.int32],
+    body_count: int,
+) -> NDArray[np.bool_]:
+    """(F,) which faces to reverse so that neighbours agree, walking out from one face of each body."""
+    count = len(body)
+    links = coo_matrix((np.where(disagree, 2, 1), (left, right)), shape=(count, count)).tocsr()
+    links = links.maximum(links.T)
+    flip = np.zeros(count, dtype=bool)
+    _, seeds = np.unique(body, return_index=True)
+    for seed in seeds[:body_count]:
+        order, before = breadth_first_order(links, seed, directed=False)
+        for face in order[1:]:
+            flip[face] = flip[before[face]] ^ bool(links[before[face], face] == 2)
+    return flip

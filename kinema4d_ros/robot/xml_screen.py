@@ -1,0 +1,53 @@
+"""XML from outside, opened without danger: entity bombs and external references are refused first.
+
+Every other XML reader of this package (urdf_parser_py, xacro, pycollada) sees a file only after it
+has passed here.
+"""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element, ParseError
+
+import defusedxml.ElementTree
+from defusedxml.common import DefusedXmlException
+
+from kinema4d_ros.errors import ErrorCode, RobotError
+
+__all__ = ["MAX_XML_BYTES", "screen_xml"]
+
+MAX_XML_BYTES = 256 * 2**20
+"""Larger files are refused unread: a robot's XML is kilobytes, a COLLADA mesh tens of megabytes."""
+
+
+def screen_xml(data: bytes | str, name: str, *, malformed: type[RobotError] = RobotError) -> Element:
+    """The root element of XML without DTD, entities or external references.
+
+    Args:
+        data: the file's contents.
+        name: what to call the file in an error.
+        malformed: the error class for XML that does not parse, raised with its default code.
+    """
+    if len(data) > MAX_XML_BYTES:
+        raise RobotError(
+            f"{name} has {len(data)} bytes",
+            expected=f"at most {MAX_XML_BYTES} bytes of XML",
+            code=ErrorCode.URDF_UNSAFE,
+        )
+    try:
+        root: Element = defusedxml.ElementTree.fromstring(
+            data, forbid_dtd=True, forbid_entities=True, forbid_external=True
+        )
+    except DefusedXmlException as error:
+        raise RobotError(
+            f"{name} declares a DTD, an entity or an external reference ({type(error).__name__})",
+            expected="plain XML without <!DOCTYPE> and <!ENTITY>",
+            hint="remove the declaration: robots need none, and it can exhaust memory or read other files",
+            code=ErrorCode.URDF_UNSAFE,
+        ) from None
+    except (ParseError, ValueError, LookupError) as error:
+        raise malformed(
+            f"{name} is not well-formed XML: {error}",
+            expected="XML with matching tags",
+            hint="open the file at that line",
+        ) from None
+    return root
