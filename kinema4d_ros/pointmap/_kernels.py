@@ -1,4 +1,4 @@
-"""Compiled passes over whole pointmap sequences: bounds, normalisation and its inverse, one frame per task.
+"""Compiled passes over whole pointmap sequences: bounds, normalisation, depth; one frame per task.
 
 Each reads and writes every pixel once; numpy's masked indexing takes 20 to 30 times as long.
 """
@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["frame_bounds", "frames_denormalise", "frames_normalise"]
+__all__ = ["frame_bounds", "frames_denormalise", "frames_normalise", "frames_quantise", "frames_unproject"]
 
 Floats = NDArray[np.float32]
 
@@ -77,3 +77,47 @@ def frames_denormalise(values: Floats, mask: NDArray[np.bool_], low: Floats, spa
                 else:
                     for c in range(3):
                         out[t, v, u, c] = nan
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def frames_quantise(
+    xyz: Floats, ids: NDArray[np.uint8], unit: float, out: NDArray[np.uint16]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Write round(z / unit) under the mask and 0 elsewhere; per frame: how many do not fit, and one such z."""
+    frames, height, width = ids.shape
+    bad = np.zeros(frames, np.int64)
+    example = np.zeros(frames, np.float64)
+    for t in prange(frames):
+        for v in range(height):
+            for u in range(width):
+                if ids[t, v, u] == 0:
+                    out[t, v, u] = 0
+                    continue
+                steps = np.float64(xyz[t, v, u, 2]) / unit + 0.5
+                if 1.0 <= steps < 65536.0:
+                    out[t, v, u] = np.uint16(steps)
+                else:
+                    out[t, v, u] = 0
+                    bad[t] += 1
+                    example[t] = xyz[t, v, u, 2]
+    return bad, example
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def frames_unproject(depth: NDArray[np.uint16], unit: float, K: NDArray[np.float64], out: Floats) -> None:
+    """Write the point of every pixel centre at depth * unit, NaN where depth is 0."""
+    frames, height, width = depth.shape
+    nan = np.float32(np.nan)
+    inverse_fx, inverse_fy, cx, cy = 1.0 / K[0, 0], 1.0 / K[1, 1], K[0, 2], K[1, 2]
+    for t in prange(frames):
+        for v in range(height):
+            y = (v + 0.5 - cy) * inverse_fy
+            for u in range(width):
+                if depth[t, v, u] == 0:
+                    for c in range(3):
+                        out[t, v, u, c] = nan
+                else:
+                    z = depth[t, v, u] * unit
+                    out[t, v, u, 0] = np.float32((u + 0.5 - cx) * inverse_fx * z)
+                    out[t, v, u, 1] = np.float32(y * z)
+                    out[t, v, u, 2] = np.float32(z)
