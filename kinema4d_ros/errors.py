@@ -27,7 +27,8 @@ __all__ = [
 
 @unique
 class ErrorCode(IntEnum):
-    """Stable numbers, grouped by hundreds: robot, kinematics, trajectory, camera, render, files."""
+    """Stable numbers, grouped by hundreds: robot, kinematics, trajectory, camera, render, files,
+    generation and playback (7), execution (8), live inputs (9)."""
 
     NONE = 0
     UNKNOWN = 1
@@ -69,6 +70,32 @@ class ErrorCode(IntEnum):
     FILE_MALFORMED = 601
     FILE_UNSUPPORTED = 602
     FILE_NOT_WRITABLE = 603
+
+    GENERATOR_BUSY = 700
+    GENERATOR_FAILED = 701
+    GENERATOR_OUT_OF_MEMORY = 702
+    GENERATOR_TIMEOUT = 703
+    GENERATOR_UNAVAILABLE = 704
+    CANCELLED = 705
+    NO_ROLLOUT = 710
+    PLAYBACK_BAD_COMMAND = 711
+
+    PLAN_START_MISMATCH = 800
+    PLAN_UNKNOWN = 801
+    PLAN_STALE = 802
+    PLAN_SUPERSEDED = 803
+    APPROVAL_INVALID = 810
+    APPROVAL_EXPIRED = 811
+    APPROVAL_USED = 812
+    ARM_MOVED = 813
+    ARM_BUSY = 814
+    ARM_UNAVAILABLE = 815
+
+    JOINT_STATES_STALE = 900
+    JOINT_STATES_INVALID = 901
+    CAMERA_STALE = 902
+    IMAGE_INVALID = 903
+    SCENARIO_UNKNOWN = 904
 
 
 class KinemaError(Exception):

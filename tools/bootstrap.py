@@ -24,7 +24,9 @@ FOREIGN = ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH", "COLCON_PREFIX_PATH", "LD_L
 
 def clean_environment():
     """The environment without what would mix a ROS distribution into the venv."""
-    return {k: v for k, v in os.environ.items() if k not in FOREIGN}
+    environment = {k: v for k, v in os.environ.items() if k not in FOREIGN}
+    environment["PYTHONWARNINGS"] = "ignore"
+    return environment
 
 
 def missing_system_packages():

@@ -1,0 +1,48 @@
+"""The command line: `kinema4d <verb>`. Each verb is a module beside this one with `register` and `run`.
+
+    kinema4d doctor    what this machine has and lacks
+    kinema4d render    a trajectory as exact robot pointmaps, over a camera image
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from kinema4d_ros import __version__
+from kinema4d_ros.cli import doctor, render
+from kinema4d_ros.errors import KinemaError
+
+__all__ = ["main"]
+
+VERBS = (doctor, render)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every verb."""
+    parser = argparse.ArgumentParser(
+        prog="kinema4d", description="See what a robot's plan will do to the world, in 4D, before the robot moves."
+    )
+    parser.add_argument("--version", action="version", version=f"kinema4d {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for module in VERBS:
+        module.register(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb. Exit codes: 0 done, 1 something is missing, 2 bad input, 130 interrupted."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KinemaError as error:
+        print(f"kinema4d: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("kinema4d: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; keep the interpreter from complaining about it at exit.
+        sys.stderr.close()
+        return 0
