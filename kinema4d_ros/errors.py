@@ -12,14 +12,17 @@ from enum import IntEnum, unique
 __all__ = [
     "CalibrationError",
     "CameraError",
+    "Cancelled",
     "ErrorCode",
     "FileFormatError",
+    "GeneratorError",
     "KinemaError",
     "KinematicsError",
     "MeshError",
     "PointmapError",
     "RenderError",
     "RobotError",
+    "RolloutError",
     "SetupError",
     "TrajectoryError",
 ]
@@ -77,8 +80,10 @@ class ErrorCode(IntEnum):
     GENERATOR_TIMEOUT = 703
     GENERATOR_UNAVAILABLE = 704
     CANCELLED = 705
+    GENERATOR_BAD_REQUEST = 706
     NO_ROLLOUT = 710
     PLAYBACK_BAD_COMMAND = 711
+    ROLLOUT_INVALID = 712
 
     PLAN_START_MISMATCH = 800
     PLAN_UNKNOWN = 801
@@ -194,3 +199,21 @@ class FileFormatError(KinemaError):
     """A file that is missing, truncated or of the wrong kind."""
 
     default_code = ErrorCode.FILE_MALFORMED
+
+
+class RolloutError(KinemaError):
+    """Arrays that do not make a rollout, or a report asked of data that does not fit it."""
+
+    default_code = ErrorCode.ROLLOUT_INVALID
+
+
+class GeneratorError(KinemaError):
+    """A generator that is not there, was asked the impossible, or failed."""
+
+    default_code = ErrorCode.GENERATOR_FAILED
+
+
+class Cancelled(GeneratorError):
+    """The caller withdrew the request while it was worked on; nothing is wrong."""
+
+    default_code = ErrorCode.CANCELLED
