@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,17 @@ def _neighbour(path: Path) -> Path:
     return path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}{path.suffix}")
 
 
-def _not_writable(path: Path, error: OSError) -> FileFormatError:
+def _is_about(error: OSError, temporary: Path, target: Path) -> bool:
+    """True for errors about this file or a full disk; the caller's block may raise others, which are its own."""
+    if error.filename is None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    name = Path(os.fsdecode(error.filename))
+    return name.is_relative_to(temporary) or target.is_relative_to(name)
+
+
+def _not_writable(target: Path, error: OSError) -> FileFormatError:
     return FileFormatError(
-        f"{path} cannot be written: {error.strerror or error}",
+        f"{target} cannot be written: {error.strerror or error}",
         expected="a place this user may write to, with free space",
         code=ErrorCode.FILE_NOT_WRITABLE,
     )
@@ -44,9 +53,12 @@ def replacing_file(path: str | Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(target)
     except OSError as error:
+        if not _is_about(error, temporary, target):
+            raise
         raise _not_writable(target, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 @contextmanager
@@ -77,6 +89,8 @@ def replacing_folder(path: str | Path, is_ours: Callable[[Path], bool]) -> Itera
                 old.rename(target)
             raise
     except OSError as error:
+        if not _is_about(error, temporary, target):
+            raise
         raise _not_writable(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
