@@ -213,7 +213,7 @@ class GeneratorError(KinemaError):
     default_code = ErrorCode.GENERATOR_FAILED
 
 
-class Cancelled(GeneratorError):
+class Cancelled(GeneratorError):  # noqa: N818 - an outcome, not a failure
     """The caller withdrew the request while it was worked on; nothing is wrong."""
 
     default_code = ErrorCode.CANCELLED

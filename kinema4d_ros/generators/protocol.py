@@ -1,0 +1,140 @@
+"""What every generator is given and gives back: one request, progress on the way, one rollout.
+
+A generator predicts what the world does while the exact robot moves. It reports progress, stops within
+one step when asked to, and never changes the robot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.pointmap.sequence import PointmapSequence
+from kinema4d_ros.rollout import Rollout, require_plan_hash, require_seed, require_times
+
+__all__ = [
+    "Cancel",
+    "Cancelled",
+    "GenerateRequest",
+    "Generator",
+    "Progress",
+    "ReportProgress",
+    "raise_if_cancelled",
+]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a generation stands: `step` of `steps` in `phase` are done; 0 of 0 when unknown."""
+
+    phase: str
+    step: int = 0
+    steps: int = 0
+
+
+ReportProgress = Callable[[Progress], None]
+"""Called between steps, from the thread that generates."""
+
+Cancel = Callable[[], bool]
+"""Asked between steps; True ends the work with `Cancelled`."""
+
+
+@dataclass(frozen=True, eq=False)
+class GenerateRequest:
+    """One image, the exact robot over time, and what is known about the scene.
+
+    Attributes:
+        image: (H, W, 3) uint8 RGB, rectified: what the camera saw when the robot was where frame 0 has it.
+        robot: the exact robot in the same camera, with its shaded colours in `robot.rgb` or None.
+        depth: (H, W) float32 measured z in metres of the same moment, NaN = none; or None without a measurement.
+        plan_hash: 64 hex digits, carried through to the rollout; "" when there is no plan.
+        seed: of all randomness.
+    """
+
+    image: NDArray[np.uint8]
+    robot: PointmapSequence
+    depth: NDArray[np.float32] | None = None
+    plan_hash: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check shapes, types and numbers; everything wrong is a GENERATOR_BAD_REQUEST."""
+        if not isinstance(self.robot, PointmapSequence):
+            raise _refuse(f"robot is {type(self.robot).__name__}", "a PointmapSequence")
+        size = (self.camera.height, self.camera.width)
+        _require_array(self.image, "image", np.uint8, (*size, 3))
+        if self.depth is not None:
+            _require_array(self.depth, "depth", np.float32, size)
+            if np.isinf(self.depth).any() or (self.depth <= 0).any():
+                raise _refuse("depth holds infinity, zero or negative metres", "positive metres, NaN where unknown")
+        if self.robot.times is None:
+            raise _refuse("the robot frames have no times", "strictly increasing seconds, one for each frame")
+        try:
+            require_times(self.robot.times)
+            require_plan_hash(self.plan_hash)
+            object.__setattr__(self, "seed", require_seed(self.seed))
+        except KinemaError as error:
+            raise _refuse(error.what, error.expected) from None
+
+    @property
+    def camera(self) -> PinholeCamera:
+        """The distortion-free camera of image, depth and robot frames, with its pose."""
+        return self.robot.camera
+
+    @property
+    def times(self) -> NDArray[np.float64]:
+        """(T,) float64 seconds, strictly increasing."""
+        return require_times(self.robot.times)
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return len(self.robot)
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Predicts the world's reaction to the robot's motion."""
+
+    @property
+    def name(self) -> str:
+        """The back-end's name, as `create_generator` knows it."""
+        ...
+
+    def generate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Rollout:
+        """The rollout of a request.
+
+        Args:
+            request: what to predict.
+            progress: told after every step.
+            cancel: asked between steps; when it says True, `Cancelled` is raised within one step.
+        """
+        ...
+
+
+def raise_if_cancelled(cancel: Cancel | None, progress: Progress) -> None:
+    """Raise `Cancelled`, saying how far the work had come, if the caller wants it to end."""
+    if cancel is not None and cancel():
+        where = f"step {progress.step} of {progress.steps} of " if progress.steps else ""
+        raise Cancelled(f"cancelled by the caller at {where}'{progress.phase}'")
+
+
+def _require_array(array: Any, name: str, dtype: type, shape: tuple[int, ...]) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
+        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise _refuse(
+            f"{name} is {found}",
+            f"{np.dtype(dtype).name} of shape {shape}, the size of the robot frames",
+            "rectify the image and render the robot with the same camera",
+        )
+
+
+def _refuse(what: str, expected: str, hint: str = "") -> GeneratorError:
+    return GeneratorError(what, expected=expected, hint=hint, code=ErrorCode.GENERATOR_BAD_REQUEST)

@@ -1,0 +1,50 @@
+"""Generators by name: what a parameter or a command line says becomes an object that generates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.generators.protocol import Generator
+
+__all__ = ["create_generator", "generator_names", "register_generator"]
+
+Factory = Callable[..., Generator]
+
+_factories: dict[str, Factory] = {}
+_PLANNED = {"diffusion": "the learned generator is not part of this version"}
+
+
+def register_generator(name: str, factory: Factory) -> None:
+    """Make `create_generator(name, **options)` call `factory(**options)`; a name can be taken once."""
+    if not name or name in _factories:
+        raise GeneratorError(f"generator name '{name}' is {'taken' if name else 'empty'}", expected="a new name")
+    _factories[name] = factory
+
+
+def generator_names() -> tuple[str, ...]:
+    """The names `create_generator` accepts, sorted."""
+    return tuple(sorted(_factories))
+
+
+def create_generator(name: str, **options: Any) -> Generator:
+    """A generator by name; options are those of its class.
+
+    >>> create_generator("composite", table_height_m=0.0).name
+    'composite'
+    """
+    if name not in _factories:
+        raise GeneratorError(
+            f"generator '{name}' is not available" + (f": {_PLANNED[name]}" if name in _PLANNED else ""),
+            expected=f"one of {', '.join(generator_names())}",
+            code=ErrorCode.GENERATOR_UNAVAILABLE,
+        )
+    try:
+        return _factories[name](**options)
+    except TypeError as error:
+        raise GeneratorError(
+            f"generator '{name}' cannot be made from {', '.join(options) or 'no options'}: {error}",
+            expected="the options of its class",
+            code=ErrorCode.GENERATOR_BAD_REQUEST,
+        ) from error
