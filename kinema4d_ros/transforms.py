@@ -66,14 +66,12 @@ def from_rpy(rpy: ArrayLike, xyz: ArrayLike | None = None) -> Matrix:
 def to_rpy(a_T_b: ArrayLike) -> Matrix:
     """(..., 3) roll, pitch, yaw in radians; pitch in [-pi/2, pi/2], roll 0 at gimbal lock."""
     R = np.asarray(a_T_b, dtype=np.float64)[..., :3, :3]
-    pitch = np.arctan2(-R[..., 2, 0], np.hypot(R[..., 0, 0], R[..., 1, 0]))
-    locked = np.hypot(R[..., 0, 0], R[..., 1, 0]) < 1e-9
-    roll = np.where(locked, 0.0, np.arctan2(R[..., 2, 1], R[..., 2, 2]))
-    yaw = np.where(
-        locked,
-        np.arctan2(-R[..., 0, 1], R[..., 1, 1]),
-        np.arctan2(R[..., 1, 0], R[..., 0, 0]),
-    )
+    level = np.hypot(R[..., 0, 0], R[..., 1, 0])
+    pitch = np.arctan2(-R[..., 2, 0], level)
+    roll = np.where(level < 1e-9, 0.0, np.arctan2(R[..., 2, 1], R[..., 2, 2]))
+    # Yaw of what is left after undoing this roll: near gimbal lock the two are uncertain, their sum is not.
+    cr, sr = np.cos(roll), np.sin(roll)
+    yaw = np.arctan2(R[..., 0, 2] * sr - R[..., 0, 1] * cr, R[..., 1, 1] * cr - R[..., 1, 2] * sr)
     return np.stack([roll, pitch, yaw], axis=-1)
 
 
@@ -113,8 +111,8 @@ def apply(a_T_b: ArrayLike, p_b: ArrayLike) -> Matrix:
 def from_quaternion(xyzw: ArrayLike, xyz: ArrayLike | None = None) -> Matrix:
     """(..., 4, 4) from quaternions (..., 4) as x, y, z, w; they are normalised first."""
     q = np.asarray(xyzw, dtype=np.float64)
-    norm = np.linalg.norm(q, axis=-1, keepdims=True)
-    if not np.all(np.isfinite(q)) or np.any(norm < 1e-9):
+    norm = np.linalg.norm(q, axis=-1, keepdims=True) if q.ndim else np.zeros(1)
+    if q.shape[-1:] != (4,) or not np.all(np.isfinite(norm)) or np.any(norm < 1e-9):
         raise CameraError(
             f"quaternion {q.tolist()} has no direction",
             expected="four finite numbers x, y, z, w that are not all zero",
@@ -180,7 +178,6 @@ def rotation_angle(a_T_b: ArrayLike, a_T_c: ArrayLike) -> NDArray[np.float64]:
 
 def require_rigid(a_T_b: ArrayLike, name: str) -> Matrix:
     """The matrix as (4, 4) float64, or a CameraError that says in what way it is not rigid."""
-    T = np.asarray(a_T_b, dtype=np.float64)
 
     def refuse(why: str) -> CameraError:
         return CameraError(
@@ -190,6 +187,10 @@ def require_rigid(a_T_b: ArrayLike, name: str) -> Matrix:
             code=ErrorCode.NOT_A_ROTATION,
         )
 
+    try:
+        T = np.asarray(a_T_b, dtype=np.float64)
+    except (TypeError, ValueError) as reason:
+        raise refuse(f"it is not an array of numbers ({reason})") from None
     if T.shape != (4, 4):
         raise refuse(f"its shape is {T.shape}")
     if not np.all(np.isfinite(T)):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from kinema4d_ros.robot import Robot
+
+# A deadline measures the machine, not the code.
+settings.register_profile("kinema4d", deadline=None)
+settings.load_profile("kinema4d")
 
 
 @pytest.fixture(scope="session")
