@@ -10,7 +10,7 @@ from urdf_parser_py.urdf import Box, Cylinder, Mesh, Sphere
 
 from kinema4d_ros.errors import RobotError
 from kinema4d_ros.robot.meshes import load_mesh
-from kinema4d_ros.robot.model import Geometry
+from kinema4d_ros.robot.model import Geometry, GeometryKind
 from kinema4d_ros.robot.packages import resolve_mesh
 from kinema4d_ros.robot.primitives import box_mesh, cylinder_mesh, sphere_mesh
 from kinema4d_ros.robot.values import finite, pose_matrix
@@ -70,22 +70,40 @@ def read_geometry(element: Any, where: str, urdf: Path, materials: Materials | N
         name = element.material.name or ""
         rgba, texture = materials.look_up(element.material, where)
     shape = element.geometry
-    common = {"link_T_geometry": link_T_geometry, "rgba": rgba, "material": name, "texture": texture}
+    size: tuple[float, ...]
+    uri, path = "", None
     if isinstance(shape, Mesh):
-        sx, sy, sz = (float(s) for s in finite([1, 1, 1] if shape.scale is None else shape.scale, f"{where} scale", 3))
+        kind: GeometryKind = "mesh"
+        scale = finite([1.0, 1.0, 1.0] if shape.scale is None else shape.scale, f"{where} scale", 3)
+        size = sx, sy, sz = float(scale[0]), float(scale[1]), float(scale[2])
         file = resolve_mesh(shape.filename, urdf)
+        uri, path = shape.filename, file.path
         mesh = load_mesh(file.path, (sx, sy, sz), file.root)
-        return Geometry(kind="mesh", mesh=mesh, size=(sx, sy, sz), uri=shape.filename, path=file.path, **common)
-    if isinstance(shape, Box):
-        x, y, z = _lengths(shape.size, where)
-        return Geometry(kind="box", mesh=box_mesh((x, y, z)), size=(x, y, z), **common)
-    if isinstance(shape, Cylinder):
-        radius, length = _lengths([shape.radius, shape.length], where)
-        return Geometry(kind="cylinder", mesh=cylinder_mesh(radius, length), size=(radius, length), **common)
-    if isinstance(shape, Sphere):
-        (radius,) = _lengths([shape.radius], where)
-        return Geometry(kind="sphere", mesh=sphere_mesh(radius), size=(radius,), **common)
-    raise RobotError(f"{where} has no shape", expected="mesh, box, cylinder or sphere")
+    elif isinstance(shape, Box):
+        kind = "box"
+        size = x, y, z = _lengths(shape.size, where)
+        mesh = box_mesh((x, y, z))
+    elif isinstance(shape, Cylinder):
+        kind = "cylinder"
+        size = radius, length = _lengths([shape.radius, shape.length], where)
+        mesh = cylinder_mesh(radius, length)
+    elif isinstance(shape, Sphere):
+        kind = "sphere"
+        size = (radius,) = _lengths([shape.radius], where)
+        mesh = sphere_mesh(radius)
+    else:
+        raise RobotError(f"{where} has no shape", expected="mesh, box, cylinder or sphere")
+    return Geometry(
+        kind=kind,
+        link_T_geometry=link_T_geometry,
+        mesh=mesh,
+        rgba=rgba,
+        size=size,
+        uri=uri,
+        path=path,
+        material=name,
+        texture=texture,
+    )
 
 
 def _lengths(values: Any, where: str) -> tuple[float, ...]:
