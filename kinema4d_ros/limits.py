@@ -44,6 +44,7 @@ class Overshoot:
         return abs(self.value - self.limit)
 
     def __str__(self) -> str:
+        """One line: which joint, which sample, the value, the limit, by how much."""
         side = "above" if self.value > self.limit else "below"
         return (
             f"joint '{self.joint}' at sample {self.sample} (t = {self.time_s:.4g} s) is {self.value:.6g} {self.unit}, "
@@ -83,7 +84,8 @@ def check_positions(
     if large:
         raise TrajectoryError(
             "; ".join(map(str, large)),
-            expected=f"positions within the limits of robot '{robot.name}', tolerance {tolerance_rad:g} rad, {tolerance_m:g} m",
+            expected=f"positions within the limits of robot '{robot.name}', "
+            f"tolerance {tolerance_rad:g} rad, {tolerance_m:g} m",
             hint="check the units and the joint order; nothing was clipped",
             code=ErrorCode.TRAJECTORY_OUT_OF_LIMITS,
         )

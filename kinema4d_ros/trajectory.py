@@ -53,6 +53,7 @@ class JointTrajectory:
     positions: NDArray[np.float64]
 
     def __post_init__(self) -> None:
+        """Refuse what is empty, ragged, not finite or not in order, and keep private copies."""
         names = tuple(self.names)
         times, positions = _numbers("times", self.times), _numbers("positions", self.positions)
         if positions.size == 0 or times.size == 0 or not names:
@@ -88,7 +89,8 @@ class JointTrajectory:
     ) -> JointTrajectory:
         """A trajectory through positions (T, N), at `times` (T,) seconds or at a constant rate from 0."""
         table = _numbers("positions", positions)
-        return cls(tuple(names), _times(len(table) if table.ndim else 0, times, rate_hz), table)
+        clock = _numbers("times", _times(len(table) if table.ndim else 0, times, rate_hz))
+        return cls(tuple(names), clock, table)
 
     @classmethod
     def from_velocities(
@@ -145,11 +147,12 @@ class JointTrajectory:
         path = kinematics.solve_path(base_T_tool, seed=seed)
         if not allow_unreachable:
             path.require_reached()
-        q = path.q.copy()
-        robot = kinematics.robot
+        robot, q = kinematics.robot, path.q
         if gripper is not None:
-            widths = np.broadcast_to(_numbers("gripper", gripper), (len(q),))
-            q = _set_gripper(robot, q, widths)
+            widths = _numbers("gripper", gripper)
+            if widths.shape not in {(), (len(q),)}:
+                raise TrajectoryError(f"gripper widths have shape {widths.shape}", expected=f"one width or ({len(q)},)")
+            q = _set_gripper(robot, q, np.broadcast_to(widths, (len(q),)))
         return cls.from_positions(robot.joint_names, q, times=times, rate_hz=rate_hz)
 
     def __len__(self) -> int:
@@ -184,8 +187,20 @@ class JointTrajectory:
         return np.diff(self.positions, axis=0) / np.diff(self.times)[:, None]
 
     def for_robot(self, robot: Robot) -> NDArray[np.float64]:
-        """(T, J) positions in `robot.joint_names` order; joints without a column rest at home."""
-        return robot.positions(self.names, self.positions)
+        """(T, J) positions in `robot.joint_names` order; joints without a column rest at home.
+
+        Fingers under the vendor's names and signs are understood when the robot has none of that name.
+        """
+        names, positions = self.names, self.positions
+        gripper = robot.gripper
+        vendor = [] if gripper is None else [v.name for v in gripper.vendor if v.name in names]
+        vendor = [name for name in vendor if name not in {joint.name for joint in robot.joints}]
+        if gripper is not None and vendor:
+            fingers = gripper.from_vendor(vendor, positions[:, [names.index(name) for name in vendor]])
+            kept = [i for i, name in enumerate(names) if name not in vendor and name != gripper.joint]
+            names = (*(names[i] for i in kept), gripper.joint)
+            positions = np.column_stack([positions[:, kept], fingers])
+        return robot.positions(names, positions)
 
     def validate(
         self,
@@ -211,7 +226,9 @@ def _set_gripper(robot: Robot, q: NDArray[np.float64], widths: NDArray[np.float6
         raise TrajectoryError(
             f"robot '{robot.name}' has no gripper to open", expected="no gripper width", code=ErrorCode.NO_GRIPPER
         )
-    raise NotImplementedError
+    out: NDArray[np.float64] = q.copy()
+    out[:, robot.joint_names.index(robot.gripper.joint)] = robot.gripper.position_from_width(widths)
+    return out
 
 
 def _numbers(what: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -261,7 +278,8 @@ def _require_increasing(times: NDArray[np.float64]) -> None:
     if np.any(steps <= 0):
         sample = int(np.argmax(steps <= 0)) + 1
         raise TrajectoryError(
-            f"time of sample {sample} is {times[sample]:.9g} s, not after sample {sample - 1} at {times[sample - 1]:.9g} s",
+            f"time of sample {sample} is {times[sample]:.9g} s, "
+            f"not after sample {sample - 1} at {times[sample - 1]:.9g} s",
             expected="strictly increasing times",
             hint="sort the samples and drop duplicates",
             code=ErrorCode.TRAJECTORY_NOT_MONOTONIC,

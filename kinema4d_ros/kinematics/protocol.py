@@ -11,7 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.errors import ErrorCode, KinematicsError
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["POSITION_TOLERANCE_M", "ROTATION_TOLERANCE_RAD", "IKPath", "Kinematics", "NoSolution"]
+__all__ = [
+    "POSITION_TOLERANCE_M",
+    "ROTATION_TOLERANCE_RAD",
+    "ROTATION_WEIGHT_M",
+    "IKPath",
+    "Kinematics",
+    "LocalSolution",
+    "NoSolution",
+]
 
 POSITION_TOLERANCE_M = 1e-3
 """A pose counts as reached when the tool is this close to it ..."""
@@ -19,8 +27,30 @@ POSITION_TOLERANCE_M = 1e-3
 ROTATION_TOLERANCE_RAD = float(np.radians(0.5))
 """... and turned by no more than this."""
 
+ROTATION_WEIGHT_M = 0.2
+"""Metres that one radian of tool rotation is worth: about the distance from wrist to fingertip."""
 
-class NoSolution(KinematicsError):
+
+@dataclass(frozen=True, eq=False)
+class LocalSolution:
+    """Where a search for one pose stopped: arm positions (A,), and what is left to the target."""
+
+    q: NDArray[np.float64]
+    position_error_m: float
+    rotation_error_rad: float
+
+    @property
+    def reached(self) -> bool:
+        """Within `POSITION_TOLERANCE_M` and `ROTATION_TOLERANCE_RAD`."""
+        return self.position_error_m <= POSITION_TOLERANCE_M and self.rotation_error_rad <= ROTATION_TOLERANCE_RAD
+
+    @property
+    def cost(self) -> float:
+        """Weighted distance to the target in metres."""
+        return float(np.hypot(self.position_error_m, ROTATION_WEIGHT_M * self.rotation_error_rad))
+
+
+class NoSolution(KinematicsError):  # noqa: N818 - it reads as what it is
     """A pose the tool cannot reach, and the closest one that it can.
 
     Attributes:
@@ -44,6 +74,7 @@ class NoSolution(KinematicsError):
         rotation_error_rad: float,
         sample: int = 0,
     ) -> None:
+        """Build the message from the closest pose and the error."""
         self.reason = reason
         self.closest_q = closest_q
         self.closest_base_T_tool = closest_base_T_tool

@@ -1,0 +1,212 @@
+"""Inverse kinematics along a path without flips: each pose continues from the one before.
+
+A *flip* is a step between consecutive samples in which the arm changes its configuration instead
+of following the path: some joint moves more than `MAX_JOINT_STEP`, and half-way (in joint space)
+the tool is off the path by more than `FLIP_EXCURSION_M` and by more than the two poses are apart.
+Fast but honest joint motion next to a singularity keeps the tool on its path and is not a flip.
+`is_flip` is that definition; `follow` never makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.kinematics.protocol import ROTATION_WEIGHT_M, IKPath, LocalSolution
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.transforms import require_rigid, rotation_angle, slerp
+
+__all__ = [
+    "FLIP_EXCURSION_M",
+    "MAX_JOINT_STEP",
+    "LocalSolver",
+    "follow",
+    "is_flip",
+    "make_path",
+    "pose_distance",
+    "require_poses",
+    "require_seed",
+]
+
+Array = NDArray[np.float64]
+
+MAX_JOINT_STEP = 0.25
+"""Radians (or metres) a joint may move between neighbouring poses before the step is looked at closely."""
+
+FLIP_EXCURSION_M = 0.02
+
+MAX_HALVINGS = 5
+MAX_EXITS = 3
+MAX_REPAIRS = 8
+
+AT_LIMIT = 1e-4
+
+
+class LocalSolver(Protocol):
+    """What `follow` needs: a local search and the tool's pose; positions are of the arm, (A,)."""
+
+    def tool_pose(self, q: Array) -> Array:
+        """(4, 4) `base_T_tool`."""
+        ...
+
+    def solve(self, base_T_tool: Array, seed: Array, posture: Array | None = None) -> LocalSolution:
+        """The configuration closest to the pose that a search from the seed finds, if possible near a posture."""
+        ...
+
+
+def pose_distance(a_T_b: Array, a_T_c: Array) -> float:
+    """Weighted distance of two poses in metres; a radian counts `ROTATION_WEIGHT_M`."""
+    turned = float(rotation_angle(a_T_b, a_T_c))
+    return float(np.hypot(np.linalg.norm(a_T_b[:3, 3] - a_T_c[:3, 3]), ROTATION_WEIGHT_M * turned))
+
+
+def is_flip(solver: LocalSolver, q0: Array, q1: Array) -> bool:
+    """Whether going from q0 to q1 (A,) in one step is a flip, as this module defines it."""
+    if np.max(np.abs(q1 - q0)) <= MAX_JOINT_STEP:
+        return False
+    start, end = solver.tool_pose(q0), solver.tool_pose(q1)
+    middle = solver.tool_pose((q0 + q1) / 2)
+    on_path = slerp(start, end, 0.5)[0]
+    return pose_distance(on_path, middle) > max(FLIP_EXCURSION_M, pose_distance(start, end))
+
+
+def follow(solver: LocalSolver, base_T_tool: Array, first: LocalSolution) -> list[LocalSolution]:
+    """One solution for each pose (T, 4, 4), starting from the given one for the first pose.
+
+    Where poses are out of reach the arm stays as close to them as it can, and it comes back on
+    the branch on which it left whenever a motion without a flip leads there.
+    """
+    solutions = [first]
+    exits: list[int] = []
+    posture, repairs = first.q, 0
+    for k in range(1, len(base_T_tool)):
+        solutions.append(_advance(solver, base_T_tool[k - 1], base_T_tool[k], solutions[-1].q, posture))
+        if not solutions[k].reached:
+            if solutions[k - 1].reached:
+                exits.append(k - 1)
+            if repairs < MAX_REPAIRS:
+                repairs += _return_to_branch(solver, base_T_tool, solutions, [0, *exits[-MAX_EXITS:]])
+        if solutions[k].reached:
+            posture = solutions[k].q
+    return solutions
+
+
+def _return_to_branch(
+    solver: LocalSolver, base_T_tool: Array, solutions: list[LocalSolution], exits: list[int]
+) -> bool:
+    """Changes the last solutions if a branch the arm was on before reaches the last pose; True if it tried.
+
+    At full stretch two branches meet, and which one the arm is on shows only later, when one
+    of them ends. Following the other one backwards from here to where they meet joins them.
+    `exits` are the samples before which the arm was on the branches to try, last one first.
+    """
+    k = len(solutions) - 1
+    for left in reversed(exits):
+        seed = solutions[left].q
+        back = [solver.solve(base_T_tool[k], seed)]
+        if not back[0].reached:
+            continue
+        for j in range(k - 1, left, -1):
+            back.append(_advance(solver, base_T_tool[j + 1], base_T_tool[j], back[-1].q, seed))
+        back.reverse()
+        steps = [np.max(np.abs(solutions[left + i].q - s.q)) for i, s in enumerate(back)]
+        joint = int(np.argmin(steps))
+        gained = sum(s.reached for s in back[joint:]) - sum(s.reached for s in solutions[left + 1 + joint :])
+        if steps[joint] <= MAX_JOINT_STEP and gained > 0:
+            solutions[left + 1 + joint :] = back[joint:]
+        return True
+    return False
+
+
+def _advance(solver: LocalSolver, previous: Array, pose: Array, q: Array, posture: Array) -> LocalSolution:
+    solution = _closest(solver, pose, q, posture)
+    if np.max(np.abs(solution.q - q)) <= MAX_JOINT_STEP:
+        return solution
+    # A long step may be the path's own (a singularity near by) or a jump to another branch.
+    # Walking there in small steps tells the two apart.
+    for halvings in range(1, MAX_HALVINGS + 1):
+        walked = _walk(solver, slerp(previous, pose, np.arange(1, 2**halvings + 1) / 2**halvings), q, posture)
+        if walked is not None:
+            return walked
+    return _creep(solver, pose, q, solution.q)
+
+
+def _closest(solver: LocalSolver, pose: Array, q: Array, posture: Array) -> LocalSolution:
+    solution = solver.solve(pose, q)
+    return solution if solution.reached else solver.solve(pose, q, posture)
+
+
+def _walk(solver: LocalSolver, poses: Array, q: Array, posture: Array) -> LocalSolution | None:
+    for pose in poses:
+        solution = _closest(solver, pose, q, posture)
+        if np.max(np.abs(solution.q - q)) > MAX_JOINT_STEP:
+            return None
+        q = solution.q
+    return solution
+
+
+def _creep(solver: LocalSolver, pose: Array, q: Array, goal: Array) -> LocalSolution:
+    """The first `MAX_JOINT_STEP` of the way to a configuration that no continuous motion leads to."""
+    step = goal - q
+    q = q + step * (MAX_JOINT_STEP / np.max(np.abs(step)))
+    here = solver.tool_pose(q)
+    return LocalSolution(q, float(np.linalg.norm(here[:3, 3] - pose[:3, 3])), float(rotation_angle(here, pose)))
+
+
+def require_poses(base_T_tool: ArrayLike) -> Array:
+    """The poses as (T, 4, 4) float64, T >= 1, or an error that says which one is no rigid transform."""
+    poses = np.asarray(base_T_tool, dtype=np.float64)
+    if poses.size == 0:
+        raise TrajectoryError("the path of poses is empty", expected="(T, 4, 4)", code=ErrorCode.TRAJECTORY_EMPTY)
+    if poses.ndim != 3 or poses.shape[1:] != (4, 4):
+        raise TrajectoryError(f"poses have shape {poses.shape}", expected="(T, 4, 4)")
+    for sample, pose in enumerate(poses):
+        require_rigid(pose, f"tool pose {sample}")
+    return poses
+
+
+def require_seed(robot: Robot, seed: ArrayLike | None) -> Array:
+    """(J,) float64: the seed, or the robot's home when there is none."""
+    if seed is None:
+        return robot.home_position()
+    q = np.asarray(seed, dtype=np.float64)
+    if q.shape != (len(robot.joint_names),):
+        raise TrajectoryError(
+            f"the seed has shape {q.shape}",
+            expected=f"({len(robot.joint_names)},) in the order {', '.join(robot.joint_names)}",
+        )
+    if not np.all(np.isfinite(q)):
+        raise TrajectoryError(
+            f"the seed {q.tolist()} is not finite", expected="finite numbers", code=ErrorCode.TRAJECTORY_NOT_FINITE
+        )
+    return q
+
+
+def make_path(robot: Robot, solver: LocalSolver, solutions: Sequence[LocalSolution], start: Array) -> IKPath:
+    """The solutions as an `IKPath`; joints off the arm keep their value in `start` (J,)."""
+    columns = [robot.joint_names.index(joint.name) for joint in robot.arm]
+    q = np.tile(start, (len(solutions), 1))
+    q[:, columns] = [s.q for s in solutions]
+    return IKPath(
+        q=q,
+        base_T_tool=np.array([solver.tool_pose(s.q) for s in solutions]),
+        reached=np.array([s.reached for s in solutions]),
+        position_error_m=np.array([s.position_error_m for s in solutions]),
+        rotation_error_rad=np.array([s.rotation_error_rad for s in solutions]),
+        reasons=tuple("" if s.reached else _reason(robot, s.q) for s in solutions),
+    )
+
+
+def _reason(robot: Robot, q: Array) -> str:
+    stopped = [
+        f"{joint.name} at {value:.3f}"
+        for joint, value in zip(robot.arm, q, strict=True)
+        if min(abs(value - joint.limits.lower), abs(value - joint.limits.upper)) < AT_LIMIT
+    ]
+    if stopped:
+        return f"joint limits stop it ({', '.join(stopped)})"
+    return "it is out of reach, or only on a branch that the path does not lead to"

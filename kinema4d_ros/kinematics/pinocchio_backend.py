@@ -1,0 +1,128 @@
+"""`PinocchioKinematics`: the kinematics that need no ROS: compiled forward, damped inverse on pinocchio.
+
+first pose                                    rest of the path
+closed form, where the axes allow it ─┐
+seeds from a table of configurations ─┴─> damped descent ─> follow(): continue, never flip
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import KinematicsError
+from kinema4d_ros.kinematics.clik import ArmModel
+from kinema4d_ros.kinematics.closed_form import ParallelAxesArm
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.kinematics.path import follow, make_path, require_poses, require_seed
+from kinema4d_ros.kinematics.protocol import ROTATION_WEIGHT_M, IKPath, LocalSolution
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["PinocchioKinematics"]
+
+Array = NDArray[np.float64]
+
+TABLE_SIZE = 4096
+RESTARTS = 24
+SAME_BRANCH = 0.1
+"""Radians: solutions closer than this in every joint are one."""
+
+
+class PinocchioKinematics:
+    """Forward and inverse kinematics of any robot with an arm; see `protocol.Kinematics`."""
+
+    def __init__(self, robot: Robot) -> None:
+        """Prepare the chain from base to tool."""
+        if not robot.arm:
+            raise KinematicsError(
+                f"no joint moves the tool link '{robot.tool_link}' of robot '{robot.name}'",
+                expected="a tool link at the end of an arm",
+            )
+        self._robot = robot
+        self._arm = ArmModel(robot)
+        self._closed_form = ParallelAxesArm.of(robot)
+        self._columns = np.array([robot.joint_names.index(joint.name) for joint in robot.arm])
+
+    @property
+    def robot(self) -> Robot:
+        """The robot this solves for."""
+        return self._robot
+
+    def forward(self, q: ArrayLike) -> Array:
+        """(L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
+        poses: Array = self.forward_all(np.asarray(q, dtype=np.float64)[None])[0]
+        return poses
+
+    def forward_all(self, q: ArrayLike) -> Array:
+        """(T, L, 4, 4) `base_T_link` at configurations (T, J)."""
+        return forward_all(self._robot, q)
+
+    def inverse(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> Array:
+        """(J,) positions for one tool pose (4, 4), or `NoSolution`; see `protocol.Kinematics`."""
+        path = self.solve_path(np.asarray(base_T_tool, dtype=np.float64)[None], seed)
+        path.require_reached()
+        q: Array = path.q[0]
+        return q
+
+    def solve_path(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> IKPath:
+        """Joint positions along tool poses (T, 4, 4); see `protocol.Kinematics`.
+
+        With a seed the path starts on the solution that continues from it. Without one, every
+        solution of the first pose is tried, those closest to home first, and the first that
+        follows the whole path is taken, or else the one that follows most of it.
+        """
+        poses = require_poses(base_T_tool)
+        start = require_seed(self._robot, seed)
+        near = start[self._columns]
+        starts: list[LocalSolution] = []
+        if seed is not None:
+            starts = [s for s in [self._arm.solve(poses[0], near)] if s.reached]
+        starts = starts or self._starts(poses[0], near)
+        best: list[LocalSolution] = []
+        most = -1
+        for first in starts:
+            solutions = follow(self._arm, poses, first)
+            count = sum(s.reached for s in solutions)
+            if count > most:
+                best, most = solutions, count
+            if most == len(poses):
+                break
+        return make_path(self._robot, self._arm, best, start)
+
+    def _starts(self, pose: Array, near: Array) -> list[LocalSolution]:
+        """Distinct solutions for a pose, closest to `near` first; when there is none, the closest miss."""
+        seeds = [] if self._closed_form is None else list(self._closed_form.solve(pose, near))
+        found = self._distinct(pose, seeds, near)
+        if found:
+            return found
+        seeds = [near]
+        if self._closed_form is not None:
+            seeds += list(self._closed_form.solve(pose, near, stretch=True))
+        seeds += list(self._table_seeds(pose))
+        found = self._distinct(pose, seeds, near)
+        return found or [min((self._arm.solve(pose, s) for s in seeds), key=lambda s: s.cost)]
+
+    def _distinct(self, pose: Array, seeds: list[Array], near: Array) -> list[LocalSolution]:
+        found: list[LocalSolution] = []
+        for seed in seeds:
+            solution = self._arm.solve(pose, seed)
+            if solution.reached and all(np.max(np.abs(solution.q - f.q)) > SAME_BRANCH for f in found):
+                found.append(solution)
+        return sorted(found, key=lambda s: float(np.linalg.norm(s.q - near)))
+
+    def _table_seeds(self, pose: Array) -> Array:
+        configurations, tools = self._table
+        offset = np.linalg.norm(tools[:, :3, 3] - pose[:3, 3], axis=1)
+        cosine = (np.einsum("nij,ij->n", tools[:, :3, :3], pose[:3, :3]) - 1.0) / 2.0
+        turned = ROTATION_WEIGHT_M * np.arccos(np.clip(cosine, -1.0, 1.0))
+        return configurations[np.argsort(np.hypot(offset, turned), kind="stable")[:RESTARTS]]
+
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """Configurations (N, A) spread over the limits, always the same, and their tool poses (N, 4, 4)."""
+        lower = np.where(np.isfinite(self._arm.lower), self._arm.lower, -np.pi)
+        upper = np.where(np.isfinite(self._arm.upper), self._arm.upper, np.pi)
+        configurations = np.random.default_rng(0).uniform(lower, upper, (TABLE_SIZE, lower.size))
+        return configurations, np.array([self._arm.tool_pose(q) for q in configurations])
