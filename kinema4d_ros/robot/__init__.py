@@ -6,6 +6,20 @@
 ('joint1', 'joint2', 'joint3', 'joint4', 'joint5', 'joint6', 'left_finger_joint')
 """
 
+from kinema4d_ros.robot.description import robot_description
+from kinema4d_ros.robot.gripper import Gripper, VendorJoint
 from kinema4d_ros.robot.model import Geometry, Inertial, Joint, JointLimits, Link, Mimic, Robot, TriangleMesh
 
-__all__ = ["Geometry", "Inertial", "Joint", "JointLimits", "Link", "Mimic", "Robot", "TriangleMesh"]
+__all__ = [
+    "Geometry",
+    "Gripper",
+    "Inertial",
+    "Joint",
+    "JointLimits",
+    "Link",
+    "Mimic",
+    "Robot",
+    "TriangleMesh",
+    "VendorJoint",
+    "robot_description",
+]

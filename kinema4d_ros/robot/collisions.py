@@ -69,10 +69,7 @@ def disabled_pairs(robot: Robot, samples: int = SAMPLES, seed: int = SEED) -> tu
     base_T_links = forward_all(robot, q)
     out = []
     for a, b in combinations(bodies, 2):
-        if (a.link, b.link) in adjacent:
-            reason = "Adjacent"
-        else:
-            reason = _classify(a, b, base_T_links)
+        reason = "Adjacent" if (a.link, b.link) in adjacent else _classify(a, b, base_T_links)
         if reason:
             out.append(DisabledPair(robot.links[a.link].name, robot.links[b.link].name, reason))
     return tuple(out)

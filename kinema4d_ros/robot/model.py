@@ -252,10 +252,45 @@ class Robot:
                 )
         return out
 
+    def pose(self, name: str) -> NDArray[np.float64]:
+        """(J,) a named pose; joints that it leaves out are at home."""
+        if name not in self.poses:
+            raise RobotError(
+                f"pose '{name}' is not in robot '{self.name}'",
+                expected=f"one of {', '.join(self.poses) or '(none: the robot has no .robot.yaml)'}",
+            )
+        pose = self.poses[name]
+        return self.positions(list(pose), list(pose.values())).ravel()
+
+    def from_vendor(self, names: Sequence[str], values: ArrayLike) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+        """Names and (T, N) values in this robot's terms from the vendor's: finger joints converted.
+
+        Joints that are not the gripper's vendor joints pass unchanged. The vendor's finger joints,
+        which may have other names, signs and units, become one column of `gripper.joint`, the last.
+        """
+        table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+        if table.ndim != 2 or table.shape[1] != len(names):
+            raise RobotError(f"values have shape {table.shape} for {len(names)} names", expected="(T, N)")
+        fingers = set() if self.gripper is None else {v.name for v in self.gripper.vendor}
+        theirs = [i for i, name in enumerate(names) if name in fingers]
+        if self.gripper is None or not theirs:
+            return tuple(names), table
+        if self.gripper.joint in names:
+            raise RobotError(
+                f"values hold both '{self.gripper.joint}' and the vendor's {', '.join(names[i] for i in theirs)}",
+                expected="the gripper in one convention",
+            )
+        ours = [i for i in range(len(names)) if i not in theirs]
+        converted = self.gripper.from_vendor([names[i] for i in theirs], table[:, theirs])
+        return (*(names[i] for i in ours), self.gripper.joint), np.column_stack([table[:, ours], converted])
+
     def _unknown(self, kind: str, name: str, known: Mapping[str, object], code: ErrorCode) -> RobotError:
+        hint = "check the spelling, and that this is the URDF of the robot that sent it"
+        if self.gripper is not None and name in {v.name for v in self.gripper.vendor}:
+            hint = "this is the vendor's name, in the vendor's convention: convert it by Robot.from_vendor"
         return RobotError(
             f"{kind} '{name}' is not in robot '{self.name}'",
             expected=f"one of {', '.join(known)}",
-            hint="check the spelling, and that this is the URDF of the robot that sent it",
+            hint=hint,
             code=code,
         )
