@@ -48,3 +48,13 @@ def create_generator(name: str, **options: Any) -> Generator:
             expected="the options of its class",
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         ) from error
+
+
+def _composite(**options: Any) -> Generator:
+    # Compiled kernels and OpenCV are loaded by the first use, not by importing the names.
+    from kinema4d_ros.generators.composite import CompositeGenerator
+
+    return CompositeGenerator(**options)
+
+
+register_generator("composite", _composite)

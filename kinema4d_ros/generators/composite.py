@@ -1,0 +1,160 @@
+"""The generator without learning: the exact robot drawn into a world that stands still.
+
+    image ─ robot of frame 0 removed by inpainting ─┐
+    depth, or the plane the robot stands on ────────┼─ z-test against the exact robot, frame by frame ─> Rollout
+    robot pointmaps ────────────────────────────────┘
+
+It is the honest baseline: the robot is exact, and the world is what was seen, at rest. What it assumes:
+
+- Where no depth was measured, every pixel shows the horizontal plane `table_height_m` above the robot's
+  base, if its ray meets it within `max_range_m`; elsewhere there is no point (NaN). Objects lie flat in
+  that plane, so without measured depth clearance to them is not to be had from this generator.
+- Behind the robot of frame 0 nothing was seen. The image is inpainted there; the points are those of the
+  plane, and where the robot reaches below the plane, none.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kinema4d_ros
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.generators._kernels import compose_frames, shade_frames
+from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
+from kinema4d_ros.generators.input_hash import request_sha256
+from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
+from kinema4d_ros.rollout import Provenance, Rollout
+
+__all__ = ["CompositeGenerator", "plane_depth"]
+
+_CHUNK = 7
+"""Frames between two looks at `cancel`: a few milliseconds each."""
+
+
+class CompositeGenerator:
+    """Static world, exact robot.
+
+    Args:
+        table_height_m: height of the assumed supporting plane above the robot's base, metres.
+        max_range_m: the assumed plane ends this far from the camera.
+        margin_px: the robot of frame 0 is removed together with this many pixels around it, at a width of
+            720; covers calibration error and mixed pixels.
+        background: (H, W, 3) uint8 RGB of the scene without the robot, same camera; used instead of inpainting.
+        soft_edges: blend the robot's border pixels in the images; points and masks stay exact.
+    """
+
+    name = "composite"
+
+    def __init__(
+        self,
+        *,
+        table_height_m: float = 0.0,
+        max_range_m: float = 3.0,
+        margin_px: float = 6.0,
+        background: NDArray[np.uint8] | None = None,
+        soft_edges: bool = True,
+    ) -> None:
+        """Check the options."""
+        for label, value, low in (
+            ("table_height_m", table_height_m, -math.inf),
+            ("max_range_m", max_range_m, 0.0),
+            ("margin_px", margin_px, 0.0),
+        ):
+            if not math.isfinite(value) or value < low:
+                raise _refuse(f"{label} is {value}", f"a finite number{', 0 or more' if low == 0.0 else ''}")
+        self._table_height_m = float(table_height_m)
+        self._max_range_m = float(max_range_m)
+        self._margin_px = float(margin_px)
+        self._background = background
+        self._soft_edges = bool(soft_edges)
+
+    def generate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Rollout:
+        """The rollout of a request; equal requests give equal arrays."""
+        report = progress or (lambda _: None)
+        robot, count = request.robot, len(request)
+        stage = Progress("background", 0, 1)
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        hole = grow_mask(robot.link_ids[0] != 0, self._margin_px * request.camera.width / 720)
+        world_rgb = self._world_image(request.image, hole)
+        world_xyz = self._world_points(request, hole)
+
+        shape = robot.link_ids.shape
+        rgb, xyz = np.empty((*shape, 3), np.uint8), np.empty((*shape, 3), np.float32)
+        mask = np.empty(shape, np.bool_)
+        for start in range(0, count, _CHUNK):
+            stage = Progress("compose", start, count)
+            raise_if_cancelled(cancel, stage)
+            report(stage)
+            part = slice(start, min(start + _CHUNK, count))
+            points, ids = robot.xyz[part], robot.link_ids[part]
+            if robot.rgb is None:
+                colours = np.empty((*ids.shape, 3), np.uint8)
+                shade_frames(points, ids, colours)
+            else:
+                colours = robot.rgb[part]
+            compose_frames(
+                world_rgb, world_xyz, points, ids, colours, self._soft_edges, rgb[part], xyz[part], mask[part]
+            )
+        stage = Progress("compose", count, count)
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        provenance = Provenance(
+            generator=self.name,
+            input_sha256=request_sha256(request),
+            seed=request.seed,
+            versions={
+                "kinema4d_ros": kinema4d_ros.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        )
+        return Rollout(rgb, xyz, mask, request.camera, request.times, provenance, plan_hash=request.plan_hash)
+
+    def _world_image(self, image: NDArray[np.uint8], hole: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        if self._background is None:
+            return remove_robot(image, hole)
+        if self._background.dtype != np.uint8 or self._background.shape != image.shape:
+            raise _refuse(
+                f"the background is {self._background.dtype} of shape {self._background.shape}",
+                f"uint8 of shape {image.shape}, the size of the image",
+            )
+        world: NDArray[np.uint8] = np.where(hole[..., None], self._background, image)
+        return world
+
+    def _world_points(self, request: GenerateRequest, hole: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """(H, W, 3) float32, metres, camera optical frame, NaN = nothing known."""
+        camera, robot = request.camera, request.robot
+        plane = plane_depth(camera, self._table_height_m, self._max_range_m)
+        # The camera saw the robot in these pixels, so a plane in front of it is not there.
+        seen = robot.link_ids[0] != 0
+        plane[seen & (plane < robot.xyz[0, ..., 2])] = np.nan
+        depth = plane if request.depth is None else np.where(hole, plane, request.depth.astype(np.float64))
+        points: NDArray[np.float64] = camera.rays() * depth[..., None]
+        return points.astype(np.float32)
+
+
+def plane_depth(camera: PinholeCamera, height_m: float, max_range_m: float) -> NDArray[np.float64]:
+    """(H, W) float64: z in metres, optical frame, of the plane at that height above the base; NaN = not met.
+
+    NaN as well where the plane is farther from the camera than `max_range_m`, and everywhere if the camera is
+    below it.
+    """
+    rays = camera.rays()
+    drop = rays @ camera.base_T_camera[2, :3]
+    above = float(camera.base_T_camera[2, 3]) - height_m
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(drop < 0, -above / drop, np.nan) if above > 0 else np.full(drop.shape, np.nan)
+        z[~(z * np.linalg.norm(rays, axis=-1) <= max_range_m)] = np.nan
+    return z
+
+
+def _refuse(what: str, expected: str) -> GeneratorError:
+    return GeneratorError(what, expected=expected, code=ErrorCode.GENERATOR_BAD_REQUEST)
