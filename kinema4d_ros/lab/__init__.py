@@ -1,0 +1,22 @@
+"""The MuJoCo lab: a stand-in for the real arm, camera and table, with ground truth; headless and seeded.
+
+make_scenario ─> LabSimulation ─> state, follow, step
+pick_plan, place_plan, push_plan: scripted joint trajectories for it
+"""
+
+from kinema4d_ros.lab.objects import LabObject, PlacedObject
+from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario, scenario_names
+from kinema4d_ros.lab.simulation import LabSimulation, LabState
+from kinema4d_ros.lab.world import Room
+
+__all__ = [
+    "LabObject",
+    "LabSimulation",
+    "LabState",
+    "PlacedObject",
+    "Room",
+    "Scenario",
+    "ScenarioError",
+    "make_scenario",
+    "scenario_names",
+]

@@ -1,0 +1,135 @@
+"""The arm's trajectory controller: positions and velocities to command at any time, without a jump."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["START_TOLERANCE_M", "START_TOLERANCE_RAD", "TrajectoryController"]
+
+Array = NDArray[np.float64]
+
+START_TOLERANCE_RAD = 0.1
+START_TOLERANCE_M = 0.03
+"""How far the arm may be from a trajectory's first sample. Fingers get more: what they hold keeps them open."""
+
+BLEND_S = 0.25
+"""What is left of that distance fades out over this time."""
+
+BRAKE_S = 0.06
+"""Time constant of a stop."""
+
+
+class TrajectoryController:
+    """Follows one trajectory at a time and holds its end; times are the simulation's seconds.
+
+    Between samples: cubic, with slopes that never overshoot a sample (so limits that hold at the
+    samples hold in between), at rest at both ends. Arrays are (J,) in `robot.joint_names` order.
+    """
+
+    def __init__(self, robot: Robot, position: ArrayLike) -> None:
+        """Hold a position (J,) until there is something to follow."""
+        self._robot = robot
+        self._start_tolerance = np.array(
+            [START_TOLERANCE_M if j.kind == "prismatic" else START_TOLERANCE_RAD for j in robot.actuated]
+        )
+        self.hold(position)
+
+    def hold(self, position: ArrayLike) -> None:
+        """Forget everything and command this position (J,)."""
+        self._rest = np.array(position, dtype=np.float64)
+        self._brake_speed = np.zeros_like(self._rest)
+        self._brake_start = -np.inf
+        self._times: Array | None = None
+
+    def follow(self, trajectory: JointTrajectory, now_s: float, measured: Array) -> None:
+        """Start a trajectory now, in place of any other; joints it does not name stay where they are commanded.
+
+        Raises:
+            TrajectoryError: an unknown joint, limits or speeds exceeded, or a start that is not where
+                the arm is (`PLAN_START_MISMATCH`). The running trajectory then goes on.
+        """
+        trajectory.validate(self._robot, check_velocity=True)
+        commanded, _ = self.target(now_s)
+        q = self._robot.positions(trajectory.names, trajectory.positions, fill=commanded)
+        q = np.clip(q, self._robot.lower, self._robot.upper)
+        self._require_start(q[0], measured, commanded)
+        self._offset = commanded - q[0]
+        self._times = now_s + trajectory.times - trajectory.times[0]
+        self._q, self._slopes = q, _gentle_slopes(self._times, q)
+        self._rest = q[-1]
+        self._brake_start = -np.inf
+
+    def stop(self, now_s: float) -> None:
+        """Brake from where the command is and hold there."""
+        q, v = self.target(now_s)
+        self._times = None
+        self._rest, self._brake_speed, self._brake_start = q, v, now_s
+
+    def busy(self, now_s: float) -> bool:
+        """Whether a trajectory is still under way."""
+        return self._times is not None and now_s < self._times[-1]
+
+    def remaining_s(self, now_s: float) -> float:
+        """Seconds to the end of the trajectory, 0 without one."""
+        return 0.0 if self._times is None else max(0.0, float(self._times[-1] - now_s))
+
+    def target(self, now_s: float) -> tuple[Array, Array]:
+        """Positions and velocities (J,) to command at a time."""
+        if self._times is None:
+            fade = np.exp(-max(now_s - self._brake_start, 0.0) / BRAKE_S) if np.isfinite(self._brake_start) else 0.0
+            q = self._rest + self._brake_speed * BRAKE_S * (1 - fade)
+            return np.clip(q, self._robot.lower, self._robot.upper), self._brake_speed * fade
+        q, v = _hermite(self._times, self._q, self._slopes, now_s)
+        s = (now_s - self._times[0]) / BLEND_S
+        if s < 1.0:
+            s = max(s, 0.0)
+            q = q + self._offset * (1 - s * s * (3 - 2 * s))
+            v = v - self._offset * (6 * s * (1 - s) / BLEND_S)
+        return q, v
+
+    def _require_start(self, first: Array, measured: Array, commanded: Array) -> None:
+        # A gripper that holds something is commanded further closed than it can be: both readings are its place.
+        away = np.minimum(np.abs(first - measured), np.abs(first - commanded))
+        if np.any(away > self._start_tolerance):
+            worst = int(np.argmax(away / self._start_tolerance))
+            joint = self._robot.actuated[worst]
+            unit = "m" if joint.kind == "prismatic" else "rad"
+            raise TrajectoryError(
+                f"the trajectory starts with joint '{joint.name}' at {first[worst]:.4f} {unit}, "
+                f"but the arm is at {measured[worst]:.4f}",
+                expected=f"a start within {self._start_tolerance[worst]:g} {unit} of the arm",
+                hint="plan again from the current joint state",
+                code=ErrorCode.PLAN_START_MISMATCH,
+            )
+
+
+def _gentle_slopes(times: Array, q: Array) -> Array:
+    """(T, J) slopes at the samples: harmonic means of the neighbouring differences, 0 at turns and ends."""
+    slopes = np.zeros_like(q)
+    if len(times) > 2:
+        h = np.diff(times)[:, None]
+        d = np.diff(q, axis=0) / h
+        w0, w1 = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
+        same = d[:-1] * d[1:] > 0
+        safe0, safe1 = np.where(same, d[:-1], 1.0), np.where(same, d[1:], 1.0)
+        slopes[1:-1] = np.where(same, (w0 + w1) / (w0 / safe0 + w1 / safe1), 0.0)
+    return slopes
+
+
+def _hermite(times: Array, q: Array, slopes: Array, now_s: float) -> tuple[Array, Array]:
+    if now_s >= times[-1] or len(times) == 1:
+        return q[-1].copy(), np.zeros_like(q[-1])
+    if now_s <= times[0]:
+        return q[0].copy(), np.zeros_like(q[0])
+    i = int(np.searchsorted(times, now_s, side="right")) - 1
+    h = times[i + 1] - times[i]
+    s = (now_s - times[i]) / h
+    rise = q[i + 1] - q[i]
+    a, b = slopes[i] * h, slopes[i + 1] * h
+    c2, c3 = 3 * rise - 2 * a - b, a + b - 2 * rise
+    return q[i] + s * (a + s * (c2 + s * c3)), (a + s * (2 * c2 + 3 * s * c3)) / h

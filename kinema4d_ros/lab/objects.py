@@ -1,0 +1,91 @@
+"""Things that can lie on the lab's table: shape, size, colour, weight, and where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.transforms import make
+
+__all__ = ["SHAPES", "LabObject", "PlacedObject", "Shape", "boxes_of"]
+
+Shape = Literal["box", "cylinder", "sphere", "bin"]
+SHAPES: tuple[Shape, ...] = ("box", "cylinder", "sphere", "bin")
+
+BIN_WALL_M = 0.005
+"""Thickness of a bin's walls and floor."""
+
+
+@dataclass(frozen=True)
+class LabObject:
+    """One object, by itself; its frame is at the centre of its bounding box, z up as it stands.
+
+    Attributes:
+        name: unique on its table, such as "red_box".
+        shape: "box", "cylinder" (axis z), "sphere" or "bin" (an open box: floor and four walls).
+        size: (x, y, z) of the bounding box, metres.
+        rgb: 0 to 1, sRGB.
+        mass: kg.
+        friction: sliding friction against the table and the fingers.
+    """
+
+    name: str
+    shape: Shape
+    size: tuple[float, float, float]
+    rgb: tuple[float, float, float]
+    mass: float
+    friction: float = 1.0
+
+    @property
+    def height(self) -> float:
+        """Metres from its lowest to its highest point as it stands."""
+        return self.size[2]
+
+    @property
+    def radius(self) -> float:
+        """Metres: the circle around its centre that holds it, seen from above."""
+        x, y, _ = self.size
+        return float(np.hypot(x, y) / 2) if self.shape in ("box", "bin") else max(x, y) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedObject:
+    """An object and its pose `base_T_object` (4, 4) float64, metres."""
+
+    object: LabObject
+    base_T_object: NDArray[np.float64]
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.object.name
+
+    @property
+    def position(self) -> NDArray[np.float64]:
+        """(3,) centre in the base frame, metres."""
+        return self.base_T_object[:3, 3]
+
+    @classmethod
+    def standing(cls, thing: LabObject, x: float, y: float, yaw: float, table_z: float = 0.0) -> PlacedObject:
+        """The object upright on the table, turned by `yaw` radians about the vertical."""
+        c, s = np.cos(yaw), np.sin(yaw)
+        R = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+        return cls(thing, make(R, [x, y, table_z + thing.height / 2]))
+
+
+def boxes_of(thing: LabObject) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Centres (3,) and full sizes (3,) in metres of the boxes that make up a box or a bin, object frame."""
+    x, y, z = thing.size
+    if thing.shape == "box":
+        return [(np.zeros(3), np.array([x, y, z]))]
+    t = BIN_WALL_M
+    return [
+        (np.array([0.0, 0.0, (t - z) / 2]), np.array([x, y, t])),
+        (np.array([(x - t) / 2, 0.0, t / 2]), np.array([t, y, z - t])),
+        (np.array([(t - x) / 2, 0.0, t / 2]), np.array([t, y, z - t])),
+        (np.array([0.0, (y - t) / 2, t / 2]), np.array([x - 2 * t, t, z - t])),
+        (np.array([0.0, (t - y) / 2, t / 2]), np.array([x - 2 * t, t, z - t])),
+    ]

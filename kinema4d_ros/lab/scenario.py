@@ -1,0 +1,240 @@
+"""Seeded table layouts: canonical (one target), cluttered (neighbours within 5 cm), dynamic (many, in the way).
+
+`config/lab/NAME.yaml` holds the ranges of a scenario:
+
+    workspace:   {radius_m: [lo, hi], bearing_deg: [lo, hi]}  where the target stands, seen from the base
+    target:      {shapes, width_m, height_m}
+    distractors: {count, shapes, width_m, height_m, gap_to_target_m}  the gap is between outlines, from above
+    passage:     {opening_m, post_width_m, post_height_m}  two posts on either side of the target (optional)
+    occlusion:   {hidden: [lo, hi], width_m, height_m, gap_m}  one object between camera and target (optional)
+
+The same name, seed and camera position give the same layout, on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
+from kinema4d_ros.lab.sightline import hidden_fraction
+from kinema4d_ros.resources import share_directory, share_path
+
+__all__ = ["Scenario", "ScenarioError", "make_scenario", "scenario_names"]
+
+CAMERA_POSITION = (0.88, -0.62, 0.72)
+"""Where the demonstration camera is, base frame, metres: from there occluders hide the target."""
+
+MIN_GAP_M = 0.006
+TRIES = 400
+LAYOUTS = 200
+KEEP_CLEAR_M = 0.17
+"""Nothing stands closer to the arm's own axis than this."""
+
+_DENSITY = 650.0
+_COLOURS: dict[str, tuple[float, float, float]] = {
+    "red": (0.80, 0.16, 0.14),
+    "blue": (0.13, 0.36, 0.74),
+    "green": (0.18, 0.56, 0.30),
+    "yellow": (0.93, 0.74, 0.16),
+    "orange": (0.91, 0.45, 0.12),
+    "purple": (0.46, 0.27, 0.62),
+    "teal": (0.10, 0.55, 0.58),
+    "pink": (0.88, 0.47, 0.58),
+    "white": (0.88, 0.88, 0.86),
+    "slate": (0.30, 0.34, 0.40),
+}
+_TARGET_COLOURS = ("red", "blue", "green", "yellow", "orange")
+
+
+class ScenarioError(KinemaError):
+    """A scenario that does not exist, or that leaves no room for its objects."""
+
+    default_code = ErrorCode.SCENARIO_UNKNOWN
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A layout: what stands where, and which object is meant.
+
+    Attributes:
+        name: "canonical", "cluttered", "dynamic" or the name of a file in `config/lab/`.
+        seed: what it was made from.
+        objects: the target first; poses are those before the physics settle.
+        target: the name of the object to act on.
+        goal: (2,) x, y in metres: a free spot of the table to bring the target to.
+        style: picks table, wall and light variations of pictures; equal seeds look alike.
+    """
+
+    name: str
+    seed: int
+    objects: tuple[PlacedObject, ...]
+    target: str
+    goal: NDArray[np.float64]
+    style: int
+
+
+def scenario_names() -> tuple[str, ...]:
+    """The scenarios there are, by name."""
+    return tuple(sorted(p.stem for p in (share_directory() / "config" / "lab").glob("*.yaml")))
+
+
+def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike = CAMERA_POSITION) -> Scenario:
+    """The layout of a scenario for a seed; `camera_position` (3,) metres, base frame, is what occluders hide from.
+
+    Raises:
+        ScenarioError: `SCENARIO_UNKNOWN`, with the names there are.
+    """
+    if name not in scenario_names():
+        raise ScenarioError(
+            f"scenario {name!r} does not exist",
+            expected=f"one of {', '.join(scenario_names())}",
+            code=ErrorCode.SCENARIO_UNKNOWN,
+        )
+    if seed < 0:
+        raise ScenarioError(f"seed is {seed}", expected="0 or more")
+    config = _read(name)
+    eye = np.asarray(camera_position, dtype=np.float64)
+    # The name takes part, so that equal seeds of two scenarios are not the same table.
+    rng = np.random.default_rng([seed, *name.encode()])
+    for _ in range(LAYOUTS):
+        layout = _Layout(config, rng, eye)
+        if layout.build():
+            objects = tuple(layout.placed)
+            return Scenario(name, seed, objects, objects[0].name, layout.goal, int(rng.integers(1 << 16)))
+    raise ScenarioError(
+        f"scenario {name!r} leaves no room for its objects (seed {seed})",
+        expected="ranges in its file that fit the workspace",
+        hint="fewer or smaller distractors, or larger gaps",
+    )
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = share_path(f"config/lab/{name}.yaml")
+    config = yaml.safe_load(path.read_text())
+    missing = [k for k in ("workspace", "target", "distractors") if k not in (config or {})]
+    if missing:
+        raise FileFormatError(f"{path} lacks {', '.join(missing)}", expected="a scenario file")
+    return dict(config)
+
+
+class _Layout:
+    """One attempt at a layout; `build` says whether everything found its place."""
+
+    def __init__(self, config: dict[str, Any], rng: np.random.Generator, eye: NDArray[np.float64]) -> None:
+        self._config, self._rng, self._eye = config, rng, eye
+        self.placed: list[PlacedObject] = []
+        self.goal = np.zeros(2)
+        self._colours = [str(c) for c in rng.permutation(list(_COLOURS))]
+
+    def build(self) -> bool:
+        self._place_target()
+        config = self._config
+        count = int(self._rng.integers(config["distractors"]["count"][0], config["distractors"]["count"][1] + 1))
+        if "passage" in config and not self._place_passage(config["passage"]):
+            return False
+        if "occlusion" in config and not self._place_occluder(config["occlusion"]):
+            return False
+        while len(self.placed) - 1 < count:
+            if not self._place_distractor(config["distractors"]):
+                return False
+        if "occlusion" in config:
+            low, high = config["occlusion"]["hidden"]
+            if not low <= hidden_fraction(self.placed[0], self.placed[1:], self._eye) <= high:
+                return False
+        return self._find_goal()
+
+    def _between(self, limits: list[float]) -> float:
+        return float(self._rng.uniform(limits[0], limits[1]))
+
+    def _make(self, shapes: list[Shape], width: list[float], height: list[float], colour: str) -> LabObject:
+        shape: Shape = shapes[int(self._rng.integers(len(shapes)))]
+        w, h = self._between(width), self._between(height)
+        size = (w, w, h)
+        if shape == "sphere":
+            size = (w, w, w)
+        elif shape == "bin":
+            size = (max(1.6 * w, 0.07), max(1.6 * w, 0.07), min(h, 0.04))
+        fill = {"box": 1.0, "cylinder": 0.785, "sphere": 0.524, "bin": 0.35}[shape]
+        mass = float(np.clip(_DENSITY * fill * size[0] * size[1] * size[2], 0.015, 0.15))
+        return LabObject(f"{colour}_{shape}", shape, size, _COLOURS[colour], mass)
+
+    def _place_target(self) -> None:
+        config = self._config["target"]
+        choices = [c for c in self._colours if c in _TARGET_COLOURS]
+        self._colours.remove(choices[0])
+        thing = self._make(config["shapes"], config["width_m"], config["height_m"], choices[0])
+        workspace = self._config["workspace"]
+        radius = self._between(workspace["radius_m"])
+        bearing = np.radians(self._between(workspace["bearing_deg"]))
+        self._add(thing, radius * np.cos(bearing), radius * np.sin(bearing), self._rng.uniform(-np.pi, np.pi))
+
+    def _add(self, thing: LabObject, x: float, y: float, yaw: float) -> None:
+        self.placed.append(PlacedObject.standing(thing, float(x), float(y), float(yaw)))
+
+    def _free(self, thing: LabObject, x: float, y: float, gap: float = MIN_GAP_M) -> bool:
+        if np.hypot(x, y) < KEEP_CLEAR_M + thing.radius or not (-0.1 < x < 0.6 and abs(y) < 0.45):
+            return False
+        return all(np.hypot(*(p.position[:2] - (x, y))) >= thing.radius + p.object.radius + gap for p in self.placed)
+
+    def _place_passage(self, config: dict[str, Any]) -> bool:
+        target = self.placed[0]
+        bearing = self._rng.uniform(0.0, np.pi)
+        opening, width = self._between(config["opening_m"]), config["post_width_m"]
+        for side in (-1.0, 1.0):
+            post = self._make(["cylinder"], [width, width], config["post_height_m"], self._colours.pop())
+            offset = side * (opening + width) / 2 * np.array([np.cos(bearing), np.sin(bearing)])
+            x, y = target.position[:2] + offset
+            if not self._free(post, x, y):
+                return False
+            self._add(post, x, y, 0.0)
+        return True
+
+    def _place_occluder(self, config: dict[str, Any]) -> bool:
+        target = self.placed[0]
+        towards = self._eye[:2] - target.position[:2]
+        towards = towards / np.linalg.norm(towards)
+        across = np.array([-towards[1], towards[0]])
+        thing = self._make(["box", "cylinder"], config["width_m"], config["height_m"], self._colours.pop())
+        for _ in range(TRIES // 4):
+            gap = self._between(config["gap_m"])
+            aside = self._rng.uniform(-0.03, 0.03)
+            x, y = target.position[:2] + towards * (target.object.radius + thing.radius + gap) + across * aside
+            if self._free(thing, x, y):
+                candidate = PlacedObject.standing(thing, float(x), float(y), float(self._rng.uniform(-np.pi, np.pi)))
+                if config["hidden"][0] <= hidden_fraction(target, [candidate], self._eye) <= config["hidden"][1]:
+                    self.placed.append(candidate)
+                    return True
+        return False
+
+    def _place_distractor(self, config: dict[str, Any]) -> bool:
+        target = self.placed[0]
+        if not self._colours:
+            return False
+        thing = self._make(config["shapes"], config["width_m"], config["height_m"], self._colours.pop())
+        for _ in range(TRIES):
+            distance = target.object.radius + thing.radius + self._between(config["gap_to_target_m"])
+            bearing = self._rng.uniform(-np.pi, np.pi)
+            x, y = target.position[:2] + distance * np.array([np.cos(bearing), np.sin(bearing)])
+            if self._free(thing, x, y):
+                self._add(thing, x, y, self._rng.uniform(-np.pi, np.pi))
+                return True
+        return False
+
+    def _find_goal(self) -> bool:
+        thing = self.placed[0].object
+        workspace = self._config["workspace"]
+        for _ in range(TRIES):
+            radius = self._between(workspace["radius_m"])
+            bearing = np.radians(self._rng.uniform(-60.0, 60.0))
+            x, y = radius * np.cos(bearing), radius * np.sin(bearing)
+            # Fingers open beside the object when they let go of it.
+            if self._free(thing, x, y, gap=0.05):
+                self.goal = np.array([x, y])
+                return True
+        return False

@@ -1,0 +1,285 @@
+"""The lab as a MuJoCo model: the arm from the same `Robot` the twin uses, table, walls, objects.
+
+One source of truth: frames, inertias, limits and efforts come from the URDF, so the lab and the twin
+agree to rounding. The world frame is the robot's base frame.
+
+    Robot, Room, objects ─> build_model() ─> mujoco.MjModel with position servos on every actuated joint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.lab.fingers import finger_links, finger_slabs, outer_points
+from kinema4d_ros.lab.objects import LabObject, PlacedObject, boxes_of
+from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot
+from kinema4d_ros.transforms import to_quaternion
+
+__all__ = ["TIMESTEP_S", "Room", "build_model"]
+
+TIMESTEP_S = 0.002
+
+# Robot and world collide with each other, the world with itself, the robot not with itself:
+# its neighbouring hulls overlap by construction, and plans are checked for that elsewhere.
+_ROBOT_BIT, _WORLD_BIT = 1, 2
+
+_SERVO_SPAN_RAD = 0.15
+_SERVO_SPAN_M = 0.02
+"""A servo gives its full effort at this error: stiff as the vendor's, soft enough to give way on contact."""
+
+_ROTOR_INERTIA = 7e-4
+"""kg m^2 of reflected rotor inertia for each N m of effort: about that of small geared servos."""
+_ROTOR_MASS = 2e-3
+"""kg for each N of effort, likewise for sliding joints."""
+
+_FRICTION = (1.0, 0.01, 0.001)
+_FINGER_FRICTION = 1.2
+_FALLBACK_DENSITY = 800.0
+
+
+@dataclass(frozen=True)
+class Room:
+    """The lab around the arm, in the robot's base frame, metres.
+
+    Attributes:
+        table: (x0, x1, y0, y1) of the table top; the arm stands on it.
+        table_z: height of the top.
+        table_thickness: of the board.
+        back_wall_x: the wall behind the arm.
+        side_wall_y: the wall to its left.
+        floor_z: where fallen things end.
+        wall_height: above the table.
+    """
+
+    table: tuple[float, float, float, float] = (-0.42, 0.75, -0.62, 0.58)
+    table_z: float = 0.0
+    table_thickness: float = 0.03
+    back_wall_x: float = -0.5
+    side_wall_y: float = 0.68
+    floor_z: float = -0.74
+    wall_height: float = 2.0
+
+
+def build_model(
+    robot: Robot, objects: Sequence[PlacedObject], room: Room | None = None, timestep_s: float = TIMESTEP_S
+) -> mujoco.MjModel:
+    """The compiled model; bodies, joints, actuators and objects carry their own names."""
+    spec = mujoco.MjSpec()
+    spec.modelname = f"lab_{robot.name}"
+    spec.compiler.degree = False
+    spec.option.timestep = timestep_s
+    spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+    spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
+    # Friction much stiffer than normal contact: a held object must not creep out of the fingers.
+    spec.option.impratio = 10.0
+    spec.option.noslip_iterations = 2
+    # Objects nobody touches cost nothing: ten times faster with nine on the table.
+    spec.option.enableflags |= int(mujoco.mjtEnableBit.mjENBL_SLEEP)
+    _add_room(spec, room or Room())
+    _add_robot(spec, robot)
+    for placed in objects:
+        _add_object(spec, placed)
+    model = spec.compile()
+    _tune_servos(model, robot)
+    return model
+
+
+def _add_room(spec: Any, room: Room) -> None:
+    x0, x1, y0, y1 = room.table
+    top, thick = room.table_z, room.table_thickness
+    world = spec.worldbody
+    _world_geom(
+        world.add_geom(
+            name="table",
+            type=mujoco.mjtGeom.mjGEOM_BOX,
+            size=[(x1 - x0) / 2, (y1 - y0) / 2, thick / 2],
+            pos=[(x0 + x1) / 2, (y0 + y1) / 2, top - thick / 2],
+            rgba=[0.72, 0.56, 0.40, 1.0],
+        )
+    )
+    for name, pos, z_axis in (
+        ("floor", [0.0, 0.0, room.floor_z], [0.0, 0.0, 1.0]),
+        ("back_wall", [room.back_wall_x, 0.0, 0.0], [1.0, 0.0, 0.0]),
+        ("side_wall", [0.0, room.side_wall_y, 0.0], [0.0, -1.0, 0.0]),
+    ):
+        plane = world.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_PLANE, size=[3.0, 3.0, 0.1], pos=pos)
+        plane.alt.zaxis = z_axis
+        plane.rgba = [0.85, 0.86, 0.88, 1.0]
+        _world_geom(plane)
+    world.add_light(pos=[0.6, -0.4, 1.6], dir=[-0.3, 0.3, -1.0])
+
+
+def _world_geom(geom: Any, friction: float = _FRICTION[0]) -> None:
+    geom.contype, geom.conaffinity = _WORLD_BIT, _ROBOT_BIT | _WORLD_BIT
+    geom.condim = 6
+    geom.friction = [friction, _FRICTION[1], _FRICTION[2]]
+
+
+def _add_robot(spec: Any, robot: Robot) -> None:
+    bodies = {robot.base_link: spec.worldbody.add_body(name=robot.base_link)}
+    fingers = finger_links(robot)
+    _add_shapes(spec, bodies[robot.base_link], robot, robot.links[0], fingers)
+    for joint in robot.joints:
+        link = robot.link(joint.child)
+        body = bodies[joint.parent].add_body(name=link.name, gravcomp=1.0)
+        bodies[link.name] = body
+        _place(body, joint.parent_T_joint)
+        if joint.moves:
+            _add_joint(spec, body, joint)
+        _add_inertia(body, link, needed=joint.moves)
+        _add_shapes(spec, body, robot, link, fingers)
+
+
+def _place(element: Any, parent_T_child: NDArray[np.float64]) -> None:
+    x, y, z, w = to_quaternion(parent_T_child)
+    element.pos = parent_T_child[:3, 3]
+    element.quat = [w, x, y, z]
+
+
+def _add_joint(spec: Any, body: Any, joint: Joint) -> None:
+    slides = joint.kind == "prismatic"
+    limits = joint.limits
+    bounded = bool(np.isfinite(limits.lower) and np.isfinite(limits.upper))
+    element = body.add_joint(
+        name=joint.name,
+        type=mujoco.mjtJoint.mjJNT_SLIDE if slides else mujoco.mjtJoint.mjJNT_HINGE,
+        axis=joint.axis,
+        armature=limits.effort * (_ROTOR_MASS if slides else _ROTOR_INERTIA),
+        limited=mujoco.mjtLimited.mjLIMITED_TRUE if bounded else mujoco.mjtLimited.mjLIMITED_FALSE,
+    )
+    if bounded:
+        element.range = [limits.lower, limits.upper]
+    if joint.mimic is None:
+        element.actgravcomp = 1
+        actuator = spec.add_actuator(name=joint.name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        actuator.gaintype = mujoco.mjtGain.mjGAIN_FIXED
+        actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
+        actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
+        actuator.forcerange = [-limits.effort, limits.effort]
+    else:
+        equality = spec.add_equality(
+            name=joint.name,
+            type=mujoco.mjtEq.mjEQ_JOINT,
+            name1=joint.name,
+            name2=joint.mimic.joint,
+            objtype=mujoco.mjtObj.mjOBJ_JOINT,
+            solref=[2 * TIMESTEP_S, 1.0],
+            solimp=[0.99, 0.999, 0.0001, 0.5, 2.0],
+        )
+        equality.data[:5] = [joint.mimic.offset, joint.mimic.multiplier, 0.0, 0.0, 0.0]
+
+
+def _add_inertia(body: Any, link: Link, needed: bool) -> None:
+    if link.inertial is not None:
+        mass, center, inertia = link.inertial.mass, link.inertial.center, link.inertial.inertia
+    elif needed:
+        # URDFs of drawings have no inertia: a solid block around the link, or a small mass without shape.
+        shapes = [*link.visuals, *link.collisions]
+        points = np.concatenate(
+            [s.mesh.vertices @ s.link_T_geometry[:3, :3].T + s.link_T_geometry[:3, 3] for s in shapes]
+            or [np.array([[-0.02] * 3, [0.02] * 3])]
+        )
+        size, center = np.ptp(points, axis=0), (points.min(axis=0) + points.max(axis=0)) / 2
+        mass = max(float(np.prod(size)) * _FALLBACK_DENSITY, 0.02)
+        inertia = np.diag(mass / 12 * (np.sum(size**2) - size**2))
+    else:
+        return
+    body.explicitinertial = True
+    body.mass = mass
+    body.ipos = center
+    body.fullinertia = [inertia[i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
+
+
+def _add_shapes(spec: Any, body: Any, robot: Robot, link: Link, fingers: tuple[str, ...]) -> None:
+    if link.name in fingers:
+        for i, slab in enumerate(finger_slabs(robot, link.name)):
+            geom = body.add_geom(name=f"{link.name}_{i}", type=mujoco.mjtGeom.mjGEOM_BOX, size=slab.size / 2)
+            _place(geom, slab.link_T_box)
+            _robot_geom(geom, _FINGER_FRICTION)
+        return
+    for i, shape in enumerate(link.collisions or link.visuals):
+        _robot_geom(_add_shape(spec, body, f"{link.name}_{i}", shape), _FRICTION[0])
+
+
+def _robot_geom(geom: Any, friction: float) -> None:
+    geom.contype, geom.conaffinity = _ROBOT_BIT, _WORLD_BIT
+    geom.condim = 4
+    geom.friction = [friction, _FRICTION[1], _FRICTION[2]]
+    geom.rgba = [0.25, 0.26, 0.28, 1.0]
+    geom.priority = 1
+
+
+def _add_shape(spec: Any, body: Any, name: str, shape: Geometry) -> Any:
+    if shape.kind == "mesh":
+        spec.add_mesh(name=name, uservert=outer_points(shape.mesh).ravel())
+        geom = body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_MESH, meshname=name)
+    else:
+        kind, size = _primitive(shape)
+        geom = body.add_geom(name=name, type=kind, size=size)
+    _place(geom, shape.link_T_geometry)
+    return geom
+
+
+def _primitive(shape: Geometry) -> tuple[Any, list[float]]:
+    if shape.kind == "box":
+        return mujoco.mjtGeom.mjGEOM_BOX, [s / 2 for s in shape.size]
+    if shape.kind == "cylinder":
+        return mujoco.mjtGeom.mjGEOM_CYLINDER, [shape.size[0], shape.size[1] / 2, 0.0]
+    return mujoco.mjtGeom.mjGEOM_SPHERE, [shape.size[0], 0.0, 0.0]
+
+
+def _add_object(spec: Any, placed: PlacedObject) -> None:
+    thing = placed.object
+    body = spec.worldbody.add_body(name=thing.name)
+    _place(body, placed.base_T_object)
+    body.add_freejoint(name=thing.name)
+    geoms = _object_geoms(body, thing)
+    for geom in geoms:
+        geom.rgba = [*thing.rgb, 1.0]
+        geom.mass = thing.mass / len(geoms)
+        _world_geom(geom, thing.friction)
+
+
+def _object_geoms(body: Any, thing: LabObject) -> list[Any]:
+    x, _, z = thing.size
+    if thing.shape == "sphere":
+        return [body.add_geom(name=thing.name, type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[x / 2, 0.0, 0.0])]
+    if thing.shape == "cylinder":
+        return [body.add_geom(name=thing.name, type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[x / 2, z / 2, 0.0])]
+    return [
+        body.add_geom(
+            name=thing.name if i == 0 else f"{thing.name}_{i}",
+            type=mujoco.mjtGeom.mjGEOM_BOX,
+            size=size / 2,
+            pos=center,
+        )
+        for i, (center, size) in enumerate(boxes_of(thing))
+    ]
+
+
+def _tune_servos(model: mujoco.MjModel, robot: Robot) -> None:
+    """Stiffness from each joint's effort, damping critical for the inertia it carries at home."""
+    data = mujoco.MjData(model)
+    home = dict(zip(robot.joint_names, robot.home_position(), strict=True))
+    for name, value in home.items():
+        data.qpos[model.joint(name).qposadr[0]] = value
+    mujoco.mj_forward(model, data)
+    mass = np.zeros((model.nv, model.nv))
+    mujoco.mj_fullM(model, data, mass)
+    for joint in robot.actuated:
+        actuator = model.actuator(joint.name)
+        stiffness = joint.limits.effort / (_SERVO_SPAN_M if joint.kind == "prismatic" else _SERVO_SPAN_RAD)
+        dof = int(model.joint(joint.name).dofadr[0])
+        carried = mass[dof, dof]
+        for follower in robot.joints:
+            if follower.mimic and follower.mimic.joint == joint.name:
+                other = int(model.joint(follower.name).dofadr[0])
+                carried += follower.mimic.multiplier**2 * mass[other, other]
+        actuator.gainprm[0] = stiffness
+        actuator.biasprm[:3] = [0.0, -stiffness, -2.0 * np.sqrt(stiffness * carried)]
