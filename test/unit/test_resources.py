@@ -21,7 +21,7 @@ def test_data_files_are_found() -> None:
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(FileFormatError, match="urdf/none.urdf is missing") as caught:
+    with pytest.raises(FileFormatError, match=r"urdf/none\.urdf is missing") as caught:
         share_path("urdf/none.urdf")
     assert caught.value.code == ErrorCode.FILE_MISSING
 

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_bytes, read_yaml, replacing_file, replacing_folder, write_yaml
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_appears_complete_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "a.txt"
+    with replacing_file(target) as temporary:
+        assert temporary.suffix == ".txt"
+        temporary.write_text("one")
+        assert not target.exists()
+    assert target.read_text() == "one"
+    assert names(target.parent) == ["a.txt"]
+
+
+def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+
+    def fail() -> None:
+        with replacing_file(target) as temporary:
+            temporary.write_text("half")
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    target = tmp_path / "file" / "sub" / "a.txt"
+
+    def write() -> None:
+        with replacing_file(target) as temporary:
+            temporary.write_text("x")
+
+    with pytest.raises(FileFormatError, match=r"a\.txt cannot be written") as caught:
+        write()
+    assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
+    with pytest.raises(FileFormatError) as caught, replacing_folder(target, lambda _: True):
+        pass
+    assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match="No space left") as caught, replacing_file(tmp_path / "a.txt"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
+
+
+def test_errors_of_the_work_itself_pass_unchanged(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"input\.bin"), replacing_file(tmp_path / "a.txt"):
+        (tmp_path / "input.bin").read_bytes()
+    with pytest.raises(ConnectionError), replacing_folder(tmp_path / "folder", lambda _: True):
+        raise ConnectionError("unrelated")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_replaces_only_empty_ones_and_its_own(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+
+    def is_ours(folder: Path) -> bool:
+        return (folder / "mine").exists()
+
+    def write(text: str) -> None:
+        with replacing_folder(target, is_ours) as folder:
+            (folder / "mine").write_text(text)
+
+    target.mkdir()
+    write("1")
+    (target / "extra").write_text("of an older version")
+    write("2")
+    assert names(tmp_path) == ["out"]
+    assert names(target) == ["mine"]
+    assert (target / "mine").read_text() == "2"
+
+    (target / "mine").unlink()
+    (target / "thesis.tex").write_text("years of work")
+    with pytest.raises(FileFormatError, match="holds something else") as caught:
+        write("3")
+    assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
+    assert (target / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_file_in_the_place_of_a_folder_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with (
+        pytest.raises(FileFormatError, match="holds something else"),
+        replacing_folder(tmp_path / "out", lambda _: True),
+    ):
+        pass
+    assert (tmp_path / "out").read_text() == "a file"
+
+
+def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with replacing_folder(target, lambda _: True) as folder:
+        (folder / "a").write_text("old")
+
+    def fail() -> None:
+        with replacing_folder(target, lambda _: True) as folder:
+            (folder / "a").write_text("new")
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (target / "a").read_text() == "old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"none\.yaml does not exist") as caught:
+        read_yaml(tmp_path / "none.yaml")
+    assert caught.value.code == ErrorCode.FILE_MISSING
+    with pytest.raises(FileFormatError, match="cannot be read"):
+        read_bytes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"a: [1, 2", "is not YAML"),
+        (b"a: \xff\xfe", "is not YAML"),
+        (b"- 1\n- 2\n", "holds list"),
+        (b"", "holds NoneType"),
+        (b"1: 2", "holds dict"),
+        (b"a: !!python/object/apply:os.getcwd []", "is not YAML"),
+        (b"%YAML:1.0\n---\nK: !!opencv-matrix\n  rows: 3\n", "is not YAML"),
+        (b"[" * 20000, "is not YAML"),
+        (b"a: " + b"x" * 1_000_001, "has 1000004 bytes"),
+    ],
+)
+def test_what_is_not_plain_yaml_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(data)
+    with pytest.raises(FileFormatError, match=why) as caught:
+        read_yaml(path)
+    assert caught.value.code == ErrorCode.FILE_MALFORMED
+    assert "bad.yaml" in str(caught.value)
+
+
+def test_yaml_comes_back_in_order_and_full_precision(tmp_path: Path) -> None:
+    document = {"z": 0.1 + 0.2, "a": [1e-17, 3], "name": "Gerät", "empty": {}}
+    write_yaml(tmp_path / "a.yaml", document, "first\nsecond")
+    assert read_yaml(tmp_path / "a.yaml") == document
+    text = (tmp_path / "a.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# first\n# second\nz: ")
