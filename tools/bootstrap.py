@@ -2,7 +2,7 @@
 
 Each step leaves a stamp with a hash of what it was made from, so a second run costs a fraction of
 a second, a changed message rebuilds only the messages, and an interrupted run goes on where it
-stopped. Standard library only; the syntax is old on purpose, so that an old Python can say it is old.
+stopped. Standard library only, and no syntax newer than Python 3.7, so that an old Python can say it is old.
 """
 
 import argparse
@@ -19,7 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
 SUPPORTED = ((3, 10), (3, 13))
 # A sourced ROS distribution, another Python or another library path must not leak into the venv.
-FOREIGN = ("AMENT_PREFIX_PATH", "CMAKE_PREFIX_PATH", "COLCON_PREFIX_PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
+FOREIGN = (
+    "AMENT_PREFIX_PATH",
+    "CMAKE_PREFIX_PATH",
+    "COLCON_PREFIX_PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+)
 
 
 def clean_environment():
@@ -49,14 +56,15 @@ def check_machine():
     low, high = SUPPORTED
     if not low <= sys.version_info[:2] <= high:
         sys.exit(
-            "error: Python %d.%d found, %d.%d to %d.%d needed: make PYTHON=python3.11 ..."
-            % (sys.version_info[:2] + low + high)
+            "error: Python {}.{} found, {}.{} to {}.{} needed: make PYTHON=python3.11 ...".format(
+                *sys.version_info[:2], *low, *high
+            )
         )
     missing = missing_system_packages()
     if missing:
         names = ", ".join(what for what, _ in missing)
         packages = " ".join(package for _, package in missing)
-        sys.exit("error: missing %s: sudo apt-get install %s" % (names, packages))
+        sys.exit(f"error: missing {names}: sudo apt-get install {packages}")
 
 
 def digest(*parts):
@@ -87,17 +95,18 @@ class Venv:
             found = subprocess.run(
                 [str(self.python), "-c", "import sys; print(sys.version_info[:2])"],
                 stdout=subprocess.PIPE,
-                universal_newlines=True,
+                text=True,
                 env=clean_environment(),
                 check=False,
             )
             if found.stdout.strip() == str(sys.version_info[:2]):
                 return
-            print("%s is of another Python: making it anew" % self.path)
+            print(f"{self.path} is of another Python: making it anew")
             shutil.rmtree(str(self.path))
         self.run([sys.executable, "-m", "venv", str(self.path)])
 
     def read(self):
+        """The stamps by step; none when they cannot be read."""
         try:
             return json.loads(self.stamps.read_text())
         except (OSError, ValueError):
@@ -107,7 +116,7 @@ class Venv:
         """Runs the action unless its stamp is current."""
         if self.read().get(name) == key:
             return
-        print("-- %s" % name, flush=True)
+        print(f"-- {name}", flush=True)
         action()
         stamps = self.read()
         stamps[name] = key
@@ -115,26 +124,38 @@ class Venv:
         temporary.write_text(json.dumps(stamps, indent=1))
         temporary.replace(self.stamps)
 
-    def pip(self, *arguments):
-        self.run([str(self.python), "-m", "pip", "--disable-pip-version-check", *arguments])
+    def pip_command(self):
+        """How pip is called."""
+        return [str(self.python), "-m", "pip", "--disable-pip-version-check"]
 
     def install(self, *arguments):
-        self.pip("install", "--quiet", *arguments)
+        """`pip install`, or the end of the set-up."""
+        self.run([*self.pip_command(), "install", "--quiet", *arguments])
 
     def run(self, command):
+        """Run a command in the checkout, or end the set-up with its exit code."""
         code = subprocess.run(command, cwd=str(ROOT), env=clean_environment(), check=False).returncode
         if code:
-            sys.exit("error: set-up stopped (exit code %d) in: %s" % (code, " ".join(map(str, command))))
+            sys.exit(f"error: set-up stopped (exit code {code}) in: {' '.join(map(str, command))}")
 
 
 def torch_needs_cuda(venv):
     """True when the torch that pip would choose here brings the CUDA libraries with it."""
     report = subprocess.run(
-        [str(venv.python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
-        + ["--no-deps", "--ignore-installed", "--report", "-", TORCH],
+        [
+            *venv.pip_command(),
+            "install",
+            "--quiet",
+            "--dry-run",
+            "--no-deps",
+            "--ignore-installed",
+            "--report",
+            "-",
+            TORCH,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        universal_newlines=True,
+        text=True,
         env=clean_environment(),
         check=False,
     )
@@ -154,8 +175,20 @@ def install_torch(venv, flavour):
         return
     # uv knows where PyTorch keeps its CPU builds; pip's default on Linux is several GB of CUDA.
     venv.install("uv")
-    venv.run([str(venv.python), "-m", "uv", "pip", "install", "--quiet", "--python", str(venv.python)]
-             + ["--torch-backend", "cpu", TORCH])
+    venv.run(
+        [
+            str(venv.python),
+            "-m",
+            "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            str(venv.python),
+            "--torch-backend=cpu",
+            TORCH,
+        ]
+    )
 
 
 def main():
@@ -167,7 +200,7 @@ def main():
     arguments = parser.parse_args()
     check_machine()
     if os.environ.get("ROS_DISTRO"):
-        print("note: ROS %s is sourced; .venv uses its own ROS 2 Jazzy wheels" % os.environ["ROS_DISTRO"])
+        print(f"note: ROS {os.environ['ROS_DISTRO']} is sourced; .venv uses its own ROS 2 Jazzy wheels")
 
     venv = Venv(arguments.venv.resolve())
     lock = ROOT / "requirements" / "lock.txt"
@@ -179,7 +212,7 @@ def main():
     venv.create()
     venv.step("pip", "1", lambda: venv.install("--upgrade", "pip>=24"))
     # torch first: a package that asks for any torch would bring the CUDA build.
-    venv.step("torch (%s)" % arguments.torch, TORCH, lambda: install_torch(venv, arguments.torch))
+    venv.step(f"torch ({arguments.torch})", TORCH, lambda: install_torch(venv, arguments.torch))
     venv.step("packages of requirements/lock.txt", digest(lock), lambda: venv.install(*locked, str(lock)))
     venv.step("robot meshes", digest(assets), lambda: venv.install(*locked, str(assets)))
     venv.step(
