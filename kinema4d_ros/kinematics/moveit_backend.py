@@ -140,7 +140,7 @@ class _MoveItSolver:
 
 
 def _pose_message(model_T_tool: Array) -> Any:
-    from geometry_msgs.msg import Pose
+    from geometry_msgs.msg import Pose  # type: ignore[import-untyped, unused-ignore]
 
     pose = Pose()
     pose.position.x, pose.position.y, pose.position.z = map(float, model_T_tool[:3, 3])

@@ -1,0 +1,80 @@
+"""`read_trajectory`: one call for every kind of file, told apart by folder layout and suffix."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.readers.common import Reading
+from kinema4d_ros.readers.tables import read_csv, read_json, read_npz
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["read_trajectory", "read_with_notes"]
+
+_log = logging.getLogger(__name__)
+
+OPTIONS = {
+    "a table": (),
+    "a ROS 2 bag": ("topic", "message"),
+    "a LeRobot dataset": ("episode", "feature", "names", "degrees"),
+}
+
+
+def read_trajectory(path: str | Path, robot: Robot | None = None, **options: Any) -> JointTrajectory:
+    """The trajectory in a file; what the reader chose or left out goes to the log.
+
+    Args:
+        path: a .csv, .json or .npz file, a ROS 2 bag (folder, .mcap or .db3), or a LeRobot
+            dataset folder (v2.1 or v3.0).
+        robot: whose joints to keep; needed to understand a LeRobot gripper.
+        **options: for bags `topic` and `message`, see `bags.read_bag`; for LeRobot datasets
+            `episode`, `feature`, `names` and `degrees`, see `lerobot.read_lerobot`.
+
+    The trajectory is not checked against the robot's limits: call `validate`.
+    """
+    reading = read_with_notes(path, robot, **options)
+    for note in reading.notes:
+        _log.info("%s: %s", path, note)
+    return reading.trajectory
+
+
+def read_with_notes(path: str | Path, robot: Robot | None = None, **options: Any) -> Reading:
+    """Like `read_trajectory`, with the notes in the result."""
+    path = Path(path)
+    if not path.exists():
+        raise FileFormatError(f"{path} does not exist", expected="a trajectory file", code=ErrorCode.FILE_MISSING)
+    tables = {".csv": read_csv, ".json": read_json, ".npz": read_npz}
+    suffix = path.suffix.lower()
+    if path.is_file() and suffix in tables:
+        _allow(path, options, "a table")
+        return tables[suffix](path, robot)
+    # pyarrow and rosbags are loaded only by those who have such files.
+    if path.is_dir() and (path / "meta" / "info.json").is_file():
+        from kinema4d_ros.readers.lerobot import read_lerobot
+
+        _allow(path, options, "a LeRobot dataset")
+        return read_lerobot(path, robot, **options)
+    if (path.is_dir() and (path / "metadata.yaml").is_file()) or (path.is_file() and suffix in {".mcap", ".db3"}):
+        from kinema4d_ros.readers.bags import read_bag
+
+        _allow(path, options, "a ROS 2 bag")
+        return read_bag(path, robot, **options)
+    raise FileFormatError(
+        f"{path} is no kind of trajectory file known here",
+        expected="a .csv, .json, .npz, .mcap or .db3 file, a folder with metadata.yaml (ROS 2 bag) "
+        "or with meta/info.json (LeRobot dataset)",
+        code=ErrorCode.FILE_UNSUPPORTED,
+    )
+
+
+def _allow(path: Path, options: dict[str, Any], kind: str) -> None:
+    unknown = sorted(set(options) - set(OPTIONS[kind]))
+    if unknown:
+        raise FileFormatError(
+            f"{path} is {kind}, which has no option {', '.join(unknown)}",
+            expected=f"{', '.join(OPTIONS[kind]) or 'no option'}",
+            code=ErrorCode.FILE_UNSUPPORTED,
+        )

@@ -1,0 +1,145 @@
+"""Trajectories as plain tables: CSV, JSON and NPZ, read with bounds and written back.
+
+CSV: a header `time,joint1,joint2,...`, then numbers; seconds, radians, metres. A unit in brackets
+    converts a column: `time[ms]`, `joint1[deg]`, `finger[mm]`. Lines that start with `#` are comments.
+JSON: `{"format": "kinema4d_joint_trajectory", "version": 1, "names": ["joint1", ...],
+    "times": [0.0, ...], "positions": [[0.0, ...], ...]}`.
+NPZ: arrays `names` (N,) of text, `times` (T,) and `positions` (T, N); never pickled objects.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.readers.common import MAX_BYTES, MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed, require_file
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["read_csv", "read_json", "read_npz", "write_trajectory"]
+
+JSON_FORMAT = "kinema4d_joint_trajectory"
+UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "rad": 1.0, "deg": math.pi / 180, "m": 1.0, "mm": 1e-3}
+TIME_UNITS = ("", "s", "ms")
+COLUMN = re.compile(r"\s*([^\[\],]+?)\s*(?:\[(\w+)\])?\s*")
+
+
+def read_csv(path: Path, robot: Robot | None = None) -> Reading:
+    """A trajectory from a CSV file."""
+    require_file(path)
+    expected = "a header 'time,joint1,joint2,...' and rows of as many numbers"
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            header = next((line for line in file if line.strip() and not line.startswith("#")), "")
+            columns = [_column(path, field) for field in header.rstrip("\r\n").split(",")]
+            names = [name for name, _ in columns]
+            if names[0] != "time" or len(names) < 2 or len(names) > MAX_JOINTS:
+                raise malformed(path, f"its header is '{header.strip()[:80]}'", expected)
+            table = np.loadtxt(file, delimiter=",", ndmin=2, max_rows=MAX_SAMPLES)
+    except UnicodeDecodeError as error:
+        raise malformed(path, f"it is not UTF-8 text: {error}", expected) from None
+    except ValueError as error:
+        raise malformed(path, str(error), expected, "the file may have been cut off") from None
+    if table.size and table.shape[1] != len(names):
+        raise malformed(path, f"rows have {table.shape[1]} numbers for {len(names)} columns", expected)
+    table = table.reshape(-1, len(names)) * np.array([scale for _, scale in columns])
+    return _reading(path, robot, names[1:], table[:, 0], table[:, 1:])
+
+
+def read_json(path: Path, robot: Robot | None = None) -> Reading:
+    """A trajectory from a JSON file."""
+    require_file(path)
+    expected = f'an object with "format": "{JSON_FORMAT}", "version": 1, "names", "times" and "positions"'
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise malformed(path, f"it is not JSON: {error}", expected, "the file may have been cut off") from None
+    if not isinstance(data, dict) or data.get("format") != JSON_FORMAT or data.get("version") != 1:
+        raise malformed(path, "it is JSON, but not a trajectory of this version", expected)
+    names = data.get("names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise malformed(path, f"its names are {str(names)[:80]}", "a list of joint names")
+    return _reading(path, robot, names, data.get("times"), data.get("positions"))
+
+
+def read_npz(path: Path, robot: Robot | None = None) -> Reading:
+    """A trajectory from a NumPy archive."""
+    require_file(path)
+    expected = "arrays names (N,) of text, times (T,) and positions (T, N)"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _require_honest_sizes(path, archive)
+        with np.load(path, allow_pickle=False) as archive:
+            arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in ("names", "times", "positions")}
+    except KeyError as error:
+        raise malformed(path, f"an array is missing: {error}", expected) from None
+    except (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise malformed(path, f"it cannot be read: {error}", expected, "the file may have been cut off") from None
+    if arrays["names"].ndim != 1 or arrays["names"].dtype.kind != "U":
+        raise malformed(path, f"its names have type {arrays['names'].dtype}, shape {arrays['names'].shape}", expected)
+    return _reading(path, robot, arrays["names"].tolist(), arrays["times"], arrays["positions"])
+
+
+def write_trajectory(trajectory: JointTrajectory, path: str | Path) -> None:
+    """Writes a .csv, .json or .npz file that `read_trajectory` reads back exactly."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        rows = np.column_stack([trajectory.times, trajectory.positions])
+        lines = [",".join(["time", *trajectory.names]), *(",".join(map(repr, row)) for row in rows.tolist())]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    elif suffix == ".json":
+        data = {"format": JSON_FORMAT, "version": 1, "names": list(trajectory.names)}
+        data |= {"times": trajectory.times.tolist(), "positions": trajectory.positions.tolist()}
+        path.write_text(json.dumps(data) + "\n", encoding="utf-8")
+    elif suffix == ".npz":
+        np.savez_compressed(
+            path, names=np.array(trajectory.names), times=trajectory.times, positions=trajectory.positions
+        )
+    else:
+        raise FileFormatError(
+            f"{path} has a suffix that cannot be written",
+            expected="a .csv, .json or .npz file",
+            code=ErrorCode.FILE_UNSUPPORTED,
+        )
+
+
+def _reading(path: Path, robot: Robot | None, names: list[str], times: Any, positions: Any) -> Reading:
+    notes: list[str] = []
+    trajectory = JointTrajectory(tuple(names), times, positions)
+    kept, columns = keep_known(path, robot, trajectory.names, trajectory.positions, notes)
+    return Reading(JointTrajectory(kept, trajectory.times, columns), tuple(notes))
+
+
+def _column(path: Path, field: str) -> tuple[str, float]:
+    match = COLUMN.fullmatch(field)
+    name, unit = (match[1], match[2] or "") if match else ("", "")
+    if not name or unit not in UNITS or (unit in {"s", "ms"} and name != "time"):
+        raise malformed(path, f"column '{field[:40]}' is not understood", "a name with one of [rad], [deg], [m], [mm]")
+    if name == "time" and unit not in TIME_UNITS:
+        raise malformed(path, f"time is in '{unit}'", "time, time[s] or time[ms]")
+    return name, UNITS[unit]
+
+
+def _require_honest_sizes(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuses archives that unpack to more than they may, or arrays that claim more than is there."""
+    unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > MAX_BYTES:
+        raise malformed(path, f"it unpacks to {unpacked:,} bytes", f"at most {MAX_BYTES:,}")
+    for entry in archive.infolist():
+        with archive.open(entry) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize > entry.file_size:
+            raise malformed(
+                path, f"array {entry.filename} claims shape {shape} of {dtype}", "numbers and text, all of them there"
+            )
