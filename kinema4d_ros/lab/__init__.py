@@ -6,6 +6,7 @@ pick_plan, place_plan, push_plan: scripted joint trajectories for it
 
 from kinema4d_ros.lab.objects import LabObject, PlacedObject
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario, scenario_names
+from kinema4d_ros.lab.scripted import home_plan, pick_and_place_plan, pick_plan, place_plan, push_plan
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
 from kinema4d_ros.lab.world import Room
 
@@ -17,6 +18,11 @@ __all__ = [
     "Room",
     "Scenario",
     "ScenarioError",
+    "home_plan",
     "make_scenario",
+    "pick_and_place_plan",
+    "pick_plan",
+    "place_plan",
+    "push_plan",
     "scenario_names",
 ]

@@ -16,7 +16,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.lab.fingers import finger_links, finger_slabs, outer_points
+from kinema4d_ros.lab.contact_shapes import finger_links, outer_points
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, boxes_of
 from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot
 from kinema4d_ros.transforms import to_quaternion
@@ -124,7 +124,7 @@ def _world_geom(geom: Any, friction: float = _FRICTION[0]) -> None:
 def _add_robot(spec: Any, robot: Robot) -> None:
     bodies = {robot.base_link: spec.worldbody.add_body(name=robot.base_link)}
     fingers = finger_links(robot)
-    _add_shapes(spec, bodies[robot.base_link], robot, robot.links[0], fingers)
+    _add_shapes(spec, bodies[robot.base_link], robot.links[0], fingers)
     for joint in robot.joints:
         link = robot.link(joint.child)
         body = bodies[joint.parent].add_body(name=link.name, gravcomp=1.0)
@@ -133,7 +133,7 @@ def _add_robot(spec: Any, robot: Robot) -> None:
         if joint.moves:
             _add_joint(spec, body, joint)
         _add_inertia(body, link, needed=joint.moves)
-        _add_shapes(spec, body, robot, link, fingers)
+        _add_shapes(spec, body, link, fingers)
 
 
 def _place(element: Any, parent_T_child: NDArray[np.float64]) -> None:
@@ -196,15 +196,10 @@ def _add_inertia(body: Any, link: Link, needed: bool) -> None:
     body.fullinertia = [inertia[i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
 
 
-def _add_shapes(spec: Any, body: Any, robot: Robot, link: Link, fingers: tuple[str, ...]) -> None:
-    if link.name in fingers:
-        for i, slab in enumerate(finger_slabs(robot, link.name)):
-            geom = body.add_geom(name=f"{link.name}_{i}", type=mujoco.mjtGeom.mjGEOM_BOX, size=slab.size / 2)
-            _place(geom, slab.link_T_box)
-            _robot_geom(geom, _FINGER_FRICTION)
-        return
+def _add_shapes(spec: Any, body: Any, link: Link, fingers: tuple[str, ...]) -> None:
+    friction = _FINGER_FRICTION if link.name in fingers else _FRICTION[0]
     for i, shape in enumerate(link.collisions or link.visuals):
-        _robot_geom(_add_shape(spec, body, f"{link.name}_{i}", shape), _FRICTION[0])
+        _robot_geom(_add_shape(spec, body, f"{link.name}_{i}", shape), friction)
 
 
 def _robot_geom(geom: Any, friction: float) -> None:

@@ -1,0 +1,272 @@
+"""Scripted plans by inverse kinematics: pick, place, pick and place, push. Gripper straight down.
+
+They look at the lab's true object poses, so they are demonstrations and an expert, not a policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
+from kinema4d_ros.lab.motion import Motion
+from kinema4d_ros.lab.objects import PlacedObject
+from kinema4d_ros.lab.scenario import ScenarioError
+from kinema4d_ros.lab.simulation import LabSimulation, LabState
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.transforms import apply, invert, make
+
+__all__ = ["home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan"]
+
+Array = NDArray[np.float64]
+
+APPROACH_M = 0.09
+"""The tool waits this far above a grasp before it goes straight down."""
+LIFT_M = 0.10
+FINGER_GAP_M = 0.014
+"""Between each open finger and the object on the way down."""
+SQUEEZE_M = 0.006
+"""Each finger is commanded this far into the object: that is the grip force."""
+TIP_M = 0.004
+"""How far the finger tips reach below the tool point, and a little."""
+RELEASE_M = 0.002
+HELD_M = 0.05
+
+_FINGER_DEPTH_M, _FINGER_HALF_WIDTH_M = 0.022, 0.022
+
+
+def pick_plan(lab: LabSimulation | LabState, name: str, kinematics: Kinematics) -> JointTrajectory:
+    """From where the arm is: over the object, down, close, lift. Among all grasps the one with most room is taken.
+
+    Raises:
+        ScenarioError: no such object.
+        NoSolution: out of reach.
+    """
+    state = _state(lab)
+    motion = Motion(kinematics, state.commanded)
+    _pick(motion, state, _object(state, name))
+    return motion.trajectory()
+
+
+def place_plan(
+    lab: LabSimulation | LabState, name: str, kinematics: Kinematics, goal: ArrayLike | None = None
+) -> JointTrajectory:
+    """From where the arm holds the object: over a spot x, y (2,) of the table, down, open, up.
+
+    Without `goal`, the scenario's own free spot.
+
+    Raises:
+        KinematicsError: the gripper does not hold the object.
+    """
+    state = _state(lab)
+    motion = Motion(kinematics, state.commanded)
+    placed = _object(state, name)
+    away = float(np.linalg.norm(motion.tool_pose()[:3, 3] - placed.position))
+    if away > HELD_M + placed.object.height / 2:
+        raise KinematicsError(
+            f"the gripper does not hold '{name}': it is {1000 * away:.0f} mm from the tool",
+            expected="an object between the fingers",
+            hint="execute a pick first, or use pick_and_place_plan",
+            code=ErrorCode.PLAN_START_MISMATCH,
+        )
+    _place(motion, placed, state.goal if goal is None else np.asarray(goal, dtype=np.float64))
+    return motion.trajectory()
+
+
+def pick_and_place_plan(
+    lab: LabSimulation | LabState, name: str, kinematics: Kinematics, goal: ArrayLike | None = None
+) -> JointTrajectory:
+    """A pick and a place in one trajectory."""
+    state = _state(lab)
+    motion = Motion(kinematics, state.commanded)
+    placed = _object(state, name)
+    tool_T_object = _pick(motion, state, placed)
+    lifted = PlacedObject(placed.object, motion.tool_pose() @ tool_T_object)
+    _place(motion, lifted, state.goal if goal is None else np.asarray(goal, dtype=np.float64))
+    return motion.trajectory()
+
+
+def push_plan(
+    lab: LabSimulation | LabState,
+    name: str,
+    kinematics: Kinematics,
+    direction: ArrayLike | None = None,
+    distance_m: float = 0.08,
+) -> JointTrajectory:
+    """Close the gripper, come down behind the object, push it along x, y `direction` (2,), and rise again.
+
+    Without `direction`: the first of eight, beginning with towards the scenario's free spot, that the arm can do.
+    """
+    state = _state(lab)
+    placed = _object(state, name)
+    if direction is not None:
+        choices = [np.asarray(direction, dtype=np.float64)]
+    else:
+        first = np.arctan2(*(state.goal - placed.position[:2])[::-1])
+        turns = first + np.radians([0, 45, -45, 90, -90, 135, -135, 180])
+        choices = [np.array([np.cos(a), np.sin(a)]) for a in turns]
+    refusal: NoSolution | None = None
+    for choice in choices:
+        motion = Motion(kinematics, state.commanded)
+        try:
+            _push(motion, placed, choice, distance_m)
+        except NoSolution as error:
+            refusal = refusal or error
+            continue
+        return motion.trajectory()
+    raise refusal or KinematicsError("there is no direction to push in", expected="a direction")
+
+
+def home_plan(lab: LabSimulation | LabState, kinematics: Kinematics) -> JointTrajectory:
+    """Back to the robot's home; the gripper stays as it is commanded."""
+    state = _state(lab)
+    robot = kinematics.robot
+    goal = robot.home_position()
+    if robot.gripper is not None:
+        column = robot.joint_names.index(robot.gripper.joint)
+        goal[column] = state.commanded[column]
+    return Motion(kinematics, state.commanded).to_joints(goal).trajectory()
+
+
+def _state(lab: LabSimulation | LabState) -> LabState:
+    return lab.state() if isinstance(lab, LabSimulation) else lab
+
+
+def _object(state: LabState, name: str) -> PlacedObject:
+    if name not in state.objects:
+        raise ScenarioError(f"object {name!r} is not on the table", expected=f"one of {', '.join(state.objects)}")
+    return state.objects[name]
+
+
+def _down(x: float, y: float, z: float, yaw: float) -> Array:
+    """(4, 4) pose of a tool at x, y, z that points down, fingers closing along the direction `yaw`."""
+    c, s = np.cos(yaw), np.sin(yaw)
+    return make([[c, s, 0.0], [s, -c, 0.0], [0.0, 0.0, -1.0]], [x, y, z])
+
+
+def _raised(pose: Array, by: float) -> Array:
+    out: Array = pose.copy()
+    out[2, 3] += by
+    return out
+
+
+def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
+    """Append a pick; returns `tool_T_object` of the grasp."""
+    others = [o for o in state.objects.values() if o is not placed]
+    x, y, z = placed.position
+    width = min(placed.object.size[:2])
+    height = max(z - 0.004, z - placed.object.height / 2 + TIP_M + 0.006)
+    start = motion.q.copy()
+    options: list[tuple[float, Array, Array]] = []
+    refusal: NoSolution | None = None
+    for yaw in _grasp_yaws(placed):
+        grasp = _down(x, y, height, yaw)
+        try:
+            q = motion.kinematics.inverse(_raised(grasp, APPROACH_M), seed=start)
+        except NoSolution as error:
+            refusal = refusal or error
+            continue
+        room = min(_finger_room(grasp, width, others), 0.02)
+        options.append((room - 0.004 * float(np.max(np.abs(q - start))), grasp, q))
+    if not options:
+        raise refusal or KinematicsError(f"no grasp for '{placed.name}'", expected="a graspable object")
+    for _, grasp, q in sorted(options, key=lambda option: -option[0]):
+        try:
+            _append_grasp(motion, grasp, q, width)
+        except NoSolution as error:
+            refusal = error
+            motion.rewind()
+            continue
+        return np.asarray(invert(grasp) @ placed.base_T_object)
+    raise refusal or KinematicsError(f"no grasp for '{placed.name}'", expected="a graspable object")
+
+
+def _append_grasp(motion: Motion, grasp: Array, above: Array, width: float) -> None:
+    motion.mark()
+    gripper_column = _gripper_column(motion)
+    motion.grip(width + 2 * FINGER_GAP_M)
+    goal = above.copy()
+    goal[gripper_column] = motion.q[gripper_column]
+    motion.to_joints(goal).line_to(grasp).wait(0.1)
+    motion.grip(width - 2 * SQUEEZE_M).wait(0.2)
+    motion.line_to(_raised(grasp, LIFT_M), speed=0.8)
+
+
+def _gripper_column(motion: Motion) -> int:
+    gripper = motion.kinematics.robot.gripper
+    return motion.kinematics.robot.joint_names.index("" if gripper is None else gripper.joint)
+
+
+def _grasp_yaws(placed: PlacedObject) -> Sequence[float]:
+    """Directions in which the fingers may close: two faces of a box, any for what is round; both ways around."""
+    R = placed.base_T_object[:3, :3]
+    if placed.object.shape in ("box", "bin"):
+        # Whichever of its axes lies flattest, so that a tipped box is gripped by its faces too.
+        flat = R[:, int(np.argmin(np.abs(R[2])))]
+        first, count = float(np.arctan2(flat[1], flat[0])), 4
+    else:
+        first, count = 0.0, 16
+    return [first + 2 * np.pi * i / count for i in range(count)]
+
+
+def _finger_room(grasp: Array, width: float, others: Sequence[PlacedObject]) -> float:
+    """Metres between the open fingers and the outlines of other objects, seen from above; below 0 they overlap."""
+    if not others:
+        return float("inf")
+    inner = width / 2 + FINGER_GAP_M
+    xs = np.linspace(inner, inner + _FINGER_DEPTH_M, 4)
+    ys = np.linspace(-_FINGER_HALF_WIDTH_M, _FINGER_HALF_WIDTH_M, 5)
+    grid = np.array([[side * x, y, 0.0] for side in (-1, 1) for x in xs for y in ys])
+    p = apply(grasp, grid)[:, :2]
+    return min(float(np.min(np.linalg.norm(p - o.position[:2], axis=1))) - o.object.radius for o in others)
+
+
+def _place(motion: Motion, held: PlacedObject, goal: Array) -> None:
+    base_T_tool = motion.tool_pose()
+    tool_T_object = invert(base_T_tool) @ held.base_T_object
+    # Turn with the arm's bearing: joint 6 then hardly moves, and stays inside its limits.
+    turn = np.arctan2(goal[1], goal[0]) - np.arctan2(held.position[1], held.position[0])
+    c, s = np.cos(turn), np.sin(turn)
+    about_z = make([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+    base_T_object = about_z @ held.base_T_object
+    base_T_object[:3, 3] = [*goal, held.object.height / 2 + RELEASE_M]
+    release = base_T_object @ invert(tool_T_object)
+    lifted = base_T_tool.copy()
+    lifted[2, 3] = max(lifted[2, 3], release[2, 3] + LIFT_M - 0.01)
+    motion.line_to(lifted)
+    motion.to_pose(_raised(release, lifted[2, 3] - release[2, 3]))
+    motion.line_to(release, speed=0.7).wait(0.2)
+    motion.grip(min(held.object.size[:2]) + 2 * FINGER_GAP_M).wait(0.1)
+    motion.line_to(_raised(release, APPROACH_M))
+
+
+def _push(motion: Motion, placed: PlacedObject, direction: Array, distance_m: float) -> None:
+    length = float(np.linalg.norm(direction))
+    if not (np.isfinite(length) and length > 1e-9 and 0.0 < distance_m < 1.0):
+        raise KinematicsError(
+            f"cannot push by {distance_m} m along {direction.tolist()}", expected="a direction and 0 to 1 m"
+        )
+    unit = direction / length
+    behind = placed.position[:2] - unit * (placed.object.radius + 0.030)
+    contact = placed.position[:2] - unit * (placed.object.radius + 0.004)
+    end = contact + unit * distance_m
+    z = min(0.4 * placed.object.height, 0.03) + TIP_M
+    yaw = float(np.arctan2(unit[1], unit[0]))
+    refusal: NoSolution | None = None
+    for turned in (yaw, yaw + np.pi):
+        motion.mark()
+        try:
+            low = _down(behind[0], behind[1], z, turned)
+            motion.grip(0.0).to_pose(_raised(low, APPROACH_M)).line_to(low)
+            motion.line_to(_down(end[0], end[1], z, turned), speed=0.6)
+            motion.line_to(_raised(_down(end[0], end[1], z, turned), APPROACH_M))
+        except NoSolution as error:
+            refusal = error
+            motion.rewind()
+            continue
+        return
+    if refusal is not None:
+        raise refusal
