@@ -36,6 +36,7 @@ class ErrorCode(IntEnum):
     NONE = 0
     UNKNOWN = 1
     SETUP_MISSING = 2
+    PARAMETER_INVALID = 3
 
     URDF_MALFORMED = 100
     URDF_UNSAFE = 101
