@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 import collada
+import collada.common
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +18,9 @@ __all__ = ["read_collada"]
 
 _UNCOLOURED = (0.5, 0.5, 0.5)
 
+# The standard's table of right, up and inward: X_UP -y, x, z; Y_UP x, y, z; Z_UP x, z, -y.
 _Z_UP_R_FILE = {
-    "X_UP": np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]),
+    "X_UP": np.array([[0.0, -1.0, 0.0], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0]]),
     "Y_UP": np.array([[1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]]),
     "Z_UP": np.eye(3),
 }
@@ -28,11 +30,14 @@ def read_collada(data: bytes, name: str) -> Soup:
     """All triangles of the scene, placed by its node transforms; metres, z up.
 
     The file's `unit` and `up_axis` are applied. Textures are never opened: a textured surface
-    takes the neutral grey of a surface without colour.
+    takes the neutral grey of a surface without colour. Broken references are errors, because what
+    they should have shown would be missing.
     """
     screen_xml(data, f"mesh {name}", malformed=MeshError)
     try:
-        document = collada.Collada(io.BytesIO(data), aux_file_loader=_no_other_files, ignore=[collada.DaeError])
+        document = collada.Collada(
+            io.BytesIO(data), aux_file_loader=_no_other_files, ignore=[collada.common.DaeUnsupportedError]
+        )
         parts = list(_triangles(document))
     except Exception as error:  # pycollada raises whatever its XML walk meets: KeyError, TypeError, DaeError
         raise MeshError(
