@@ -1,0 +1,194 @@
+"""Robot pointmaps from a trajectory and a camera: what the camera would see of the robot, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, RenderError, TrajectoryError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.pointmap.sequence import PointmapSequence
+from kinema4d_ros.render import cpu
+from kinema4d_ros.render.scene import GeometryChoice, Scene
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["NEAR_M", "Backend", "Device", "render_pointmaps", "render_poses"]
+
+NEAR_M = 0.01
+"""Surfaces nearer to the camera than this, along its axis, are cut away."""
+
+Backend = Literal["auto", "numba", "warp"]
+Device = Literal["cpu", "cuda"]
+Progress = Callable[[int, int], None]
+
+
+def render_pointmaps(
+    robot: Robot,
+    trajectory: JointTrajectory | ArrayLike,
+    camera: PinholeCamera,
+    *,
+    rgb: bool = False,
+    backend: Backend = "auto",
+    device: Device = "cpu",
+    geometry: GeometryChoice = "visual",
+    threads: int | None = None,
+    progress: Progress | None = None,
+    out: PointmapSequence | None = None,
+) -> PointmapSequence:
+    """What `camera` sees of `robot` along `trajectory`.
+
+    Args:
+        robot: with its shapes.
+        trajectory: a `JointTrajectory`, or (T, J) positions in `robot.joint_names` order.
+        camera: without distortion.
+        rgb: also draw shaded colours.
+        backend: "numba" (CPU), "warp" (CPU or CUDA), or "auto": Warp for "cuda", numba otherwise.
+        device: where Warp runs.
+        geometry: draw the visual or the collision shapes.
+        threads: of the numba back-end, by default all cores the process may use; the result is the same.
+        progress: called with (frames done, frames in all); what it raises stops the work.
+        out: a sequence of the same size whose arrays are written to and returned: warm memory is faster.
+
+    Returns:
+        XYZ (T, H, W, 3) float32, metres, camera optical frame, NaN = no robot, with link ids.
+    """
+    times: NDArray[np.float64] | None
+    if isinstance(trajectory, JointTrajectory):
+        q, times = trajectory.for_robot(robot), trajectory.times
+    else:
+        q, times = np.asarray(trajectory, dtype=np.float64), None
+    if q.shape[:1] == (0,):
+        raise TrajectoryError("the trajectory has no points", expected="at least one", code=ErrorCode.TRAJECTORY_EMPTY)
+    return render_poses(
+        Scene.from_robot(robot, geometry),
+        forward_all(robot, q),
+        camera,
+        rgb=rgb,
+        backend=backend,
+        device=device,
+        threads=threads,
+        progress=progress,
+        times=times,
+        out=out,
+    )
+
+
+def render_poses(
+    scene: Scene,
+    base_T_link: ArrayLike,
+    camera: PinholeCamera,
+    *,
+    rgb: bool = False,
+    backend: Backend = "auto",
+    device: Device = "cpu",
+    threads: int | None = None,
+    progress: Progress | None = None,
+    times: NDArray[np.float64] | None = None,
+    out: PointmapSequence | None = None,
+) -> PointmapSequence:
+    """The same for link poses (T, L, 4, 4) in metres, `robot.links` order: for live use with a kept `Scene`."""
+    engine = _require_backend(backend, device)
+    _require_rectified(camera)
+    poses = _require_poses(scene, base_T_link)
+    if threads is not None and threads < 1:
+        raise RenderError(f"threads is {threads}", expected="1 or more, or None for all cores")
+    xyz, ids, colours = _outputs(len(poses), camera, rgb, out)
+    camera_T_link = np.ascontiguousarray((camera.camera_T_base @ poses)[:, :, :3])
+    numbers = _camera_numbers(camera)
+    if engine == "numba":
+        cpu.render_frames(
+            scene.packed_rgb if rgb else scene.packed,
+            camera_T_link,
+            numbers,
+            xyz,
+            ids,
+            colours,
+            threads or cpu.available_cores(),
+            progress,
+            scene.working_memory(camera.height, camera.width, rgb),
+        )
+    else:
+        from kinema4d_ros.render import warp_raster
+
+        warp_raster.render_frames(scene, camera_T_link, numbers, xyz, ids, colours, device, progress)
+    return PointmapSequence(xyz=xyz, link_ids=ids, camera=camera, times=times, rgb=colours)
+
+
+def _require_backend(backend: str, device: str) -> str:
+    if backend not in ("auto", "numba", "warp"):
+        raise RenderError(f"backend is {backend!r}", expected="'auto', 'numba' or 'warp'")
+    if device not in ("cpu", "cuda"):
+        raise RenderError(f"device is {device!r}", expected="'cpu' or 'cuda'")
+    if backend == "numba" and device == "cuda":
+        raise RenderError("the numba back-end draws on the CPU only", expected="backend='warp' for device='cuda'")
+    if backend == "auto":
+        return "warp" if device == "cuda" else "numba"
+    return backend
+
+
+def _require_rectified(camera: PinholeCamera) -> None:
+    if camera.has_distortion:
+        raise RenderError(
+            f"the camera has lens distortion {list(camera.distortion)}",
+            expected="a pinhole camera",
+            hint="draw with camera.rectified(), and rectify the images with camera.rectify(image)",
+        )
+
+
+def _require_poses(scene: Scene, base_T_link: ArrayLike) -> NDArray[np.float64]:
+    poses = np.asarray(base_T_link, dtype=np.float64)
+    if poses.ndim != 4 or poses.shape[1:] != (scene.link_count, 4, 4) or len(poses) == 0:
+        raise RenderError(
+            f"link poses have shape {poses.shape}", expected=f"(T, {scene.link_count}, 4, 4) with at least one frame"
+        )
+    finite = np.isfinite(poses).all(axis=(2, 3))
+    if not finite.all():
+        frame, link = np.argwhere(~finite)[0]
+        raise RenderError(f"the pose of link {link} in frame {frame} holds NaN or infinity", expected="finite metres")
+    return poses
+
+
+def _outputs(
+    frames: int, camera: PinholeCamera, rgb: bool, out: PointmapSequence | None
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.uint8] | None]:
+    shape = (frames, camera.height, camera.width)
+    if out is None:
+        try:
+            return (
+                np.empty((*shape, 3), np.float32),
+                np.empty(shape, np.uint8),
+                np.empty((*shape, 3), np.uint8) if rgb else None,
+            )
+        except MemoryError:
+            size = np.prod(shape, dtype=np.float64) * (16 if rgb else 13) / 1e9
+            raise RenderError(
+                f"{frames} frames of {camera.width} x {camera.height} need {size:.1f} GB",
+                expected="an amount of memory that this machine has",
+                hint="draw fewer frames at a time, or use camera.scaled(width, height)",
+            ) from None
+    given: list[tuple[str, NDArray[Any] | None, tuple[int, ...]]] = [
+        ("xyz", out.xyz, (*shape, 3)),
+        ("link_ids", out.link_ids, shape),
+    ]
+    if rgb:
+        given.append(("rgb", out.rgb, (*shape, 3)))
+    for name, array, wanted in given:
+        if array is None or array.shape != wanted or not array.flags.c_contiguous or not array.flags.writeable:
+            found = "missing" if array is None else f"of shape {array.shape}"
+            raise RenderError(f"out.{name} is {found}", expected=f"a writable, contiguous array of shape {wanted}")
+    return out.xyz, out.link_ids, out.rgb if rgb else None
+
+
+def _camera_numbers(camera: PinholeCamera) -> NDArray[np.float64]:
+    (fx, skew, cx), (_, fy, cy), _ = camera.K
+    corners = np.array([[u, v, 1.0] for u in (0, camera.width) for v in (0, camera.height)])
+    reach = float(np.linalg.norm(corners @ np.linalg.inv(camera.K).T, axis=1).max())
+    # Half a pixel moves the integers from the corners of pixels to their centres.
+    return np.array(
+        [fx, skew, cx - 0.5, fy, cy - 0.5, camera.width, camera.height, NEAR_M, NEAR_M * reach * (1 + 1e-9)]
+    )

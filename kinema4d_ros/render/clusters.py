@@ -1,0 +1,129 @@
+"""Triangles in small groups that face one way and lie close together, so that whole groups can be skipped.
+
+A group ("cluster") has its own little vertex table, which fits the fastest cache, a bounding sphere
+and a cone that holds all its normals: one test tells that every triangle of it faces away.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FACES_PER_CLUSTER", "Clusters", "build_clusters", "face_normals"]
+
+FACES_PER_CLUSTER = 64
+"""Small enough for tight cones and boxes, large enough to pay for the test of the group."""
+
+VERTEX_BLOCK = 4
+"""Vertex tables are padded to a multiple of this, so that the transform has no scalar remainder."""
+
+_NORMAL_WEIGHT = 0.35
+"""How much a turn of the normal counts against distance (relative to the mesh's size) when groups split."""
+
+
+class Clusters(NamedTuple):
+    """Groups of one mesh, in the mesh's own frame; `C` groups, `F` faces, `V` padded vertices.
+
+    Attributes:
+        faces: (F,) int64, faces in group order.
+        face_start: (C + 1,) int64, where each group's faces begin in `faces`.
+        vertices: (V,) int64, indices of the mesh's vertices, group by group.
+        vertex_start: (C + 1,) int64, where each group's vertices begin.
+        local: (F, 3) int64, corners as positions within the group's vertices.
+        sphere: (C, 4) float64, centre and radius in metres.
+        cone: (C, 4) float64, axis and sine of the half angle; sine 2 = the normals fit no cone.
+    """
+
+    faces: NDArray[np.int64]
+    face_start: NDArray[np.int64]
+    vertices: NDArray[np.int64]
+    vertex_start: NDArray[np.int64]
+    local: NDArray[np.int64]
+    sphere: NDArray[np.float64]
+    cone: NDArray[np.float64]
+
+
+def face_normals(vertices: NDArray[np.float64], faces: NDArray[np.int32]) -> NDArray[np.float64]:
+    """(F, 3) float64 unit normals by the right-hand rule; zero for triangles without area."""
+    a, b, c = (vertices[faces[:, i]] for i in range(3))
+    normals = np.cross(b - a, c - a)
+    length = np.linalg.norm(normals, axis=1, keepdims=True)
+    unit: NDArray[np.float64] = np.divide(normals, length, out=np.zeros_like(normals), where=length > 0)
+    return unit
+
+
+def build_clusters(vertices: NDArray[np.float64], faces: NDArray[np.int32], size: int = FACES_PER_CLUSTER) -> Clusters:
+    """Groups of at most `size` faces of a mesh with (V, 3) vertices in metres and (F, 3) faces, F > 0."""
+    normals = face_normals(vertices, faces)
+    order, face_start = _split(vertices[faces].mean(axis=1), normals, size)
+    owner = np.repeat(np.arange(len(face_start) - 1), np.diff(face_start))
+    table, vertex_start, local = _vertex_tables(faces[order], owner, len(vertices))
+    return Clusters(
+        faces=order,
+        face_start=face_start,
+        vertices=table,
+        vertex_start=vertex_start,
+        local=local,
+        sphere=_spheres(vertices[table], vertex_start),
+        cone=_cones(normals[order], face_start, owner),
+    )
+
+
+def _split(
+    centroids: NDArray[np.float64], normals: NDArray[np.float64], size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Halve along the axis of position or normal that varies most, level by level, until groups are small."""
+    extent = max(float(np.ptp(centroids, axis=0).max()), 1e-12)
+    features = np.hstack([centroids / extent, _NORMAL_WEIGHT * normals])
+    order = np.arange(len(centroids))
+    start = np.array([0, len(centroids)])
+    while np.diff(start).max() > size:
+        counts = np.diff(start)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        x = features[order]
+        mean = np.add.reduceat(x, start[:-1]) / counts[:, None]
+        spread = np.add.reduceat((x - mean[owner]) ** 2, start[:-1])
+        key = np.take_along_axis(x, np.argmax(spread, axis=1)[owner][:, None], axis=1)[:, 0]
+        order = order[np.lexsort((key, owner))]
+        middles = np.where(counts > size, start[:-1] + (counts + 1) // 2, start[1:])
+        start = np.unique(np.concatenate([start, middles]))
+    return order, start
+
+
+def _vertex_tables(
+    faces: NDArray[np.int32], owner: NDArray[np.int64], vertex_count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    keys, inverse = np.unique((owner[:, None] * vertex_count + faces).ravel(), return_inverse=True)
+    group, vertex = keys // vertex_count, keys % vertex_count
+    counts = np.bincount(group, minlength=int(owner[-1]) + 1)
+    first = np.concatenate([[0], np.cumsum(counts)])
+    padded = -(-counts // VERTEX_BLOCK) * VERTEX_BLOCK
+    start = np.concatenate([[0], np.cumsum(padded)])
+    # Padding repeats the group's last vertex: it changes neither box nor sphere.
+    block = np.repeat(np.arange(len(counts)), padded)
+    within = np.arange(start[-1]) - start[block]
+    table = vertex[first[block] + np.minimum(within, counts[block] - 1)]
+    local = (inverse - first[group[inverse]]).reshape(-1, 3)
+    return table, start, local
+
+
+def _spheres(points: NDArray[np.float64], start: NDArray[np.int64]) -> NDArray[np.float64]:
+    low = np.minimum.reduceat(points, start[:-1])
+    high = np.maximum.reduceat(points, start[:-1])
+    center = (low + high) / 2
+    distance = np.linalg.norm(points - np.repeat(center, np.diff(start), axis=0), axis=1)
+    radius = np.maximum.reduceat(distance, start[:-1])
+    return np.column_stack([center, radius * (1 + 1e-9)])
+
+
+def _cones(normals: NDArray[np.float64], start: NDArray[np.int64], owner: NDArray[np.int64]) -> NDArray[np.float64]:
+    axis = np.add.reduceat(normals, start[:-1])
+    length = np.linalg.norm(axis, axis=1, keepdims=True)
+    axis = np.divide(axis, length, out=np.zeros_like(axis), where=length > 0)
+    # Triangles without area have no normal and draw nothing: they must not widen the cone.
+    cosine = np.where(np.any(normals != 0, axis=1), np.einsum("ij,ij->i", normals, axis[owner]), 1.0)
+    narrowest = np.clip(np.minimum.reduceat(cosine, start[:-1]), -1.0, 1.0)
+    sine = np.where((narrowest > 0) & (length[:, 0] > 0), np.sqrt(1 - narrowest**2) + 1e-9, 2.0)
+    return np.column_stack([axis, sine])
