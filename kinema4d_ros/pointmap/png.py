@@ -22,16 +22,14 @@ _OPTIONS = [cv2.IMWRITE_PNG_COMPRESSION, 3, cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_
 
 def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
     """PNG of a grey (H, W) or RGB (H, W, 3) image, uint8 or uint16, lossless."""
-    if image.dtype not in (np.uint8, np.uint16) or not (image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)):
+    fits = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
+    if image.dtype not in (np.uint8, np.uint16) or not fits or 0 in image.shape:
         raise PointmapError(
             f"an image of {image.dtype} and shape {image.shape} cannot become a PNG",
-            expected="uint8 or uint16 of shape (H, W) or (H, W, 3)",
+            expected="uint8 or uint16 of shape (H, W) or (H, W, 3), not empty",
         )
     bgr = image if image.ndim == 2 else np.ascontiguousarray(image[..., ::-1])
-    done, data = cv2.imencode(".png", bgr, _OPTIONS)
-    if not done:
-        raise PointmapError(f"an image of shape {image.shape} could not be encoded", expected="a non-empty image")
-    return bytes(data)
+    return bytes(cv2.imencode(".png", bgr, _OPTIONS)[1])
 
 
 def decode_png(

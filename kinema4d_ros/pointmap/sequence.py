@@ -14,6 +14,8 @@ from kinema4d_ros.pointmap._kernels import frame_bounds, frames_denormalise, fra
 
 __all__ = ["NormalisedPointmap", "PointmapSequence", "denormalise"]
 
+_NO_EXTENT_M = 1e-9
+
 
 @dataclass(frozen=True, eq=False)
 class NormalisedPointmap:
@@ -21,7 +23,7 @@ class NormalisedPointmap:
 
     Attributes:
         values: (T, H, W, 3) float32 in [0, 1]; 0 where there is no robot. An axis on which all points
-            agree is 0 as well.
+            agree, to a nanometre, is 0 as well.
         mask: (T, H, W) bool, True = robot. Only the mask tells "nothing" from "at the lower bound".
         bounds: (2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of the sequence.
     """
@@ -128,7 +130,7 @@ class PointmapSequence:
         """
         limits = self.bounds() if bounds is None else _require_bounds(bounds)
         low, span = limits[0].astype(np.float32), (limits[1] - limits[0]).astype(np.float32)
-        scale = np.divide(np.float32(1), span, out=np.zeros_like(span), where=span > 0)
+        scale = np.divide(np.float32(1), span, out=np.zeros_like(span), where=span > _NO_EXTENT_M)
         values = np.empty(self.xyz.shape, np.float32)
         frames_normalise(self.xyz, self.link_ids, low, scale, values)
         return NormalisedPointmap(values, self.mask, limits)
