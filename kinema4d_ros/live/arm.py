@@ -1,0 +1,175 @@
+"""Where the arm is now: joint states merged, ordered, aged and counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["ArmState", "JointStateMonitor", "MonitorCounts"]
+
+RATE_WINDOW = 100
+"""Messages over which the rate is measured."""
+
+HISTORY = 200
+"""Merged states that are kept, to find the arm at the moment an image was taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArmState:
+    """The arm at one moment.
+
+    Attributes:
+        positions: (J,) float64 in `robot.joint_names` order, radians or metres.
+        velocities: (J,) float64 per second, from the two newest positions; 0 until there are two.
+        stamp_s: the newest source stamp that contributed, seconds.
+        age_s: time since the joint that was heard of longest ago was heard of.
+    """
+
+    positions: NDArray[np.float64]
+    velocities: NDArray[np.float64]
+    stamp_s: float
+    age_s: float
+
+
+@dataclass(frozen=True)
+class MonitorCounts:
+    """How many messages came, and what was wrong with those that were not used."""
+
+    accepted: int = 0
+    out_of_order: int = 0
+    invalid: int = 0
+    unknown_joints: tuple[str, ...] = ()
+    rate_hz: float = 0.0
+
+
+class JointStateMonitor:
+    """Merges joint states that may be partial, late, reordered or broken. Thread-safe.
+
+    A joint's position is replaced only by one with a newer stamp, so a late message cannot turn
+    the arm back. Ages are measured on the receiver's clock: a source with a wrong clock does not
+    look fresh. Joints of other devices on the same topic are counted and left alone.
+    """
+
+    def __init__(self, robot: Robot, max_age_s: float = 0.5) -> None:
+        self.robot = robot
+        self.max_age_s = max_age_s
+        self._lock = threading.Lock()
+        self._index = {name: i for i, name in enumerate(robot.joint_names)}
+        # A mimic joint is told by its leader; a fixed one has nothing to tell.
+        self._followers = {j.name for j in robot.joints if j.mimic is not None or not j.moves}
+        count = len(robot.joint_names)
+        self._positions = np.full(count, np.nan)
+        self._velocities = np.zeros(count)
+        self._stamps = np.full(count, -np.inf)
+        self._received = np.full(count, -np.inf)
+        self._arrivals: deque[float] = deque(maxlen=RATE_WINDOW)
+        self._history: deque[tuple[float, NDArray[np.float64]]] = deque(maxlen=HISTORY)
+        self._counts = MonitorCounts()
+
+    def update(self, names: Sequence[str], positions: ArrayLike, stamp_s: float, now_s: float) -> None:
+        """Take one message: positions (N,) of joints `names`, its stamp, the receiver's clock."""
+        values = np.asarray(positions, dtype=np.float64)
+        if values.shape != (len(names),) or not np.all(np.isfinite(values)):
+            with self._lock:
+                self._counts = replace(self._counts, invalid=self._counts.invalid + 1)
+            raise TrajectoryError(
+                f"a joint state has {len(names)} names and positions {values.tolist()[:8]}",
+                expected="one finite position for each name",
+                code=ErrorCode.JOINT_STATES_INVALID,
+            )
+        with self._lock:
+            used = late = False
+            unknown = set(self._counts.unknown_joints)
+            for name, value in zip(names, values, strict=True):
+                column = self._index.get(name)
+                if column is None:
+                    if name not in self._followers:
+                        unknown.add(name)
+                elif stamp_s <= self._stamps[column]:
+                    late = True
+                else:
+                    self._take(column, value, stamp_s, now_s)
+                    used = True
+            if used:
+                self._arrivals.append(now_s)
+                if np.all(np.isfinite(self._positions)):
+                    self._history.append((stamp_s, self._positions.copy()))
+            self._counts = replace(
+                self._counts,
+                accepted=self._counts.accepted + int(used),
+                out_of_order=self._counts.out_of_order + int(late),
+                unknown_joints=tuple(sorted(unknown)),
+            )
+
+    def _take(self, column: int, value: float, stamp_s: float, now_s: float) -> None:
+        elapsed = stamp_s - self._stamps[column]
+        if np.isfinite(elapsed) and elapsed < self.max_age_s:
+            self._velocities[column] = (value - self._positions[column]) / elapsed
+        else:
+            self._velocities[column] = 0.0
+        self._positions[column] = value
+        self._stamps[column] = stamp_s
+        self._received[column] = now_s
+
+    def counts(self, now_s: float) -> MonitorCounts:
+        """The counters, with the rate over the last messages."""
+        with self._lock:
+            arrivals = list(self._arrivals)
+            counts = self._counts
+        if len(arrivals) < 2 or now_s - arrivals[-1] > self.max_age_s or arrivals[-1] <= arrivals[0]:
+            return counts
+        return replace(counts, rate_hz=(len(arrivals) - 1) / (arrivals[-1] - arrivals[0]))
+
+    def reset(self) -> None:
+        """Forget the arm (its clock went back): the next message is the first."""
+        with self._lock:
+            self._positions[:] = np.nan
+            self._velocities[:] = 0.0
+            self._stamps[:] = -np.inf
+            self._received[:] = -np.inf
+            self._arrivals.clear()
+            self._history.clear()
+
+    def at(self, stamp_s: float) -> NDArray[np.float64] | None:
+        """(J,) positions at a source stamp, linear between the states around it.
+
+        A stamp up to `max_age_s` after the newest state gets that one; None when nothing is known of the time.
+        """
+        with self._lock:
+            history = list(self._history)
+        if not history or stamp_s < history[0][0] or stamp_s > history[-1][0] + self.max_age_s:
+            return None
+        times = np.array([entry[0] for entry in history])
+        after = int(np.searchsorted(times, stamp_s))
+        if after == len(history):
+            return history[-1][1].copy()
+        (t1, q1) = history[after]
+        (t0, q0) = history[max(after - 1, 0)]
+        share = 1.0 if t1 <= t0 else (stamp_s - t0) / (t1 - t0)
+        between: NDArray[np.float64] = q0 + share * (q1 - q0)
+        return between
+
+    def state(self, now_s: float) -> ArmState:
+        """The arm now, or JOINT_STATES_STALE that names the joints nobody speaks of."""
+        with self._lock:
+            positions, velocities = self._positions.copy(), self._velocities.copy()
+            stamp_s = float(np.max(self._stamps))
+            ages = now_s - self._received
+        silent = [name for name, age in zip(self.robot.joint_names, ages, strict=True) if age > self.max_age_s]
+        if silent:
+            never = not np.any(np.isfinite(ages))
+            raise KinemaError(
+                "no joint state has arrived" if never else f"joint states of {', '.join(silent)} are stale",
+                expected=f"every joint of '{self.robot.name}' at least every {self.max_age_s:g} s",
+                hint="is the arm's driver running, and publishing on this graph's joint_states?",
+                code=ErrorCode.JOINT_STATES_STALE,
+            )
+        return ArmState(positions, velocities, stamp_s, float(np.max(ages)))

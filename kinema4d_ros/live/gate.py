@@ -1,0 +1,187 @@
+"""The gate between a preview and the arm: one previewed plan, one person's approval, one motion.
+
+    previewed(plan) ──> approve(hash) ──> token ──> execute(hash, token) ──> the plan, once
+          │                   │                            │
+      newest only      arm at its start          token valid, unused, unexpired;
+                                                 arm still there and still
+
+No ROS here, and no clock: the caller passes a monotonic time, so a clock that jumps opens nothing.
+All state is in memory, so a crash closes the gate.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.live.arm import ArmState
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.trajectory_hash import hash_trajectory
+
+__all__ = ["Approval", "ExecutionGate", "GatePolicy"]
+
+
+@dataclass(frozen=True)
+class GatePolicy:
+    """How fresh and how still things must be.
+
+    Attributes:
+        plan_max_age_s: a preview older than this shows a world that may have changed.
+        approval_ttl_s: how long an approval is good for.
+        start_tolerance_rad: how far a revolute joint may be from the plan's first point.
+        start_tolerance_m: the same for prismatic joints.
+        still_rad_s: speed below which the arm counts as standing still.
+        still_m_s: the same for prismatic joints.
+    """
+
+    plan_max_age_s: float = 120.0
+    approval_ttl_s: float = 30.0
+    start_tolerance_rad: float = 0.02
+    start_tolerance_m: float = 0.003
+    still_rad_s: float = 0.05
+    still_m_s: float = 0.01
+
+
+@dataclass(frozen=True)
+class Approval:
+    """Permission for one plan: its token works once and not after `expires_s` (the caller's clock)."""
+
+    token: str
+    plan_hash: str
+    approver: str
+    expires_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Previewed:
+    plan: JointTrajectory
+    plan_hash: str
+    at_s: float
+
+
+class ExecutionGate:
+    """Decides whether a plan may move the arm. Thread-safe; every refusal raises with its own code."""
+
+    def __init__(self, robot: Robot, policy: GatePolicy | None = None) -> None:
+        self.robot = robot
+        self.policy = policy or GatePolicy()
+        self._lock = threading.Lock()
+        self._previewed: _Previewed | None = None
+        self._superseded: set[str] = set()
+        self._approval: Approval | None = None
+        self._used: set[str] = set()
+        self._busy_until_s = -np.inf
+        revolute = np.array([j.kind != "prismatic" for j in robot.actuated])
+        self._start_tolerance = np.where(revolute, self.policy.start_tolerance_rad, self.policy.start_tolerance_m)
+        self._still_speed = np.where(revolute, self.policy.still_rad_s, self.policy.still_m_s)
+
+    def previewed(self, plan: JointTrajectory, plan_hash: str, now_s: float) -> None:
+        """Take the plan whose preview a person can now see. It replaces the one before, and its approval."""
+        if plan_hash != (found := hash_trajectory(plan)):
+            raise KinemaError(
+                f"the plan's hash is {found}, not {plan_hash} as announced",
+                expected="the plan that was previewed, unaltered",
+                hint="preview it again",
+                code=ErrorCode.PLAN_UNKNOWN,
+            )
+        plan.validate(self.robot, check_velocity=True)
+        with self._lock:
+            if self._previewed is not None and self._previewed.plan_hash != plan_hash:
+                self._superseded.add(self._previewed.plan_hash)
+                self._approval = None
+            self._superseded.discard(plan_hash)
+            self._previewed = _Previewed(plan, plan_hash, now_s)
+
+    def approve(self, plan_hash: str, approver: str, arm: ArmState, now_s: float) -> Approval:
+        """A person approves the newest previewed plan, named by its hash; an earlier approval ends."""
+        with self._lock:
+            previewed = self._require_current(plan_hash, now_s)
+            self._require_idle(now_s)
+            self._require_at_start(previewed.plan, arm, ErrorCode.PLAN_START_MISMATCH)
+            self._approval = Approval(secrets.token_hex(16), plan_hash, approver, now_s + self.policy.approval_ttl_s)
+            return self._approval
+
+    def execute(self, plan_hash: str, token: str, arm: ArmState, now_s: float) -> JointTrajectory:
+        """The approved plan, exactly as previewed, to be forwarded now; the token is spent by this call."""
+        with self._lock:
+            if token in self._used:
+                raise self._refuse("this approval was used already", ErrorCode.APPROVAL_USED)
+            approval = self._approval
+            if approval is None or not secrets.compare_digest(approval.token.encode(), token.encode()):
+                raise self._refuse("no approval has this token", ErrorCode.APPROVAL_INVALID)
+            if approval.plan_hash != plan_hash:
+                raise self._refuse(
+                    f"the approval is for plan {approval.plan_hash[:12]}, not {plan_hash[:12]}",
+                    ErrorCode.APPROVAL_INVALID,
+                )
+            if now_s > approval.expires_s:
+                self._approval = None
+                raise self._refuse(
+                    f"the approval expired {now_s - approval.expires_s:.1f} s ago", ErrorCode.APPROVAL_EXPIRED
+                )
+            previewed = self._require_current(plan_hash, now_s)
+            self._require_idle(now_s)
+            try:
+                self._require_at_start(previewed.plan, arm, ErrorCode.ARM_MOVED)
+            except KinemaError:
+                self._approval = None
+                raise
+            self._used.add(token)
+            self._approval = None
+            self._busy_until_s = now_s + previewed.plan.duration_s
+            return previewed.plan
+
+    def finished(self) -> None:
+        """The arm's controller says the motion has ended, well or not."""
+        with self._lock:
+            self._busy_until_s = -np.inf
+
+    def _require_current(self, plan_hash: str, now_s: float) -> _Previewed:
+        previewed = self._previewed
+        if plan_hash in self._superseded:
+            raise self._refuse("a newer plan was previewed since", ErrorCode.PLAN_SUPERSEDED)
+        if previewed is None or previewed.plan_hash != plan_hash:
+            raise self._refuse(f"plan '{plan_hash[:12]}' was never previewed here", ErrorCode.PLAN_UNKNOWN)
+        age_s = now_s - previewed.at_s
+        if age_s > self.policy.plan_max_age_s:
+            raise self._refuse(
+                f"the preview is {age_s:.0f} s old, more than {self.policy.plan_max_age_s:g} s", ErrorCode.PLAN_STALE
+            )
+        return previewed
+
+    def _require_idle(self, now_s: float) -> None:
+        if now_s < self._busy_until_s:
+            raise self._refuse(
+                f"the arm follows another plan for {self._busy_until_s - now_s:.1f} s more", ErrorCode.ARM_BUSY
+            )
+
+    def _require_at_start(self, plan: JointTrajectory, arm: ArmState, code: ErrorCode) -> None:
+        start = self.robot.positions(plan.names, plan.positions[:1], fill=arm.positions)[0]
+        self._require_small(arm.positions - start, self._start_tolerance, "away from the plan's start", code)
+        self._require_small(arm.velocities, self._still_speed, "per second: the arm is moving", code)
+
+    def _require_small(
+        self, values: NDArray[np.float64], limits: NDArray[np.float64], what: str, code: ErrorCode
+    ) -> None:
+        worst = int(np.argmax(np.abs(values) / limits))
+        if abs(values[worst]) > limits[worst]:
+            joint = self.robot.actuated[worst]
+            unit = "m" if joint.kind == "prismatic" else "rad"
+            raise self._refuse(
+                f"joint '{joint.name}' is {values[worst]:+.4f} {unit} {what} (allowed {limits[worst]:g})", code
+            )
+
+    @staticmethod
+    def _refuse(why: str, code: ErrorCode) -> KinemaError:
+        return KinemaError(
+            f"the arm stays where it is: {why}",
+            expected="the newest previewed plan, approved a moment ago, with the arm standing at its start",
+            hint="preview, look, approve and execute again",
+            code=code,
+        )

@@ -1,0 +1,161 @@
+"""What every node shares: endpoints from the table, diagnostics once a second, one way to start and to end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.names import Endpoint
+from kinema4d_ros.bridge.qos import profile
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.resources import share_directory
+from kinema4d_ros.robot import Robot
+
+__all__ = ["Health", "KinemaNode", "load_scene", "run_node"]
+
+DIAGNOSTICS_PERIOD_S = 1.0
+LOG_EVERY_S = 5.0
+"""The same complaint is logged at most this often; diagnostics count every one."""
+
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a node says of itself once a second."""
+
+    level: bytes = OK
+    message: str = "ok"
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+class KinemaNode(Node):  # type: ignore[misc]
+    """A node whose endpoints come from the table of names and which reports its health."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._diagnostics = self.publisher(names.DIAGNOSTICS)
+        self._complaints: dict[str, tuple[float, int]] = {}
+        self._complaints_lock = threading.Lock()
+        self._diagnostics_timer = self.create_timer(
+            DIAGNOSTICS_PERIOD_S, self._publish_health, callback_group=MutuallyExclusiveCallbackGroup()
+        )
+        self.closing = threading.Event()
+        """Set when the node is about to end: threads look at it."""
+
+    def publisher(self, endpoint: Endpoint) -> Any:
+        """A publisher for an endpoint of the table."""
+        return self.create_publisher(endpoint.interface(), endpoint.name, profile(endpoint))
+
+    def subscription(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> Any:
+        """A subscription in a callback group of its own, so that a slow one holds up no other."""
+        return self.create_subscription(
+            endpoint.interface(),
+            endpoint.name,
+            callback,
+            profile(endpoint),
+            callback_group=MutuallyExclusiveCallbackGroup(),
+        )
+
+    def service(self, endpoint: Endpoint, callback: Callable[[Any, Any], Any]) -> Any:
+        """A service of the table."""
+        return self.create_service(
+            endpoint.interface(), endpoint.name, callback, callback_group=MutuallyExclusiveCallbackGroup()
+        )
+
+    def now_s(self) -> float:
+        """Monotonic seconds: for ages and time-outs, never for stamps."""
+        return time.monotonic()
+
+    def complain(self, error: BaseException, prefix: str = "") -> None:
+        """Log an error, but the same one only every few seconds."""
+        text = f"{prefix}{error}"
+        key = f"{prefix}{getattr(error, 'code', type(error).__name__)}"
+        now = time.monotonic()
+        with self._complaints_lock:
+            last, suppressed = self._complaints.get(key, (-LOG_EVERY_S, 0))
+            if now - last < LOG_EVERY_S:
+                self._complaints[key] = (last, suppressed + 1)
+                return
+            self._complaints[key] = (now, 0)
+        more = f" ({suppressed} more like it)" if suppressed else ""
+        self.get_logger().warning(text + more)
+
+    def health(self) -> Health:
+        """What to report; nodes say more."""
+        return Health()
+
+    def close(self) -> None:
+        """End threads and processes; nodes that have some extend this."""
+        self.closing.set()
+
+    def _publish_health(self) -> None:
+        health = self.health()
+        status = DiagnosticStatus(
+            level=health.level,
+            name=f"{self.get_namespace().rstrip('/')}/{self.get_name()}".lstrip("/"),
+            message=health.message,
+            hardware_id="kinema4d",
+            values=[KeyValue(key=key, value=str(value)) for key, value in health.values.items()],
+        )
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(array)
+
+
+def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
+    """The robot and its camera; a calibration without a path is a name in `calibration/`."""
+    loaded = Robot.load(robot)
+    path = Path(calibration)
+    if not path.suffix and len(path.parts) == 1:
+        path = share_directory() / "calibration" / f"{calibration}.yaml"
+    return loaded, read_camera(path, base_frame=loaded.base_link)
+
+
+def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 4) -> int:
+    """Spin a node until it is told to end. Exit codes: 0 told to end, 2 cannot work with what it was given."""
+    rclpy.init(args=list(sys.argv if argv is None else argv), signal_handler_options=SignalHandlerOptions.NO)
+    ending = threading.Event()
+
+    def end(_number: int, _frame: object) -> None:
+        ending.set()
+
+    for which in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(which, end)
+    executor = MultiThreadedExecutor(num_threads=threads)
+    node: KinemaNode | None = None
+    try:
+        node = make()
+        executor.add_node(node)
+        node.get_logger().info("ready")
+        while rclpy.ok() and not ending.is_set():
+            executor.spin_once(timeout_sec=0.2)
+    except KinemaError as error:
+        print(f"cannot start: {error}", file=sys.stderr, flush=True)
+        return 2
+    except ExternalShutdownException:
+        pass
+    finally:
+        if node is not None:
+            node.close()
+        executor.shutdown(timeout_sec=2.0)
+        if node is not None:
+            node.destroy_node()
+        rclpy.try_shutdown()
+    return 0
