@@ -1,0 +1,86 @@
+"""Robot pointmaps on the wire: `PointmapSequence` <-> kinema4d_msgs/RobotFrames, 16-bit depth PNGs at 0.1 mm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kinema4d_msgs.msg import RobotFrames
+from kinema4d_ros.bridge.camera import camera_from_info, info_from_camera
+from kinema4d_ros.bridge.compressed import bytes_from_compressed, compressed_from_bytes
+from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
+from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.errors import ErrorCode, PointmapError
+from kinema4d_ros.pointmap.sequence import PointmapSequence
+from kinema4d_ros.pointmap.wire import WireFrames, decode_frames, encode_frames
+
+__all__ = ["ReceivedFrames", "frames_from_msg", "frames_to_msg"]
+
+
+@dataclass(frozen=True, eq=False)
+class ReceivedFrames:
+    """What a RobotFrames message holds.
+
+    Attributes:
+        sequence: the pointmaps; its camera has the pose and frames of the message.
+        link_names: link id i + 1 is `link_names[i]`.
+        stamp: the message's builtin_interfaces/Time.
+    """
+
+    sequence: PointmapSequence
+    link_names: tuple[str, ...]
+    stamp: Any
+
+
+def frames_to_msg(
+    sequence: PointmapSequence, stamp: Any, link_names: Sequence[str] = (), *, link_ids: bool = True
+) -> Any:
+    """kinema4d_msgs/RobotFrames of a sequence with times.
+
+    Args:
+        sequence: rendered robot; its camera's `frame_id`, `base_frame` and pose go along.
+        stamp: Time message of the joint state or plan it was rendered from.
+        link_names: of the robot, in the order of the link ids.
+        link_ids: False leaves the ids out; the receiver then knows only where the robot is.
+    """
+    if sequence.times is None:
+        raise PointmapError("the sequence has no times", expected="seconds for every frame")
+    wire = encode_frames(sequence, link_ids=link_ids)
+    camera = sequence.camera
+    head = header(stamp, camera.frame_id)
+    message = RobotFrames(header=head, camera_info=info_from_camera(camera, stamp), base_frame=camera.base_frame)
+    message.base_to_camera = matrix_to_transform(camera.base_T_camera)
+    message.link_names = list(link_names)
+    message.times = (sequence.times - sequence.times[0]).tolist()
+    message.depth_unit_m = wire.depth_unit_m
+    message.depth = [compressed_from_bytes(data, "png", head) for data in wire.depth]
+    message.link_ids = [compressed_from_bytes(data, "png", head) for data in wire.link_ids or ()]
+    return message
+
+
+def frames_from_msg(message: Any) -> ReceivedFrames:
+    """The sequence of a kinema4d_msgs/RobotFrames; damaged pictures and numbers that do not match are refused."""
+    times = np.array(message.times, dtype=np.float64)
+    if len(times) != len(message.depth) or len(message.link_ids) not in (0, len(message.depth)):
+        raise PointmapError(
+            f"{len(times)} times, {len(message.depth)} depth and {len(message.link_ids)} link-id pictures",
+            expected="as many times as depth pictures, and as many link ids or none",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+    camera = camera_from_info(
+        message.camera_info,
+        transform_to_matrix(message.base_to_camera),
+        base_frame=message.base_frame or "base_link",
+        rectified=True,
+    )
+    wire = WireFrames(
+        depth=tuple(bytes_from_compressed(picture) for picture in message.depth),
+        link_ids=tuple(bytes_from_compressed(picture) for picture in message.link_ids) or None,
+        camera=camera,
+        times=times,
+        depth_unit_m=message.depth_unit_m,
+    )
+    return ReceivedFrames(decode_frames(wire), tuple(message.link_names), message.header.stamp)
