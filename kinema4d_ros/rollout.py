@@ -48,7 +48,8 @@ class Provenance:
 
     Attributes:
         generator: the back-end's name, e.g. "composite".
-        preset: of the model; "" for a back-end without one.
+        preset: of the model; for "composite" what its world is made of, "depth" (measured) or "plane" (assumed);
+            "" for a back-end without one.
         checkpoint_sha256: 64 hex digits of the weights' hash; "" for a back-end without weights.
         input_sha256: 64 hex digits over image, depth, camera and robot frames; "" when not computed.
         seed: of all randomness, 0 to 2^64 - 1.

@@ -108,6 +108,7 @@ class CompositeGenerator:
         report(stage)
         provenance = Provenance(
             generator=self.name,
+            preset="plane" if request.depth is None else "depth",
             input_sha256=request_sha256(request),
             seed=request.seed,
             versions={

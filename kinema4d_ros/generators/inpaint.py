@@ -17,10 +17,11 @@ def grow_mask(mask: NDArray[np.bool_], radius_px: float) -> NDArray[np.bool_]:
     """The mask (H, W) and every pixel within that distance of it."""
     radius = math.floor(radius_px)
     if radius < 1 or not mask.any():
-        return mask.copy()
+        return np.array(mask)
     side = np.arange(-radius, radius + 1)
     disk = (side[:, None] ** 2 + side**2 <= radius_px**2).astype(np.uint8)
-    return np.asarray(cv2.dilate(mask.astype(np.uint8), disk) != 0)
+    grown: NDArray[np.bool_] = cv2.dilate(mask.astype(np.uint8), disk) != 0
+    return grown
 
 
 def remove_robot(image: NDArray[np.uint8], hole: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -32,7 +33,8 @@ def remove_robot(image: NDArray[np.uint8], hole: NDArray[np.bool_]) -> NDArray[n
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         )
     if not hole.any():
-        return image.copy()
+        return np.array(image)
     if hole.all():
-        return np.full_like(image, 127)
-    return np.asarray(cv2.inpaint(image, hole.astype(np.uint8), 3, cv2.INPAINT_TELEA))
+        return np.full(image.shape, 127, np.uint8)
+    filled: NDArray[np.uint8] = cv2.inpaint(image, hole.astype(np.uint8), 3, cv2.INPAINT_TELEA)
+    return filled

@@ -28,18 +28,18 @@ def request_sha256(request: GenerateRequest) -> str:
         ids = np.ascontiguousarray(robot.link_ids[t])
         depths = np.empty(ids.size, np.float32)
         count = pack_depths(np.ascontiguousarray(robot.xyz[t]), ids, depths)
-        digest = hashlib.sha256(ids)
-        digest.update(depths[:count])
+        digest = hashlib.sha256(ids.data)
+        digest.update(depths[:count].data)
         if robot.rgb is not None:
-            digest.update(robot.rgb[t][ids != 0])
+            digest.update(robot.rgb[t][ids != 0].data)
         return digest.digest()
 
     whole = hashlib.sha256(b"kinema4d request 1\n")
     whole.update(f"{camera.width} {camera.height} {len(robot)} {robot.rgb is not None}\n".encode())
     for array in (camera.K, camera.base_T_camera, request.times):
-        whole.update(np.ascontiguousarray(array, dtype="<f8"))
-    whole.update(np.ascontiguousarray(request.image))
-    whole.update(b"no depth" if request.depth is None else np.ascontiguousarray(request.depth))
+        whole.update(np.ascontiguousarray(array, dtype="<f8").data)
+    whole.update(np.ascontiguousarray(request.image).data)
+    whole.update(b"no depth" if request.depth is None else np.ascontiguousarray(request.depth).data)
     with ThreadPoolExecutor(_THREADS) as pool:
         for digest in pool.map(frame, range(len(robot))):
             whole.update(digest)
