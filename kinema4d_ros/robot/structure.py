@@ -53,8 +53,10 @@ _ATTRIBUTES: dict[str, set[str]] = {
     "calibration": {"rising", "falling"},
     "mimic": {"joint", "multiplier", "offset"},
 }
-_KNOWN_EXTENSIONS = {"sensor", "gazebo", "transmission", "ros2_control", "contact", "capsule", "limits"}
-_MISSPELT = 0.75
+_KNOWN_EXTENSIONS = {"sensor", "gazebo", "transmission", "ros2_control", "contact"}
+_MISSPELT_TAG = 0.75
+_MISSPELT_ATTRIBUTE = 0.6
+"""How like a URDF word a word must be; extensions add many tags but few attributes."""
 
 
 def prune_urdf(root: Element, name: str) -> None:
@@ -67,7 +69,8 @@ def prune_urdf(root: Element, name: str) -> None:
 def _prune(element: Element, name: str, where: str) -> None:
     for attribute in list(element.attrib):
         if attribute not in _ATTRIBUTES.get(element.tag, set()):
-            _refuse_misspelt(attribute, _ATTRIBUTES.get(element.tag, set()) - set(element.attrib), name, where)
+            missing = _ATTRIBUTES.get(element.tag, set()) - set(element.attrib)
+            _refuse_misspelt(attribute, missing, _MISSPELT_ATTRIBUTE, name, where)
             _LOG.debug("%s: attribute %s of %s is not used", name, attribute, where)
             del element.attrib[attribute]
     seen: set[str] = set()
@@ -83,7 +86,7 @@ def _prune(element: Element, name: str, where: str) -> None:
                     code=ErrorCode.URDF_UNSUPPORTED,
                 )
             if tag not in _KNOWN_EXTENSIONS:
-                _refuse_misspelt(tag, allowed, name, where)
+                _refuse_misspelt(tag, allowed, _MISSPELT_TAG, name, where)
             _LOG.debug("%s: <%s> in %s is not used", name, tag, where)
             element.remove(child)
             continue
@@ -94,8 +97,8 @@ def _prune(element: Element, name: str, where: str) -> None:
         _prune(child, name, label)
 
 
-def _refuse_misspelt(word: str, allowed: set[str], name: str, where: str) -> None:
-    match = difflib.get_close_matches(word, sorted(allowed), n=1, cutoff=_MISSPELT)
+def _refuse_misspelt(word: str, allowed: set[str], likeness: float, name: str, where: str) -> None:
+    match = difflib.get_close_matches(word, sorted(allowed), n=1, cutoff=likeness)
     if match:
         raise RobotError(
             f"{name}: '{word}' in {where} is not a part of URDF",

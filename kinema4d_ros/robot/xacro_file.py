@@ -13,7 +13,6 @@ import io
 import threading
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 from xml.dom.minidom import Document
 
 import xacro
@@ -29,16 +28,20 @@ _LOCK = threading.Lock()
 
 def expand_xacro(path: Path) -> str:
     """URDF text of a .xacro file, with its default arguments."""
-    parse = xacro.parse
-
-    def screened_parse(source: Any, filename: str | None = None) -> Document:
-        if source is None and filename is not None and Path(filename).is_file():
-            screen_xml(Path(filename).read_bytes(), filename)
-        document: Document = parse(source, filename)
-        return document
-
     messages = io.StringIO()
-    with _LOCK, patch.object(xacro, "parse", screened_parse), contextlib.redirect_stderr(messages):
+    with _LOCK, contextlib.redirect_stderr(messages):
+        parse = xacro.parse
+
+        def screened_parse(source: Any, filename: str | None = None) -> Document:
+            if source is None and filename is not None and Path(xacro.root_dir, filename).is_file():
+                data = Path(xacro.root_dir, filename).read_bytes()
+                screen_xml(data, filename)
+                source = io.BytesIO(data)
+            document: Document = parse(source, filename)
+            return document
+
+        # xacro offers no hook for included files; `parse` is the one function that opens them.
+        xacro.parse = screened_parse
         try:
             text: str = xacro.process_file(str(path)).documentElement.toxml()
         except KinemaError:
@@ -50,4 +53,6 @@ def expand_xacro(path: Path) -> str:
                 hint=messages.getvalue().strip()[-300:],
                 code=ErrorCode.URDF_MALFORMED,
             ) from error
+        finally:
+            xacro.parse = parse
     return text

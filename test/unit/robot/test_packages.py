@@ -142,7 +142,7 @@ def test_missing_files_say_where_they_were_looked_for(layout: Path, monkeypatch:
         resolve_mesh("none.stl", urdf)
     with pytest.raises(MeshError, match=str(layout)) as package:
         resolve_mesh("package://arm_description/none.stl", urdf)
-    with pytest.raises(MeshError, match="no package 'no_such_arm'.*install the package 'no_such_arm'") as unknown:
+    with pytest.raises(MeshError, match=r"no package 'no_such_arm'.*install the package 'no_such_arm'") as unknown:
         resolve_mesh("package://no_such_arm/a.stl", urdf)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MeshError, match="pip install --no-deps dreamscale-i2rt") as vendor:

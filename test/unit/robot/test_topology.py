@@ -84,7 +84,7 @@ def test_one_open_body_makes_the_whole_open_while_the_closed_one_is_still_turned
 
 def test_an_edge_of_four_faces_is_not_closed() -> None:
     # Two cubes that share one edge exactly: at the edge "outside" is ambiguous.
-    mesh = clean_mesh(soup(np.concatenate([cube_corners(), cube_corners() + [1.0, 2.0, 0.0]])))
+    mesh = clean_mesh(soup(np.concatenate([cube_corners(), cube_corners() + np.array([1.0, 2.0, 0.0])])))
     assert not mesh.closed
 
 
