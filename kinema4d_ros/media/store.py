@@ -89,9 +89,12 @@ def load_pointmaps(path: str | Path) -> PointmapSequence:
         wire = WireFrames(tuple(_read_frames(folder / "depth", count)), ids, camera, times, meta["depth_unit_m"])
         sequence = decode_frames(wire)
     else:
-        sequence = _lossless(folder, [_decode(data, camera) for data in ids], camera, times)
+        sequence = _lossless(
+            folder, [_decode(data, camera, f"link-id image {i}") for i, data in enumerate(ids)], camera, times
+        )
     if meta["has_rgb"]:
-        rgb = [_decode(data, camera, channels=3) for data in _read_frames(folder / "rgb", count)]
+        images = enumerate(_read_frames(folder / "rgb", count))
+        rgb = [_decode(data, camera, f"colour image {i}", channels=3) for i, data in images]
         sequence = PointmapSequence(sequence.xyz, sequence.link_ids, camera, times, np.stack(rgb))
     return sequence
 
@@ -164,8 +167,8 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     return meta
 
 
-def _decode(data: bytes, camera: PinholeCamera, channels: int = 1) -> NDArray[np.uint8]:
-    return decode_png(data, width=camera.width, height=camera.height, dtype=np.uint8, channels=channels)
+def _decode(data: bytes, camera: PinholeCamera, name: str, channels: int = 1) -> NDArray[np.uint8]:
+    return decode_png(data, width=camera.width, height=camera.height, dtype=np.uint8, channels=channels, name=name)
 
 
 def _write_frames(folder: Path, frames: Any) -> None:

@@ -33,27 +33,33 @@ def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
 
 
 def decode_png(
-    data: bytes, *, width: int, height: int, dtype: type[np.uint8] | type[np.uint16], channels: int = 1
+    data: bytes,
+    *,
+    width: int,
+    height: int,
+    dtype: type[np.uint8] | type[np.uint16],
+    channels: int = 1,
+    name: str = "the PNG",
 ) -> NDArray[Any]:
     """The grey (H, W) or RGB (H, W, 3) image of a PNG that must have exactly this size and type.
 
     The header is compared and every checksum verified first: decoders fill in what a truncated file
-    lacks, and allocate whatever size a forged header asks for.
+    lacks, and allocate whatever size a forged header asks for. `name` is what errors call the image.
     """
-    found = _header(data)
+    found = _header(data, name)
     wanted = (width, height, 8 * np.dtype(dtype).itemsize, _GREY if channels == 1 else _RGB)
     if found != wanted:
-        raise _corrupt(f"the PNG is {_describe(*found)}", _describe(*wanted))
+        raise _corrupt(f"{name} is {_describe(*found)}", _describe(*wanted))
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if image is None or image.dtype != dtype or image.shape[:2] != (height, width):
-        raise _corrupt("the PNG's pixels cannot be decoded", _describe(*wanted))
+        raise _corrupt(f"the pixels of {name} cannot be decoded", _describe(*wanted))
     return np.ascontiguousarray(image[..., ::-1]) if channels == 3 else np.asarray(image)
 
 
-def _header(data: bytes) -> tuple[int, int, int, int]:
+def _header(data: bytes, name: str) -> tuple[int, int, int, int]:
     """Width, height, bits and colour type; walks all chunks to the end."""
     if data[:8] != _SIGNATURE:
-        raise _corrupt(f"{len(data)} bytes that start with {bytes(data[:8])!r}", "a PNG")
+        raise _corrupt(f"{name} has {len(data)} bytes that start with {bytes(data[:8])!r}", "a PNG")
     header: tuple[int, int, int, int] | None = None
     position, view = 8, memoryview(data)
     while position + 12 <= len(data):
@@ -62,15 +68,15 @@ def _header(data: bytes) -> tuple[int, int, int, int]:
         if end > len(data):
             break
         if zlib.crc32(view[position + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
-            raise _corrupt(f"the PNG's {kind!r} part does not match its checksum", "an undamaged PNG")
+            raise _corrupt(f"part {kind!r} of {name} does not match its checksum", "an undamaged PNG")
         if header is None:
             if kind != b"IHDR" or length != 13:
-                raise _corrupt(f"the PNG starts with {kind!r}", "a PNG header")
+                raise _corrupt(f"{name} starts with {kind!r}", "a PNG header")
             header = struct.unpack_from(">IIBB", data, position + 8)
         if kind == b"IEND" and header is not None:
             return header
         position = end
-    raise _corrupt(f"the PNG ends after {len(data)} bytes, in the middle", "a complete PNG")
+    raise _corrupt(f"{name} ends after {len(data)} bytes, in the middle", "a complete PNG")
 
 
 def _describe(width: int, height: int, bits: int, colour: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -105,17 +105,11 @@ def decode_frames(frames: WireFrames) -> PointmapSequence:
             code=ErrorCode.WIRE_CORRUPT,
         )
 
-    def read_depth(data: bytes) -> NDArray[np.uint16]:
-        return decode_png(data, width=camera.width, height=camera.height, dtype=np.uint16)
-
-    def read_ids(data: bytes) -> NDArray[np.uint8]:
-        return decode_png(data, width=camera.width, height=camera.height, dtype=np.uint8)
-
-    depth = np.stack(_parallel(read_depth, frames.depth))
+    depth = _decode_all(frames.depth, "depth image", camera, np.uint16)
     if frames.link_ids is None:
         ids = np.where(depth > 0, np.uint8(SOME_LINK), np.uint8(0))
     else:
-        ids = np.stack(_parallel(read_ids, frames.link_ids)) if frames.link_ids else np.empty((0, 0, 0), np.uint8)
+        ids = _decode_all(frames.link_ids, "link-id image", camera, np.uint8)
         if ids.shape != depth.shape or not np.array_equal(ids != 0, depth != 0):
             raise PointmapError(
                 f"{len(frames.link_ids)} link-id images do not match {len(frames.depth)} depth images",
@@ -162,6 +156,18 @@ def _axis_values(values: ArrayLike, name: str) -> NDArray[np.float64]:
             code=ErrorCode.WIRE_CORRUPT,
         )
     return array
+
+
+def _decode_all(
+    images: Sequence[bytes], name: str, camera: PinholeCamera, dtype: type[np.uint8] | type[np.uint16]
+) -> NDArray[Any]:
+    """(T, H, W) of T grey PNGs of the camera's size."""
+
+    def read(item: tuple[int, bytes]) -> NDArray[Any]:
+        index, data = item
+        return decode_png(data, width=camera.width, height=camera.height, dtype=dtype, name=f"{name} {index}")
+
+    return np.stack(_parallel(read, list(enumerate(images)))) if images else np.empty((0, 0, 0), dtype)
 
 
 def _parallel(work: Callable[[A], B], items: Sequence[A] | NDArray[np.generic]) -> list[B]:

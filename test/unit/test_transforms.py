@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -96,6 +96,7 @@ def test_axis_angle_of_many_angles() -> None:
     np.testing.assert_array_equal(many[1, 2], tf.axis_angle([0, 0, 1], np.linspace(-3, 3, 12)[6]))
 
 
+@settings(max_examples=50)
 @given(poses(), vectors)
 def test_inverse_undoes(a_T_b: Array, p_b: Array) -> None:
     np.testing.assert_allclose(tf.invert(a_T_b) @ a_T_b, tf.identity(), atol=1e-13)
@@ -104,6 +105,7 @@ def test_inverse_undoes(a_T_b: Array, p_b: Array) -> None:
     np.testing.assert_allclose(tf.apply(tf.invert(a_T_b), p_a), p_b, atol=1e-12)
 
 
+@settings(max_examples=50)
 @given(poses(), poses(), vectors)
 def test_composition_is_applying_twice(a_T_b: Array, b_T_c: Array, p_c: Array) -> None:
     np.testing.assert_allclose(tf.apply(a_T_b @ b_T_c, p_c), tf.apply(a_T_b, tf.apply(b_T_c, p_c)), atol=1e-12)
@@ -116,6 +118,7 @@ def test_make_broadcasts() -> None:
     np.testing.assert_array_equal(tf.make(), np.eye(4))
 
 
+@settings(max_examples=50)
 @given(poses(), poses())
 def test_slerp_turns_at_a_constant_rate_along_a_line(T0: Array, T1: Array) -> None:
     s = np.linspace(0, 1, 5)
@@ -127,6 +130,7 @@ def test_slerp_turns_at_a_constant_rate_along_a_line(T0: Array, T1: Array) -> No
     np.testing.assert_allclose(tf.rotation_angle(np.broadcast_to(T0, path.shape), path), s * whole, atol=1e-9)
 
 
+@settings(max_examples=50)
 @given(poses(), poses())
 def test_rotation_angle_agrees_with_scipy(T0: Array, T1: Array) -> None:
     expected = (rotation(T0).inv() * rotation(T1)).magnitude()
@@ -138,6 +142,7 @@ def test_rotation_angle_keeps_its_digits_at_the_ends(angle: float) -> None:
     assert float(tf.rotation_angle(np.eye(4), tf.axis_angle([0, 1, 0], angle))) == pytest.approx(angle, abs=1e-15)
 
 
+@settings(max_examples=50)
 @given(poses())
 def test_rigid_transforms_pass(T: Array) -> None:
     np.testing.assert_array_equal(tf.require_rigid(T.tolist(), "T"), T)

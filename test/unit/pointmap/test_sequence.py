@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -26,12 +26,14 @@ def sequences(draw: st.DrawFn) -> PointmapSequence:
     return PointmapSequence(np.where((ids != 0)[..., None], xyz, np.float32(np.nan)), ids, CAMERA)
 
 
+@settings(max_examples=40)
 @given(sequences())
 def test_bounds_are_the_extremes_of_the_robot(sequence: PointmapSequence) -> None:
     points = sequence.xyz[sequence.mask]
     np.testing.assert_array_equal(sequence.bounds(), [points.min(0), points.max(0)])
 
 
+@settings(max_examples=40)
 @given(sequences())
 def test_normalised_values_fill_the_unit_interval_and_come_back(sequence: PointmapSequence) -> None:
     normalised = sequence.normalised()
@@ -50,6 +52,7 @@ def test_normalised_values_fill_the_unit_interval_and_come_back(sequence: Pointm
     np.testing.assert_allclose(back[sequence.mask], sequence.xyz[sequence.mask], atol=4 * 2**-24 * 16)
 
 
+@settings(max_examples=40)
 @given(sequences())
 def test_normalisation_keeps_the_order_of_points(sequence: PointmapSequence) -> None:
     values, points = sequence.normalised().values[sequence.mask], sequence.xyz[sequence.mask]

@@ -112,6 +112,13 @@ def test_frames_that_disagree_are_refused(make_sequence: Make) -> None:
         assert caught.value.code == ErrorCode.WIRE_CORRUPT
 
 
+def test_the_damaged_image_is_named(make_sequence: Make) -> None:
+    wire = encode_frames(make_sequence())
+    damaged = (wire.depth[0], wire.depth[1][:-5], wire.depth[2])
+    with pytest.raises(PointmapError, match="depth image 1 ends after"):
+        decode_frames(replace(wire, depth=damaged))
+
+
 points = arrays(np.float32, (4, 5, 3), elements=st.floats(-50, 50, width=32))
 holes = arrays(np.bool_, (4, 5))
 
