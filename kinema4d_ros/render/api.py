@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -100,9 +102,10 @@ def render_poses(
     xyz, ids, colours = _outputs(len(poses), camera, rgb, out)
     camera_T_link = np.ascontiguousarray((camera.camera_T_base @ poses)[:, :, :3])
     numbers = _camera_numbers(camera)
+    packed = scene.packed_rgb if rgb else scene.packed
     if engine == "numba":
         cpu.render_frames(
-            scene.packed_rgb if rgb else scene.packed,
+            packed,
             camera_T_link,
             numbers,
             xyz,
@@ -113,10 +116,20 @@ def render_poses(
             scene.working_memory(camera.height, camera.width, rgb),
         )
     else:
-        from kinema4d_ros.render import warp_raster
-
-        warp_raster.render_frames(scene, camera_T_link, numbers, xyz, ids, colours, device, progress)
+        _warp().render_frames(packed, camera_T_link, numbers, xyz, ids, colours, device, progress)
     return PointmapSequence(xyz=xyz, link_ids=ids, camera=camera, times=times, rgb=colours)
+
+
+def _warp() -> ModuleType:
+    try:
+        return import_module("kinema4d_ros.render.warp_raster")
+    except ImportError as error:
+        raise RenderError(
+            f"NVIDIA Warp cannot be imported: {error}",
+            expected="the package warp-lang",
+            hint="pip install warp-lang, or use backend='numba'",
+            code=ErrorCode.BACKEND_MISSING,
+        ) from error
 
 
 def _require_backend(backend: str, device: str) -> str:

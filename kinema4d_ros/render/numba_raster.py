@@ -18,7 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["render_frame"]
+__all__ = ["place_parts", "render_frame"]
 
 _PLANES = 5
 
@@ -37,7 +37,7 @@ def _jit(**options: Any) -> Any:
 
 
 @_jit()
-def _place_parts(packed, camera_T_link, camera, parts):  # type: ignore[no-untyped-def]
+def place_parts(packed, camera_T_link, camera, parts):  # type: ignore[no-untyped-def]
     """Fill `parts`: per part the projection (12), the eye in its frame (3), culling (1), planes (5 x 4)."""
     fx, skew, cx, fy, cy, width, height, near, near_reach = camera
     for p in range(len(packed.part_link)):
@@ -343,7 +343,7 @@ def render_frame(packed, camera_T_link, camera, lamps, scratch, xyz, ids, rgb, s
     parts = scratch.parts
     scratch.left[:] = width
     scratch.right[:] = 0
-    _place_parts(packed, camera_T_link, camera, parts)
+    place_parts(packed, camera_T_link, camera, parts)
     for i in range(_order_clusters(packed, parts, scratch)):
         c = scratch.order[i]
         part = packed.cluster_part[c]
