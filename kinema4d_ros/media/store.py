@@ -44,7 +44,7 @@ def save_pointmaps(
     Args:
         path: a new or empty folder, or one that this function wrote before, which is replaced.
         sequence: what to write.
-        lossless: float32 points exactly; otherwise depth rounded to 0.1 mm, about a tenth of the size.
+        lossless: float32 points exactly; otherwise depth rounded to 0.1 mm, about nine times smaller.
         link_names: names of the robot's links, for the reader of meta.json.
     """
     meta = {
