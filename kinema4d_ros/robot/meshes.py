@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from kinema4d_ros.errors import ErrorCode, MeshError
-from kinema4d_ros.robot.mesh_collada import read_collada
 from kinema4d_ros.robot.mesh_obj import read_obj
 from kinema4d_ros.robot.mesh_stl import read_stl
 from kinema4d_ros.robot.model import TriangleMesh
@@ -77,6 +76,9 @@ def _read(file: Path, root: Path) -> Soup:
     if suffix == ".obj":
         return read_obj(data, str(file), file.parent, root)
     if suffix == ".dae":
+        # Imported here: pycollada takes longer to import than a whole robot of STL files to load.
+        from kinema4d_ros.robot.mesh_collada import read_collada
+
         return read_collada(data, str(file))
     raise MeshError(
         f"mesh {file} has the unknown format '{suffix}'",

@@ -64,6 +64,10 @@ def prune_urdf(root: Element, name: str) -> None:
     if root.tag != "robot":
         raise RobotError(f"{name} has the root element <{root.tag}>", expected="<robot name=...>")
     _prune(root, name, "robot")
+    for material in root.findall("material"):
+        if not len(material):
+            _LOG.debug("%s: material '%s' has neither colour nor texture", name, material.get("name"))
+            root.remove(material)
 
 
 def _prune(element: Element, name: str, where: str) -> None:

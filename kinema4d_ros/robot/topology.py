@@ -96,7 +96,7 @@ def _wind_outwards(vertices: NDArray[np.float64], faces: NDArray[np.int64]) -> t
 
     flip = np.zeros(count, dtype=bool)
     if np.any(disagree):
-        flip = _flips(left, right, disagree, body, body_count)
+        flip = _flips(left, right, disagree, body)
         torn = (flip[left] ^ flip[right]) != disagree
         closed[body[left[torn]]] = False
         flip &= closed[body]
@@ -124,16 +124,15 @@ def _flips(
     right: NDArray[np.int64],
     disagree: NDArray[np.bool_],
     body: NDArray[np.int32],
-    body_count: int,
 ) -> NDArray[np.bool_]:
     """(F,) which faces to reverse so that neighbours agree, walking out from one face of each body."""
     count = len(body)
-    links = coo_matrix((np.where(disagree, 2, 1), (left, right)), shape=(count, count)).tocsr()
-    links = links.maximum(links.T)
+    links = coo_matrix((np.ones(len(left)), (left, right)), shape=(count, count)).tocsr()
+    turned = {(int(a), int(b)) for a, b in zip(left[disagree], right[disagree], strict=True)}
+    turned |= {(b, a) for a, b in turned}
     flip = np.zeros(count, dtype=bool)
-    _, seeds = np.unique(body, return_index=True)
-    for seed in seeds[:body_count]:
-        order, before = breadth_first_order(links, seed, directed=False)
+    for seed in np.unique(body[left[disagree]], return_index=True)[1]:
+        order, before = breadth_first_order(links, left[disagree][seed], directed=False)
         for face in order[1:]:
-            flip[face] = flip[before[face]] ^ bool(links[before[face], face] == 2)
+            flip[face] = flip[before[face]] ^ ((int(before[face]), int(face)) in turned)
     return flip

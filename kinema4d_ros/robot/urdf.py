@@ -18,7 +18,6 @@ from kinema4d_ros.robot.semantics import load_semantics, sidecar_path
 from kinema4d_ros.robot.structure import prune_urdf
 from kinema4d_ros.robot.tree import order_tree, resolve_mimics
 from kinema4d_ros.robot.values import finite, pose_matrix
-from kinema4d_ros.robot.xacro_file import expand_xacro
 from kinema4d_ros.robot.xml_screen import MAX_XML_BYTES, screen_xml
 
 __all__ = ["available_robots", "load_robot"]
@@ -34,7 +33,7 @@ def load_robot(source: str | Path) -> Robot:
     `kinema4d_ros.robot.semantics`).
     """
     path = _find(source)
-    text = expand_xacro(path) if path.suffix == ".xacro" else _read_text(path)
+    text = _expand(path) if path.suffix == ".xacro" else _read_text(path)
     root = screen_xml(text, str(path))
     prune_urdf(root, str(path))
     try:
@@ -103,6 +102,12 @@ def _read_text(path: Path) -> str:
     data = path.read_bytes()
     root = screen_xml(data, str(path))  # on bytes: here the XML declaration decides the encoding
     return data.decode("utf-8") if _is_utf8(data) else ElementTree.tostring(root, encoding="unicode")
+
+
+def _expand(path: Path) -> str:
+    from kinema4d_ros.robot.xacro_file import expand_xacro  # most robots need no xacro
+
+    return expand_xacro(path)
 
 
 def _is_utf8(data: bytes) -> bool:

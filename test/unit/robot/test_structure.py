@@ -11,7 +11,7 @@ def test_extensions_are_removed_and_the_robot_stays() -> None:
     root = fromstring(
         """<robot name="r" xmlns:d="urn:drake"><link name="a" kind="x"><visual><geometry><box size="1 1 1"/></geometry>
         <verbose value="1"/></visual><self_collision_checking/><d:proximity/></link>
-        <gazebo/><transmission name="t"/><ros2_control name="c"/><sensor name="s"/></robot>"""
+        <material name="m"/><gazebo/><transmission name="t"/><ros2_control name="c"/><sensor name="s"/></robot>"""
     )
     prune_urdf(root, "r.urdf")
     assert [child.tag for child in root] == ["link"]
