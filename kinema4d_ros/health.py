@@ -55,7 +55,9 @@ def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     if (3, 10) <= sys.version_info[:2] <= (3, 13):
         return Check("Python", "ok", version)
-    return Check("Python", "missing", f"{version}; 3.10 to 3.13 are supported", "make clean; make setup PYTHON=python3.11")
+    return Check(
+        "Python", "missing", f"{version}; 3.10 to 3.13 are supported", "make clean; make setup PYTHON=python3.11"
+    )
 
 
 def _ros() -> Check:
@@ -92,7 +94,10 @@ def _moveit() -> Check:
     if _has("moveit"):
         return Check("MoveIt", "ok", "moveit_py: kinematics and planned paths")
     return Check(
-        "MoveIt", "optional", "not here: pinocchio does the kinematics", "on ROS 2: sudo apt install ros-jazzy-moveit-py"
+        "MoveIt",
+        "optional",
+        "not here: pinocchio does the kinematics",
+        "on ROS 2: sudo apt install ros-jazzy-moveit-py",
     )
 
 
@@ -113,7 +118,10 @@ def _checkpoints() -> Check:
         size_gb = sum(path.stat().st_size for path in found) / 1e9
         return Check("checkpoints", "ok", f"{len(found)} files, {size_gb:.1f} GB in {folder}")
     return Check(
-        "checkpoints", "optional", f"no *.safetensors below {folder}", "only the learned generator needs them: set KINEMA4D_WEIGHTS"
+        "checkpoints",
+        "optional",
+        f"no *.safetensors below {folder}",
+        "only the learned generator needs them: set KINEMA4D_WEIGHTS",
     )
 
 
@@ -139,7 +147,9 @@ def _calibration() -> Check:
     size = f"{camera.width} x {camera.height}"
     if "KINEMA4D_CAMERA" in os.environ:
         return Check("calibration", "ok", f"{path}, {size}")
-    return Check("calibration", "optional", f"only the demo camera ({size})", "set KINEMA4D_CAMERA to your camera's file")
+    return Check(
+        "calibration", "optional", f"only the demo camera ({size})", "set KINEMA4D_CAMERA to your camera's file"
+    )
 
 
 def _gl() -> Check:
@@ -152,7 +162,9 @@ def _gl() -> Check:
             except OSError:
                 continue
             return Check("GL", "ok", f"{name} ({library}): MuJoCo can render too")
-    return Check("GL", "optional", "none: kinema4d's own renderer needs none", "sudo apt-get install libegl1 libosmesa6")
+    return Check(
+        "GL", "optional", "none: kinema4d's own renderer needs none", "sudo apt-get install libegl1 libosmesa6"
+    )
 
 
 def _warp() -> Check:

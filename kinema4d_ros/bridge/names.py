@@ -69,6 +69,9 @@ def _action(name: str, type_: str, purpose: str) -> Endpoint:
 JOINT_STATES = _in("joint_states", "sensor_msgs/msg/JointState", "SENSOR_IN", "where the arm is")
 CAMERA_IMAGE = _in("camera/image_raw", "sensor_msgs/msg/Image", "SENSOR_IN", "what the calibrated camera sees")
 CAMERA_INFO = _in("camera/camera_info", "sensor_msgs/msg/CameraInfo", "SENSOR_IN", "its intrinsics")
+CAMERA_DEPTH = _in(
+    "camera/depth", "sensor_msgs/msg/Image", "SENSOR_IN", "optional: depth of the same image, 32FC1 or 16UC1, registered"
+)
 DISPLAY_PLAN = _in(
     "display_planned_path", "moveit_msgs/msg/DisplayTrajectory", "PLAN_IN", "a plan to preview, as MoveIt shows it"
 )
@@ -98,6 +101,12 @@ PREVIEW_STATUS = _out(
 )
 PREVIEWED_PLAN = _out(
     "kinema4d/preview/plan", "kinema4d_msgs/msg/PreviewedPlan", "LATCHED", "the plan that a person may now approve"
+)
+PREVIEWED_PLAN = _out(
+    "kinema4d/previewed_plan",
+    "kinema4d_msgs/msg/PreviewedPlan",
+    "EVENT",
+    "the plan a person may approve; not latched: a gate that restarts knows no plan",
 )
 LAB_OBJECTS = _out(
     "kinema4d/lab/objects",

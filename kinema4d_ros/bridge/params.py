@@ -171,7 +171,6 @@ def _without_range(descriptor: Any) -> Any:
         type=descriptor.type,
         description=descriptor.description,
         additional_constraints=descriptor.additional_constraints,
-        read_only=descriptor.read_only,
         dynamic_typing=True,
     )
 

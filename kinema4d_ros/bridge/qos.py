@@ -9,6 +9,7 @@ from kinema4d_ros.bridge.names import Endpoint
 __all__ = [
     "COMMAND_OUT",
     "DIAGNOSTICS",
+    "EVENT",
     "LATCHED",
     "PLAN_IN",
     "PROFILES",
@@ -44,6 +45,9 @@ LATCHED = _profile(1, latched=True)
 COMMAND_OUT = _profile(1)
 """To the arm: delivered, never queued up, never replayed to a controller that joins later."""
 
+EVENT = _profile(10)
+"""Must arrive at those who listen now, and means nothing to those who listen later."""
+
 TF = _profile(100)
 """As tf2_ros has it."""
 
@@ -56,6 +60,7 @@ DIAGNOSTICS = _profile(10)
 PROFILES: dict[str, QoSProfile] = {
     "COMMAND_OUT": COMMAND_OUT,
     "DIAGNOSTICS": DIAGNOSTICS,
+    "EVENT": EVENT,
     "LATCHED": LATCHED,
     "PLAN_IN": PLAN_IN,
     "SENSOR_IN": SENSOR_IN,

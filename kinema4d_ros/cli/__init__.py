@@ -1,7 +1,7 @@
 """The command line: `kinema4d <verb>`. Each verb is a module beside this one with `register` and `run`.
 
-    kinema4d doctor    what this machine has and lacks
-    kinema4d render    a trajectory as exact robot pointmaps, over a camera image
+kinema4d doctor    what this machine has and lacks
+kinema4d render    a trajectory as exact robot pointmaps, over a camera image
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from kinema4d_ros import __version__
-from kinema4d_ros.cli import doctor, render
+from kinema4d_ros.cli import doctor, render, sim
 from kinema4d_ros.errors import KinemaError
 
 __all__ = ["main"]
 
-VERBS = (doctor, render)
+VERBS = (doctor, render, sim)
 
 
 def build_parser() -> argparse.ArgumentParser:

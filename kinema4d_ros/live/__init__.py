@@ -1,6 +1,19 @@
-"""What is true now: the arm's merged joint states, and the gate that lets an approved plan pass."""
+"""What is true now: where the arm is, which plans may be previewed, which may move it, what is played."""
 
 from kinema4d_ros.live.arm import ArmState, JointStateMonitor, MonitorCounts
 from kinema4d_ros.live.gate import Approval, ExecutionGate, GatePolicy
+from kinema4d_ros.live.plans import CheckedPlan, check_plan, plan_from_poses
+from kinema4d_ros.live.playback import PlaybackClock
 
-__all__ = ["Approval", "ArmState", "ExecutionGate", "GatePolicy", "JointStateMonitor", "MonitorCounts"]
+__all__ = [
+    "Approval",
+    "ArmState",
+    "CheckedPlan",
+    "ExecutionGate",
+    "GatePolicy",
+    "JointStateMonitor",
+    "MonitorCounts",
+    "PlaybackClock",
+    "check_plan",
+    "plan_from_poses",
+]

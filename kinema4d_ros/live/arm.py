@@ -150,7 +150,7 @@ class JointStateMonitor:
         times = np.array([entry[0] for entry in history])
         after = int(np.searchsorted(times, stamp_s))
         if after == len(history):
-            return history[-1][1].copy()
+            return np.array(history[-1][1])
         (t1, q1) = history[after]
         (t0, q0) = history[max(after - 1, 0)]
         share = 1.0 if t1 <= t0 else (stamp_s - t0) / (t1 - t0)

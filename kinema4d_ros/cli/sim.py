@@ -1,0 +1,119 @@
+"""`kinema4d sim`: the whole graph as supervised processes on this machine, without a ROS distribution.
+
+Arguments are those of `ros2 launch kinema4d_ros sim.launch.py`, written --name value. Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kinema4d_ros.errors import SetupError
+from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, generator_graph, sim_graph
+from kinema4d_ros.graph import read_arguments as read
+from kinema4d_ros.processes import ProcessSpec, Supervisor
+from kinema4d_ros.resources import share_path
+
+__all__ = ["add_graph_arguments", "graph_environment", "node_process", "register", "run"]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verbs `sim` and `generator` to the parser."""
+    sim = verbs.add_parser(
+        "sim",
+        help="run the whole graph on this machine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_graph_arguments(sim, SIM_ARGUMENTS)
+    sim.add_argument("--headless", action="store_true", help="run the demo to its end, save it and exit")
+    sim.add_argument("--out", type=Path, default=Path("out/demo"), help="where --headless saves (default: out/demo)")
+    sim.add_argument("--port", type=int, default=8080, help="of the web page; 0 takes a free one (default: 8080)")
+    sim.set_defaults(run=run)
+    alone = verbs.add_parser("generator", help="run the generator alone, for a GPU machine")
+    add_graph_arguments(alone, GENERATOR_ARGUMENTS)
+    alone.set_defaults(run=run_generator)
+
+
+def add_graph_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
+    """The graph's arguments as options."""
+    for argument in arguments:
+        parser.add_argument(
+            f"--{argument.name.replace('_', '-')}",
+            dest=argument.name,
+            default=argument.default,
+            choices=argument.choices or None,
+            metavar="|".join(argument.choices) or argument.name.upper(),
+            help=f"{argument.description} (default: {argument.default or 'none'})",
+        )
+
+
+def graph_environment() -> dict[str, str]:
+    """What the nodes' processes get on top: DDS on loopback with room for clouds, unless the user chose otherwise."""
+    environment: dict[str, str] = {}
+    if "FASTRTPS_DEFAULT_PROFILES_FILE" not in os.environ and "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ:
+        environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+        environment["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(share_path("config/fastdds_loopback.xml"))
+    return environment
+
+
+def node_process(spec: NodeSpec, values: dict[str, str]) -> ProcessSpec:
+    """The process of a node: its module with ROS arguments."""
+    command = [sys.executable, "-m", spec.module, "--ros-args"]
+    if values["namespace"]:
+        command += ["-r", f"__ns:=/{values['namespace'].strip('/')}"]
+    command += ["--params-file", values["params_file"] or str(share_path("config/sim.yaml"))]
+    parameters = {**spec.parameters, "use_sim_time": values["use_sim_time"].lower() == "true"}
+    for name, value in parameters.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        command += ["-p", f"{name}:={text}"]
+    return ProcessSpec(spec.name, command, graph_environment())
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the graph until it is told to end."""
+    values = read(SIM_ARGUMENTS, {a.name: getattr(arguments, a.name) for a in SIM_ARGUMENTS})
+    specs = list(sim_graph(values))
+    processes = []
+    for spec in specs:
+        process = node_process(spec, values)
+        if spec.name == "viewer":
+            process = ProcessSpec(spec.name, [*process.command, "-p", f"port:={arguments.port}"], process.environment)
+        processes.append(process)
+    if values["rviz"] == "true":
+        processes.append(_rviz())
+    if arguments.headless:
+        from kinema4d_ros.cli.demo import run_demo
+
+        return run_demo(processes, arguments.out, values, arguments.port)
+    return _supervise(processes)
+
+
+def run_generator(arguments: argparse.Namespace) -> int:
+    """Run the generator until it is told to end."""
+    values = read(GENERATOR_ARGUMENTS, {a.name: getattr(arguments, a.name) for a in GENERATOR_ARGUMENTS})
+    return _supervise([node_process(spec, values) for spec in generator_graph(values)])
+
+
+def _rviz() -> ProcessSpec:
+    program = shutil.which("rviz2")
+    if program is None:
+        raise SetupError(
+            "rviz2 is not installed", expected="a ROS distribution", hint="leave --rviz out, and use the web page"
+        )
+    return ProcessSpec("rviz", [program, "-d", str(share_path("config/rviz/sim.rviz"))], graph_environment())
+
+
+def _supervise(processes: Sequence[ProcessSpec]) -> int:
+    supervisor = Supervisor(processes)
+    for which in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(which, lambda _number, _frame: supervisor.stop.set())
+    failed = lambda: any(member.failed for member in supervisor.members)  # noqa: E731 (one line, one use)
+    supervisor.run(until=failed)
+    print("ended")
+    return 2 if failed() else 0

@@ -1,0 +1,110 @@
+"""A plan on its way to a preview: checked against the robot and against where the arm is, then sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.kinematics.protocol import Kinematics
+from kinema4d_ros.limits import Overshoot
+from kinema4d_ros.live.arm import ArmState
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import FRAMES, JointTrajectory
+from kinema4d_ros.trajectory_hash import hash_trajectory
+from kinema4d_ros.transforms import rotation_angle
+
+__all__ = ["CheckedPlan", "check_plan", "plan_from_poses"]
+
+TOOL_SPEED_M_S = 0.15
+TOOL_TURN_RAD_S = 0.8
+"""How fast the tool goes along poses that come without times."""
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedPlan:
+    """A plan that may be previewed.
+
+    Attributes:
+        plan: as it came; this is what would be executed.
+        plan_hash: of it.
+        frames: the motion of all actuated joints at the frames of the rollout.
+        overshoots: joints slightly past a limit, within the tolerance.
+    """
+
+    plan: JointTrajectory
+    plan_hash: str
+    frames: JointTrajectory
+    overshoots: tuple[Overshoot, ...]
+
+
+def check_plan(
+    robot: Robot,
+    plan: JointTrajectory,
+    arm: ArmState,
+    *,
+    start_tolerance_rad: float = 0.05,
+    start_tolerance_m: float = 0.005,
+    frames: int = FRAMES,
+) -> CheckedPlan:
+    """Known joints, limits, speeds, and a start where the arm is; joints the plan does not name stay there.
+
+    Raises:
+        RobotError: UNKNOWN_JOINT.
+        TrajectoryError: TRAJECTORY_OUT_OF_LIMITS, TRAJECTORY_TOO_FAST or PLAN_START_MISMATCH.
+    """
+    overshoots = plan.validate(robot, check_velocity=True)
+    q = robot.positions(plan.names, plan.positions, fill=arm.positions)
+    gap = np.abs(q[0] - arm.positions)
+    revolute = np.array([joint.kind != "prismatic" for joint in robot.actuated])
+    tolerance = np.where(revolute, start_tolerance_rad, start_tolerance_m)
+    worst = int(np.argmax(gap / tolerance))
+    if gap[worst] > tolerance[worst]:
+        joint = robot.actuated[worst]
+        unit = "m" if joint.kind == "prismatic" else "rad"
+        raise TrajectoryError(
+            f"the plan starts with joint '{joint.name}' at {q[0, worst]:.4f} {unit}, "
+            f"but the arm is at {arm.positions[worst]:.4f}",
+            expected=f"a start within {start_tolerance_rad:g} rad and {start_tolerance_m:g} m of the arm",
+            hint="plan again from the current state",
+            code=ErrorCode.PLAN_START_MISMATCH,
+        )
+    whole = JointTrajectory.from_positions(robot.joint_names, q, times=plan.times)
+    return CheckedPlan(plan, hash_trajectory(plan), whole.resample(frames), overshoots)
+
+
+def plan_from_poses(
+    kinematics: Kinematics,
+    base_T_tool: NDArray[np.float64],
+    times: NDArray[np.float64] | None,
+    arm: ArmState,
+) -> JointTrajectory:
+    """A plan for the arm's joints from tool poses (T, 4, 4) in the base frame, from where the arm is.
+
+    Without times the tool moves at `TOOL_SPEED_M_S` and turns at `TOOL_TURN_RAD_S` at most. The
+    motion begins at the arm's own position, so a path that starts elsewhere is approached, at that speed.
+
+    Raises:
+        NoSolution: a pose that cannot be reached, with the closest one that can.
+    """
+    robot = kinematics.robot
+    path = kinematics.solve_path(base_T_tool, seed=arm.positions)
+    path.require_reached()
+    here = kinematics.forward(arm.positions)[[link.name for link in robot.links].index(robot.tool_link)]
+    poses = np.concatenate([here[None], np.asarray(base_T_tool)])
+    distance = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1)
+    turn = np.array([rotation_angle(a, b) for a, b in pairwise(poses)])
+    steps = np.maximum(distance / TOOL_SPEED_M_S, turn / TOOL_TURN_RAD_S)
+    q = np.vstack([arm.positions, path.q])
+    # The joints may have further to go than the tool: give the fastest of them its time as well.
+    speed = np.array([joint.limits.velocity for joint in robot.actuated])
+    steps = np.maximum(steps, (np.abs(np.diff(q, axis=0)) / (0.5 * speed)).max(axis=1))
+    if times is not None:
+        steps[1:] = np.diff(times)
+    clock = np.concatenate([[0.0], np.cumsum(np.maximum(steps, 1e-3))])
+    arm_joints = [joint.name for joint in robot.arm]
+    columns = [robot.joint_names.index(name) for name in arm_joints]
+    return JointTrajectory.from_positions(arm_joints, q[:, columns], times=clock)

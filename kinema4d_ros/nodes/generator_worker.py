@@ -1,0 +1,77 @@
+"""The generator's own process: a GenerateRollout goal as bytes in, its result as bytes out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from rclpy.serialization import deserialize_message, serialize_message
+
+from kinema4d_msgs.action import GenerateRollout
+from kinema4d_ros.bridge.compressed import decode_rgb
+from kinema4d_ros.bridge.frames import frames_from_msg
+from kinema4d_ros.bridge.images import depth_from_image, rgb_from_image
+from kinema4d_ros.bridge.rollout import rollout_to_msg
+from kinema4d_ros.generators import GenerateRequest, Generator, Progress, create_generator
+from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.worker import Job, serve
+
+__all__ = ["main", "read_request"]
+
+
+def read_request(goal: Any) -> GenerateRequest:
+    """The request of a goal message; everything in it is checked."""
+    robot = frames_from_msg(goal.robot_frames).sequence
+    camera = robot.camera
+    image = rgb_from_image(goal.image, width=camera.width, height=camera.height)
+    depth = depth_from_image(goal.depth) if len(goal.depth.data) else None
+    if len(goal.robot_rgb):
+        rgb = decode_rgb(goal.robot_rgb, width=camera.width, height=camera.height)
+        robot = PointmapSequence(robot.xyz, robot.link_ids, camera, robot.times, rgb)
+    return GenerateRequest(image=image, robot=robot, depth=depth, plan_hash=goal.plan_hash, seed=goal.seed)
+
+
+class Handler:
+    """Answers goals with one generator that was loaded once."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+
+    def __call__(self, payload: bytes, job: Job) -> bytes:
+        """One goal's result, serialised."""
+        started = time.monotonic()
+        job.progress("decode")
+        goal = deserialize_message(payload, GenerateRollout.Goal)
+        request = read_request(goal)
+        decoded = time.monotonic()
+
+        def report(progress: Progress) -> None:
+            job.progress(progress.phase, progress.step, progress.steps)
+
+        rollout = self._generator.generate(request, report, job.cancelled)
+        generated = time.monotonic()
+        job.progress("encode")
+        result = GenerateRollout.Result(rollout=rollout_to_msg(rollout, goal.image.header.stamp))
+        result.load_s = decoded - started
+        result.generate_s = generated - decoded
+        result.encode_s = time.monotonic() - generated
+        result.peak_memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return bytes(serialize_message(result))
+
+
+def main() -> int:
+    """Serve on the socket that the generator node hands over."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("descriptor", type=int)
+    parser.add_argument("backend")
+    parser.add_argument("options", type=json.loads)
+    arguments = parser.parse_args()
+    return serve(arguments.descriptor, lambda: Handler(create_generator(arguments.backend, **arguments.options)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

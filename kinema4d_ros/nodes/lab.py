@@ -1,0 +1,199 @@
+"""The MuJoCo lab as a node: speaks to the graph exactly as a real arm, camera and table would."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import JointState
+from std_msgs.msg import ColorRGBA
+from visualization_msgs.msg import Marker, MarkerArray
+
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.camera import info_from_camera
+from kinema4d_ros.bridge.errors import error_to_msg
+from kinema4d_ros.bridge.images import image_from_array
+from kinema4d_ros.bridge.joints import trajectory_from_msg
+from kinema4d_ros.bridge.params import declare, parameter
+from kinema4d_ros.bridge.poses import matrix_to_pose
+from kinema4d_ros.bridge.qos import STREAM_OUT
+from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.lab import LabSimulation, LabState
+from kinema4d_ros.lab.picture import LabCamera
+from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
+
+__all__ = ["Lab", "main"]
+
+OBJECT_RATE_HZ = 10.0
+CATCH_UP_S = 0.25
+"""A machine that was suspended does not replay what it missed: the lab's time then stands still."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the lab."""
+
+    robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
+    calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
+    scenario: str = parameter("canonical", "The table: canonical, cluttered or dynamic.", read_only=True)
+    seed: int = parameter(0, "Of the table.", low=0, high=2**31 - 1, read_only=True)
+    joint_rate_hz: float = parameter(100.0, "Joint states per second.", low=10.0, high=250.0, read_only=True)
+    image_rate_hz: float = parameter(5.0, "Camera images per second, at most.", low=0.2, high=60.0, read_only=True)
+    depth: bool = parameter(True, "Also publish depth, as an RGB-D camera does.", read_only=True)
+
+
+class Lab(KinemaNode):
+    """Stands in for the arm's driver, the camera's driver and the world."""
+
+    def __init__(self) -> None:
+        super().__init__("lab")
+        self._settings = settings = declare(self, Settings)
+        robot, self._lens = load_scene(settings.robot, settings.calibration)
+        self._lab = LabSimulation(settings.scenario, settings.seed, robot, self._lens)
+        self._camera = LabCamera(robot, self._lens, room=self._lab.room)
+        self._joints = self.publisher(names.JOINT_STATES)
+        self._image = self.publisher(names.CAMERA_IMAGE)
+        self._info = self.publisher(names.CAMERA_INFO)
+        self._depth = self.publisher(names.CAMERA_DEPTH) if settings.depth else None
+        self._markers = self.publisher(names.LAB_OBJECTS)
+        self._poses: dict[str, Any] = {}
+        self._followed = self._pictures = self._lag_steps = 0
+        self._newest_lock = threading.Lock()
+        self._newest: tuple[LabState, Any] = (self._lab.state(), self.get_clock().now().to_msg())
+        self.subscription(names.ARM_TRAJECTORY, self._follow)
+        self.service(names.LAB_RESET, self._reset)
+        self.create_timer(1.0 / OBJECT_RATE_HZ, self._publish_objects)
+        self._threads = [
+            threading.Thread(target=self._run, args=(self._step_forever,), name="physics", daemon=True),
+            threading.Thread(target=self._run, args=(self._picture_forever,), name="camera", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, work: Any) -> None:
+        try:
+            work()
+        except Exception as error:
+            self.get_logger().fatal(f"the lab stopped: {error!r}")
+            self.closing.set()
+
+    def _step_forever(self) -> None:
+        period_s = 1.0 / self._settings.joint_rate_hz
+        due = time.monotonic()
+        while not self.closing.is_set():
+            self._lab.step(period_s)
+            state, stamp = self._lab.state(), self.get_clock().now().to_msg()
+            with self._newest_lock:
+                self._newest = (state, stamp)
+            message = JointState(header=header(stamp))
+            message.name = list(state.joint_names)
+            message.position = state.positions.tolist()
+            message.velocity = state.velocities.tolist()
+            message.effort = state.efforts.tolist()
+            self._joints.publish(message)
+            due += period_s
+            behind_s = time.monotonic() - due
+            if behind_s > CATCH_UP_S:
+                self._lag_steps += 1
+                due = time.monotonic()
+            elif behind_s < 0:
+                time.sleep(-behind_s)
+
+    def _picture_forever(self) -> None:
+        period_s = 1.0 / self._settings.image_rate_hz
+        while not self.closing.is_set():
+            started = time.monotonic()
+            with self._newest_lock:
+                state, stamp = self._newest
+            image = self._camera.capture(state, truth=self._depth is not None)
+            head = header(stamp, self._lens.frame_id)
+            self._info.publish(info_from_camera(self._lens, stamp))
+            if self._depth is not None and image.depth_m is not None:
+                self._depth.publish(image_from_array(image.depth_m, "32FC1", head))
+            self._image.publish(image_from_array(image.rgb, "rgb8", head))
+            self._pictures += 1
+            self.closing.wait(max(0.0, period_s - (time.monotonic() - started)))
+
+    def _publish_objects(self) -> None:
+        with self._newest_lock:
+            state, stamp = self._newest
+        head = header(stamp, self._lab.robot.base_link)
+        markers = [Marker(header=head, action=Marker.DELETEALL)]
+        for number, (name, placed) in enumerate(sorted(state.objects.items())):
+            pose = matrix_to_pose(placed.base_T_object)
+            markers.append(_marker(head, number, placed, pose, name == state.target))
+            if name not in self._poses:
+                self._poses[name] = self.create_publisher(PoseStamped, names.lab_object_topic(name), STREAM_OUT)
+            self._poses[name].publish(PoseStamped(header=head, pose=pose))
+        self._markers.publish(MarkerArray(markers=markers))
+
+    def _follow(self, message: Any) -> None:
+        try:
+            plan = trajectory_from_msg(message)
+            self._lab.follow(plan)
+        except KinemaError as error:
+            self.complain(error, "arm: ")
+            return
+        self._followed += 1
+        self.get_logger().info(f"the arm follows a plan of {plan.duration_s:.1f} s")
+
+    def _reset(self, request: Any, response: Any) -> Any:
+        try:
+            state = self._lab.reset(request.scenario or None, int(request.seed))
+        except KinemaError as error:
+            response.error = error_to_msg(error)
+            return response
+        for name in set(self._poses) - set(state.objects):
+            self.destroy_publisher(self._poses.pop(name))
+        response.error = error_to_msg()
+        response.objects = sorted(state.objects)
+        self.get_logger().info(f"table '{self._lab.scenario.name}', seed {request.seed}: {', '.join(response.objects)}")
+        return response
+
+    def health(self) -> Health:
+        """How the simulation keeps up."""
+        values = {
+            "scenario": self._lab.scenario.name,
+            "simulated": f"{self._lab.time_s:.0f} s",
+            "pictures": self._pictures,
+            "plans followed": self._followed,
+            "times fallen behind": self._lag_steps,
+        }
+        if self._lag_steps:
+            return Health(WARN, "this machine is too slow for real time", values)
+        return Health(message="moving" if self._lab.moving else "at rest", values=values)
+
+    def close(self) -> None:
+        """Wait for physics and camera."""
+        super().close()
+        for thread in self._threads:
+            thread.join(timeout=5.0)
+
+
+def _marker(head: Any, number: int, placed: Any, pose: Any, target: bool) -> Any:
+    thing = placed.object
+    marker = Marker(header=head, ns=thing.name, id=number, pose=pose)
+    kinds = {"box": Marker.CUBE, "cylinder": Marker.CYLINDER, "sphere": Marker.SPHERE}
+    marker.type = kinds.get(thing.shape, Marker.CUBE)
+    marker.scale.x = marker.scale.y = 2.0 * thing.radius
+    marker.scale.z = thing.height
+    if thing.shape == "box":
+        marker.scale.x, marker.scale.y, marker.scale.z = (float(side) for side in thing.size)
+    r, g, b = (float(channel) for channel in thing.rgb[:3])
+    marker.color = ColorRGBA(r=r, g=g, b=b, a=1.0)
+    # RViz shows it in the marker's name; scripts read which object the scenario is about.
+    marker.text = "target" if target else ""
+    return marker
+
+
+def main() -> int:
+    """Run the node."""
+    return run_node(Lab)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,360 @@
+"""Previews plans: checks one, renders the exact robot, has the world generated, reports. The newest plan wins."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rclpy.action import ActionClient
+from rclpy.callback_groups import ReentrantCallbackGroup
+
+from kinema4d_msgs.action import GenerateRollout
+from kinema4d_msgs.msg import PreviewedPlan, PreviewStatus
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.compressed import encode_rgb
+from kinema4d_ros.bridge.display import trajectory_from_display
+from kinema4d_ros.bridge.errors import error_to_msg, raise_from_msg
+from kinema4d_ros.bridge.frames import frames_to_msg
+from kinema4d_ros.bridge.images import image_from_array
+from kinema4d_ros.bridge.joints import trajectory_from_msg, trajectory_to_msg
+from kinema4d_ros.bridge.params import declare, parameter
+from kinema4d_ros.bridge.poses import path_to_matrices, pose_array_to_matrices
+from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
+from kinema4d_ros.bridge.rollout import rollout_from_msg
+from kinema4d_ros.bridge.stamps import header, nanoseconds
+from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError, TrajectoryError
+from kinema4d_ros.kinematics.choose import choose_kinematics
+from kinema4d_ros.live import ArmState, CheckedPlan, check_plan, plan_from_poses
+from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
+from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.report import make_report
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["Preview", "main"]
+
+POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the preview."""
+
+    robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
+    calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
+    kinematics: str = parameter("auto", "Inverse kinematics.", choices=("auto", "pinocchio", "moveit"), read_only=True)
+    frames: int = parameter(49, "Frames of a rollout, uniform in time.", low=2, high=1000)
+    max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=10.0, read_only=True)
+    image_max_age_s: float = parameter(2.0, "Images older than this are stale.", low=0.05, high=60.0, read_only=True)
+    start_tolerance_rad: float = parameter(0.05, "How far a plan may start from the arm.", low=0.001, high=1.0)
+    start_tolerance_m: float = parameter(0.005, "The same for fingers.", low=0.0001, high=0.1)
+    generate_timeout_s: float = parameter(1800.0, "Longest time for one rollout.", low=0.5, high=86400.0)
+    server_timeout_s: float = parameter(5.0, "How long to look for the generator.", low=0.1, high=600.0)
+    seed: int = parameter(0, "Of the generator's randomness.", low=0, high=2**31 - 1)
+
+
+@dataclass(eq=False)
+class Job:
+    """One plan on its way."""
+
+    number: int
+    message: Any
+    read: Callable[[Any, ArmState], JointTrajectory]
+    stamp: Any
+    plan_hash: str = ""
+    stage_s: list[float] = field(default_factory=list)
+
+
+class Preview(KinemaNode):
+    """From plans to rollouts, reports and markers."""
+
+    def __init__(self) -> None:
+        super().__init__("preview")
+        self._settings = settings = declare(self, Settings)
+        self._robot, lens = load_scene(settings.robot, settings.calibration)
+        self._kinematics = choose_kinematics(self._robot, settings.kinematics)
+        self._arm = ArmInput(self, self._robot, settings.max_age_s)
+        self._eye = CameraInput(self, lens, settings.image_max_age_s, depth=True)
+        self._rollouts = self.publisher(names.PREDICTED_ROLLOUT)
+        self._reports = self.publisher(names.PLAN_REPORT)
+        self._markers = self.publisher(names.MARKERS)
+        self._previewed = self.publisher(names.PREVIEWED_PLAN)
+        self._status = self.publisher(names.PREVIEW_STATUS)
+        self._client = ActionClient(self, GenerateRollout, names.GENERATE.name, callback_group=ReentrantCallbackGroup())
+        self._wake = threading.Condition()
+        self._newest: Job | None = None
+        self._number = self._done = self._failed = 0
+        self._last_error = ""
+        self.subscription(names.PLAN, self._take_plan)
+        self.subscription(names.EE_PATH, self._take_poses)
+        self.subscription(names.EE_TIMED_PATH, self._take_timed)
+        try:
+            self.subscription(names.DISPLAY_PLAN, self._take_display)
+        except ImportError:
+            self.get_logger().info("moveit_msgs is not installed: plans on display_planned_path are not taken")
+        self._worker = threading.Thread(target=self._work_forever, name="preview", daemon=True)
+        self._worker.start()
+
+    # Callbacks: copy, stamp, enqueue.
+
+    def _take_plan(self, message: Any) -> None:
+        self._enqueue(message, message.header.stamp, lambda m, _arm: trajectory_from_msg(m))
+
+    def _take_display(self, message: Any) -> None:
+        first = message.trajectory[0].joint_trajectory.header.stamp if message.trajectory else None
+        self._enqueue(message, first, lambda m, _arm: trajectory_from_display(m))
+
+    def _take_poses(self, message: Any) -> None:
+        def read(m: Any, arm: ArmState) -> JointTrajectory:
+            self._require_base(m.header.frame_id)
+            return plan_from_poses(self._kinematics, pose_array_to_matrices(m), None, arm)
+
+        self._enqueue(message, message.header.stamp, read)
+
+    def _take_timed(self, message: Any) -> None:
+        def read(m: Any, arm: ArmState) -> JointTrajectory:
+            self._require_base(m.header.frame_id)
+            poses, times = path_to_matrices(m)
+            return plan_from_poses(self._kinematics, poses, times, arm)
+
+        self._enqueue(message, message.header.stamp, read)
+
+    def _require_base(self, frame: str) -> None:
+        if frame not in ("", self._robot.base_link):
+            raise TrajectoryError(
+                f"the path is in frame '{frame}'",
+                expected=f"'{self._robot.base_link}'",
+                hint="transform it before sending it",
+                code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
+            )
+
+    def _enqueue(self, message: Any, stamp: Any, read: Callable[[Any, ArmState], JointTrajectory]) -> None:
+        # Planners often leave the stamp empty; then the plan's moment is that of its arrival.
+        moment = stamp if stamp is not None and nanoseconds(stamp) else self.get_clock().now().to_msg()
+        with self._wake:
+            self._number += 1
+            replaced, self._newest = self._newest, Job(self._number, message, read, moment)
+            self._wake.notify()
+        if replaced is not None:
+            self._tell(replaced, PreviewStatus.SUPERSEDED)
+
+    # The worker: one plan at a time.
+
+    def _work_forever(self) -> None:
+        while not self.closing.is_set():
+            with self._wake:
+                if self._newest is None and not self._wake.wait(timeout=0.2):
+                    continue
+                job, self._newest = self._newest, None
+            if job is None:
+                continue
+            try:
+                self._preview(job)
+                self._done += 1
+            except Cancelled as error:
+                self._tell(job, PreviewStatus.SUPERSEDED, error=error)
+            except Exception as error:
+                self._failed += 1
+                self._last_error = str(error)
+                self.get_logger().warning(f"plan not previewed: {error}")
+                self._tell(job, PreviewStatus.FAILED, error=error)
+
+    def _superseded(self, job: Job) -> bool:
+        return self.closing.is_set() or self._number != job.number
+
+    def _preview(self, job: Job) -> None:
+        clock = time.monotonic()
+
+        def lap() -> None:
+            nonlocal clock
+            now = time.monotonic()
+            job.stage_s.append(now - clock)
+            clock = now
+
+        self._tell(job, PreviewStatus.CHECKING)
+        checked, picture = self._check(job)
+        lap()
+        self._tell(job, PreviewStatus.RENDERING)
+        goal = self._render(job, checked, picture)
+        lap()
+        result = self._generate(job, goal)
+        lap()
+        self._tell(job, PreviewStatus.REPORTING)
+        self._publish(job, checked, result)
+        lap()
+        self._tell(job, PreviewStatus.DONE, rollout_id=result.rollout.rollout_id)
+        stages = ", ".join(f"{s * 1e3:.0f}" for s in job.stage_s)
+        self.get_logger().info(f"plan {job.plan_hash[:12]} previewed (check, render, generate, report: {stages} ms)")
+
+    def _check(self, job: Job) -> tuple[CheckedPlan, Picture]:
+        arm = self._arm.state()
+        plan = job.read(job.message, arm)
+        checked = check_plan(
+            self._robot,
+            plan,
+            arm,
+            start_tolerance_rad=self._settings.start_tolerance_rad,
+            start_tolerance_m=self._settings.start_tolerance_m,
+            frames=self._settings.frames,
+        )
+        job.plan_hash = checked.plan_hash
+        for overshoot in checked.overshoots:
+            self.get_logger().info(f"{overshoot}, within the tolerance")
+        if self._eye.mismatch is not None:
+            raise self._eye.mismatch
+        return checked, self._eye.picture()
+
+    def _render(self, job: Job, checked: CheckedPlan, picture: Picture) -> Any:
+        camera = self._eye.camera
+        robot = render_pointmaps(self._robot, checked.frames, camera, rgb=True)
+        self._raise_if_superseded(job)
+        head = header(picture.stamp, camera.frame_id)
+        goal = GenerateRollout.Goal(plan_hash=checked.plan_hash, seed=self._settings.seed)
+        goal.image = image_from_array(picture.rgb, "rgb8", head)
+        if picture.depth is not None:
+            goal.depth = image_from_array(picture.depth, "32FC1", head)
+        goal.robot_frames = frames_to_msg(robot, job.stamp, [link.name for link in self._robot.links])
+        if robot.rgb is not None:
+            goal.robot_rgb = encode_rgb(robot.rgb, "jpeg", head)
+        goal.timeout_s = self._settings.generate_timeout_s
+        return goal
+
+    def _generate(self, job: Job, goal: Any) -> Any:
+        self._tell(job, PreviewStatus.GENERATING)
+        deadline = time.monotonic() + self._settings.server_timeout_s
+        while not self._client.server_is_ready():
+            self._raise_if_superseded(job)
+            if time.monotonic() > deadline:
+                raise GeneratorError(
+                    f"no generator answers on {names.GENERATE.name}",
+                    expected=f"one within {self._settings.server_timeout_s:g} s",
+                    hint="start it: kinema4d generator, or ros2 launch kinema4d_ros generator.launch.py",
+                    code=ErrorCode.GENERATOR_UNAVAILABLE,
+                )
+            time.sleep(POLL_S)
+        feedback = lambda message: self._tell_progress(job, message.feedback)  # noqa: E731 (one line, one use)
+        handle = self._wait(job, self._client.send_goal_async(goal, feedback), self._settings.server_timeout_s, None)
+        if not handle.accepted:
+            raise GeneratorError(
+                "the generator is busy",
+                expected="a place in its queue",
+                hint="wait, or give it a longer queue",
+                code=ErrorCode.GENERATOR_BUSY,
+            )
+        # The generator ends itself at its time-out; a few seconds more tell a lost machine from a slow one.
+        patience_s = self._settings.generate_timeout_s + 10.0
+        result = self._wait(job, handle.get_result_async(), patience_s, handle).result
+        raise_from_msg(result.error)
+        return result
+
+    def _wait(self, job: Job, future: Any, timeout_s: float, handle: Any) -> Any:
+        """The future's result; cancels the goal when the plan is superseded, gives up when its server is gone."""
+        deadline = time.monotonic() + timeout_s
+        lost_at = math.inf
+        while not future.done():
+            now = time.monotonic()
+            if self._superseded(job):
+                if handle is not None:
+                    handle.cancel_goal_async()
+                self._raise_if_superseded(job)
+            lost_at = math.inf if self._client.server_is_ready() else min(lost_at, now)
+            if now > deadline or now - lost_at > self._settings.server_timeout_s:
+                if handle is not None:
+                    handle.cancel_goal_async()
+                lost = now <= deadline
+                raise GeneratorError(
+                    "the generator went away" if lost else f"no answer from the generator after {timeout_s:g} s",
+                    expected="a rollout",
+                    hint="look at the generator's log; preview again when it is back",
+                    code=ErrorCode.GENERATOR_UNAVAILABLE if lost else ErrorCode.GENERATOR_TIMEOUT,
+                )
+            time.sleep(POLL_S)
+        return future.result()
+
+    def _publish(self, job: Job, checked: CheckedPlan, result: Any) -> None:
+        rollout = rollout_from_msg(result.rollout)
+        self._raise_if_superseded(job)
+        self._rollouts.publish(result.rollout)
+        q = checked.frames.for_robot(self._robot)
+        report = make_report(rollout, self._robot, q, plan=checked.plan)
+        self._raise_if_superseded(job)
+        stamp = result.rollout.header.stamp
+        self._reports.publish(report_to_msg(report, stamp))
+        self._markers.publish(report_to_markers(report, stamp))
+        # Last of all: once this is out, the plan can be approved, so everything a person looks at must be out too.
+        head = header(job.stamp, self._robot.base_link)
+        self._previewed.publish(
+            PreviewedPlan(
+                header=head,
+                trajectory=trajectory_to_msg(checked.plan, head),
+                plan_hash=checked.plan_hash,
+                rollout_id=rollout.rollout_id,
+            )
+        )
+
+    def _raise_if_superseded(self, job: Job) -> None:
+        if self._superseded(job):
+            raise Cancelled("a newer plan took its place", code=ErrorCode.PLAN_SUPERSEDED)
+
+    def _tell_progress(self, job: Job, feedback: Any) -> None:
+        if not self._superseded(job):
+            self._tell(
+                job,
+                PreviewStatus.GENERATING,
+                detail=feedback.phase,
+                step=feedback.step,
+                steps=feedback.steps,
+                eta_s=feedback.eta_s,
+            )
+
+    def _tell(self, job: Job, phase: int, error: BaseException | None = None, **fields: Any) -> None:
+        status = PreviewStatus(
+            header=header(job.stamp, self._robot.base_link),
+            plan_hash=job.plan_hash,
+            phase=phase,
+            error=error_to_msg(error),
+            stage_s=job.stage_s,
+        )
+        status.eta_s = math.nan
+        for name, value in fields.items():
+            setattr(status, name, value)
+        self._status.publish(status)
+
+    def health(self) -> Health:
+        """Whether a plan could be previewed now, and how previews went."""
+        values = {
+            **self._arm.values(),
+            "previews done": self._done,
+            "previews failed": self._failed,
+            "last error": self._last_error or "none",
+        }
+        if self._eye.mismatch is not None:
+            return Health(ERROR, str(self._eye.mismatch), values)
+        try:
+            self._arm.state()
+            self._eye.picture()
+        except KinemaError as error:
+            return Health(WARN, error.what, values)
+        if not self._client.server_is_ready():
+            return Health(WARN, "no generator answers", values)
+        return Health(message="ready for a plan", values=values)
+
+    def close(self) -> None:
+        """Wait for the worker."""
+        super().close()
+        with self._wake:
+            self._wake.notify()
+        self._worker.join(timeout=5.0)
+
+
+def main() -> int:
+    """Run the node."""
+    return run_node(Preview, threads=6)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,160 @@
+"""The live twin: joint states in; TF, the robot's points and its picture over the camera image out."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from geometry_msgs.msg import TransformStamped
+from numpy.typing import NDArray
+from std_msgs.msg import String
+
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.images import image_from_array
+from kinema4d_ros.bridge.params import declare, parameter
+from kinema4d_ros.bridge.points import cloud_from_points
+from kinema4d_ros.bridge.poses import matrix_to_transform
+from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
+from kinema4d_ros.bridge.tf import StaticTransformBroadcaster, TransformBroadcaster
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.live import ArmState
+from kinema4d_ros.media import overlay
+from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
+from kinema4d_ros.render import Scene, render_poses
+from kinema4d_ros.robot.description import robot_description
+
+__all__ = ["Twin", "main"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the twin."""
+
+    robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
+    calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
+    tf_rate_hz: float = parameter(50.0, "Link frames per second, at most.", low=1.0, high=200.0, read_only=True)
+    rate_hz: float = parameter(10.0, "Robot clouds and overlays per second.", low=0.1, high=60.0, read_only=True)
+    max_age_s: float = parameter(0.5, "Joint states and images older than this are stale.", low=0.05, high=10.0)
+    overlay_alpha: float = parameter(0.55, "Opacity of the drawn robot.", low=0.0, high=1.0)
+
+
+class Twin(KinemaNode):
+    """Publishes where the robot is, as frames, points and picture."""
+
+    def __init__(self) -> None:
+        super().__init__("twin")
+        self._settings = declare(self, Settings)
+        self._robot, lens = load_scene(self._settings.robot, self._settings.calibration)
+        self._scene = Scene.from_robot(self._robot)
+        self._arm = ArmInput(self, self._robot, self._settings.max_age_s)
+        self._eye = CameraInput(self, lens, self._settings.max_age_s)
+        self._points = self.publisher(names.ROBOT_POINTS)
+        self._overlay = self.publisher(names.ROBOT_OVERLAY)
+        self._description = self.publisher(names.ROBOT_DESCRIPTION)
+        self._description.publish(String(data=robot_description(self._robot)))
+        self._frames = TransformBroadcaster(self)
+        self._static = StaticTransformBroadcaster(self)
+        self._announce_camera()
+        self._last_tf_ns = self._last_points_ns = self._last_overlay_ns = 0
+        self._drawn = 0
+        self.create_timer(1.0 / self._settings.tf_rate_hz, self._publish_frames)
+        self._worker = threading.Thread(target=self._draw_forever, name="draw", daemon=True)
+        self._worker.start()
+
+    def _announce_camera(self) -> None:
+        camera = self._eye.camera
+        frame = TransformStamped(child_frame_id=camera.frame_id)
+        frame.header = header(self.get_clock().now().to_msg(), camera.base_frame)
+        frame.transform = matrix_to_transform(camera.base_T_camera)
+        self._static.sendTransform(frame)
+
+    def _publish_frames(self) -> None:
+        try:
+            state = self._arm.state()
+        except KinemaError as error:
+            self.complain(error)
+            return
+        stamp_ns = round(state.stamp_s * 1e9)
+        if stamp_ns <= self._last_tf_ns and self._last_tf_ns - stamp_ns < 5_000_000_000:
+            return
+        self._last_tf_ns = stamp_ns
+        poses = forward_all(self._robot, state.positions[None])[0]
+        frames = []
+        for link, pose in zip(self._robot.links[1:], poses[1:], strict=True):
+            frame = TransformStamped(child_frame_id=link.name)
+            frame.header = header(stamp_ns, self._robot.base_link)
+            frame.transform = matrix_to_transform(pose)
+            frames.append(frame)
+        self._frames.sendTransform(frames)
+
+    def _draw_forever(self) -> None:
+        period_s = 1.0 / self._settings.rate_hz
+        while not self.closing.wait(period_s):
+            try:
+                self._draw()
+            except KinemaError as error:
+                self.complain(error)
+            except Exception as error:
+                self.complain(error, "drawing: ")
+
+    def _draw(self) -> None:
+        state = self._arm.state()
+        try:
+            picture: Picture | None = self._eye.picture()
+        except KinemaError as error:
+            self.complain(error)
+            picture = None
+        stamp, q = self._moment(state, picture)
+        drawn = render_poses(self._scene, forward_all(self._robot, q[None]), self._eye.camera, rgb=True, threads=1)
+        mask = drawn.mask[0]
+        head = header(stamp, self._eye.camera.frame_id)
+        stamp_ns = nanoseconds(stamp)
+        if drawn.rgb is not None and stamp_ns != self._last_points_ns:
+            self._last_points_ns = stamp_ns
+            self._points.publish(cloud_from_points(drawn.xyz[0][mask], drawn.rgb[0][mask], head, dense=True))
+        if drawn.rgb is not None and picture is not None and stamp_ns != self._last_overlay_ns:
+            self._last_overlay_ns = stamp_ns
+            mixed = overlay(picture.rgb, drawn.rgb[0], mask, self._settings.overlay_alpha)
+            self._overlay.publish(image_from_array(mixed, "rgb8", head))
+        self._drawn += 1
+
+    def _moment(self, state: ArmState, picture: Picture | None) -> tuple[Any, NDArray[np.float64]]:
+        """The image's moment where there is an image, so that robot and picture show the same instant."""
+        if picture is not None:
+            at = self._arm.monitor.at(nanoseconds(picture.stamp) * 1e-9)
+            if at is not None:
+                return picture.stamp, at
+        return time_from_ns(round(state.stamp_s * 1e9)), state.positions
+
+    def health(self) -> Health:
+        """Rates, staleness, and whether the calibration fits the camera."""
+        values = {**self._arm.values(), "pictures drawn": self._drawn}
+        try:
+            values["joint state age"] = f"{self._arm.state().age_s * 1e3:.0f} ms"
+        except KinemaError as error:
+            return Health(ERROR, error.what, values)
+        if self._eye.mismatch is not None:
+            return Health(ERROR, str(self._eye.mismatch), values)
+        try:
+            values["image age"] = f"{self._eye.picture().age_s * 1e3:.0f} ms"
+        except KinemaError as error:
+            return Health(WARN, error.what, values)
+        return Health(message="live", values=values)
+
+    def close(self) -> None:
+        """Wait for the drawing thread."""
+        super().close()
+        self._worker.join(timeout=5.0)
+
+
+def main() -> int:
+    """Run the node."""
+    return run_node(Twin)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
