@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CameraError, ErrorCode, PointmapError
-from kinema4d_ros.pointmap._kernels import frame_bounds, frames_denormalise, frames_normalise
+from kinema4d_ros.pointmap._kernels import denormalise_frame, frame_bounds, normalise_frame
+from kinema4d_ros.pointmap._threads import map_frames
 
 __all__ = ["NormalisedPointmap", "PointmapSequence", "denormalise"]
 
@@ -106,7 +107,9 @@ class PointmapSequence:
 
     def bounds(self) -> NDArray[np.float64]:
         """(2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of all robot points."""
-        low, high, count, bad = frame_bounds(self.xyz, self.link_ids)
+        low, high = np.empty((len(self), 3), np.float32), np.empty((len(self), 3), np.float32)
+        found = map_frames(lambda t: frame_bounds(self.xyz[t], self.link_ids[t], low[t], high[t]), range(len(self)))
+        count, bad = np.array(found).T
         if not count.any():
             raise PointmapError(
                 "no frame shows the robot",
@@ -132,7 +135,7 @@ class PointmapSequence:
         low, span = limits[0].astype(np.float32), (limits[1] - limits[0]).astype(np.float32)
         scale = np.divide(np.float32(1), span, out=np.zeros_like(span), where=span > _NO_EXTENT_M)
         values = np.empty(self.xyz.shape, np.float32)
-        frames_normalise(self.xyz, self.link_ids, low, scale, values)
+        map_frames(lambda t: normalise_frame(self.xyz[t], self.link_ids[t], low, scale, values[t]), range(len(self)))
         return NormalisedPointmap(values, self.mask, limits)
 
 
@@ -142,7 +145,8 @@ def denormalise(values: NDArray[np.float32], bounds: ArrayLike, mask: NDArray[np
     _require(mask, "mask", np.bool_, mask.shape if mask.ndim == 3 else (None, None, None))
     _require(values, "values", np.float32, (*mask.shape, 3))
     out = np.empty(values.shape, np.float32)
-    frames_denormalise(values, mask, limits[0].astype(np.float32), (limits[1] - limits[0]).astype(np.float32), out)
+    low, span = limits[0].astype(np.float32), (limits[1] - limits[0]).astype(np.float32)
+    map_frames(lambda t: denormalise_frame(values[t], mask[t], low, span, out[t]), range(len(mask)))
     return out
 
 

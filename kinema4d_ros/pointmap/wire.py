@@ -6,17 +6,17 @@ n = a depth of n * 0.1 mm, up to 6.5535 m. Rounding moves z by at most 0.05 mm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, PointmapError
-from kinema4d_ros.pointmap._kernels import frames_quantise, frames_unproject
+from kinema4d_ros.pointmap._kernels import quantise_frame, unproject_frame
+from kinema4d_ros.pointmap._threads import map_frames
 from kinema4d_ros.pointmap.png import decode_png, encode_png
 from kinema4d_ros.pointmap.sequence import PointmapSequence
 
@@ -36,11 +36,6 @@ DEPTH_UNIT_M = 1e-4
 MAX_DEPTH_M = 65535 * DEPTH_UNIT_M
 SOME_LINK = 255
 """Link id of robot pixels when the sender left the ids out."""
-
-_THREADS = 4
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,17 +74,19 @@ class XyzImage:
 def encode_frames(sequence: PointmapSequence, *, link_ids: bool = True) -> WireFrames:
     """Depth PNGs, and link-id PNGs unless left out, of a sequence."""
     depth = np.empty(sequence.link_ids.shape, np.uint16)
-    bad, example = frames_quantise(sequence.xyz, sequence.link_ids, DEPTH_UNIT_M, depth)
-    if bad.any():
-        frame = int(np.flatnonzero(bad)[0])
-        raise PointmapError(
-            f"frame {frame} has {int(bad[frame])} robot pixels that do not fit, one at z = {example[frame]:g} m",
-            expected=f"depths from {DEPTH_UNIT_M:g} to {MAX_DEPTH_M:g} m",
-            hint="the camera must be within 6.5 m of the robot; check base_T_camera and its units",
-        )
+    found = map_frames(
+        lambda t: quantise_frame(sequence.xyz[t], sequence.link_ids[t], DEPTH_UNIT_M, depth[t]), range(len(sequence))
+    )
+    for t, (bad, example) in enumerate(found):
+        if bad:
+            raise PointmapError(
+                f"frame {t} has {bad} robot pixels that do not fit, one at z = {example:g} m",
+                expected=f"depths from {DEPTH_UNIT_M:g} to {MAX_DEPTH_M:g} m",
+                hint="the camera must be within 6.5 m of the robot; check base_T_camera and its units",
+            )
     return WireFrames(
-        depth=tuple(_parallel(encode_png, depth)),
-        link_ids=tuple(_parallel(encode_png, sequence.link_ids)) if link_ids else None,
+        depth=tuple(map_frames(encode_png, depth)),
+        link_ids=tuple(map_frames(encode_png, sequence.link_ids)) if link_ids else None,
         camera=sequence.camera,
         times=sequence.times,
     )
@@ -117,7 +114,7 @@ def decode_frames(frames: WireFrames) -> PointmapSequence:
                 code=ErrorCode.WIRE_CORRUPT,
             )
     xyz = np.empty((*depth.shape, 3), np.float32)
-    frames_unproject(depth, float(unit), np.array(camera.K), xyz)
+    map_frames(lambda t: unproject_frame(depth[t], float(unit), camera.K, xyz[t]), range(len(depth)))
     return PointmapSequence(xyz, ids, camera, frames.times)
 
 
@@ -167,10 +164,4 @@ def _decode_all(
         index, data = item
         return decode_png(data, width=camera.width, height=camera.height, dtype=dtype, name=f"{name} {index}")
 
-    return np.stack(_parallel(read, list(enumerate(images)))) if images else np.empty((0, 0, 0), dtype)
-
-
-def _parallel(work: Callable[[A], B], items: Sequence[A] | NDArray[np.generic]) -> list[B]:
-    """Map with threads: PNG coding releases the interpreter lock."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(work, list(items)))
+    return np.stack(map_frames(read, list(enumerate(images)))) if images else np.empty((0, 0, 0), dtype)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -104,6 +106,19 @@ def test_views_and_read_only_arrays_are_fine(make_sequence: Make) -> None:
     xyz.flags.writeable = False
     every_second = PointmapSequence(xyz, sequence.link_ids[::2], sequence.camera)
     np.testing.assert_allclose(every_second.normalised().inverse(), xyz, atol=1e-6)
+
+
+def test_a_process_may_fork_after_use(make_sequence: Make) -> None:
+    sequence = make_sequence()
+    expected = sequence.bounds()
+
+    def child() -> None:
+        os._exit(0 if np.array_equal(sequence.bounds(), expected) else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def test_the_mask_is_where_links_are(make_sequence: Make) -> None:
