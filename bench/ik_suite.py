@@ -59,6 +59,8 @@ class Oracle:
 
     def can_follow(self, poses: Array) -> bool:
         """Whether the whole path can be followed from some solution of its first pose."""
+        if not self.reachable(poses[::6]).all():
+            return False
         fine = [slerp(a, b, np.arange(1, FINER + 1) / FINER) for a, b in pairwise(poses)]
         solutions = self._arm.solve_all(np.concatenate([poses[:1], *fine]), self._home)
         alive = np.isfinite(solutions[0, :, 0])
@@ -101,6 +103,14 @@ def leaving(robot: Robot, count: int, seed: int = 1) -> Iterator[Case]:
         if first_out >= 4 and not inside[first_out:].any() and oracle.can_follow(there[: first_out - 1]):
             made += 1
             yield Case("leaves and comes back", path)
+
+
+def lost_on_the_way_back(robot: Robot, case: Case, reached: NDArray[np.bool_]) -> int:
+    """How many poses of a `leaving` path were reached on the way out, are within reach, and were missed coming back."""
+    half = SAMPLES // 2 + 1
+    there, back = reached[:half], reached[half - 1 :][::-1]
+    # Just outside the boundary a pose may be within the tolerance one way and not the other.
+    return int(np.sum(there & ~back & Oracle(robot).reachable(case.base_T_tool[:half])))
 
 
 def _random_path(kind: str, arm: ArmModel, elbow: float, rng: np.random.Generator) -> Array:

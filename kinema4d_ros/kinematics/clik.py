@@ -79,11 +79,13 @@ class ArmModel:
         target = pin.SE3(base_T_tool)
         q = np.clip(seed, self.lower, self.upper)
         best, best_cost, stale = q, np.inf, 0
-        best_error = np.full(6, np.inf)
+        error, best_error = np.empty(6), np.full(6, np.inf)
         for iteration in range(MAX_ITERATIONS + 1):
             pin.computeJointJacobians(self._model, self._data, q)
             placement = pin.updateFramePlacement(self._model, self._data, self._tool)
-            error = pin.log6(placement.actInv(target)).vector
+            # Distance and angle apart, not a screw: far from the target too, closest means closest.
+            left = placement.actInv(target)
+            error[:3], error[3:] = left.translation, pin.log3(left.rotation)
             weighted = self._weights * error
             cost = float(weighted @ weighted)
             damping = MIN_DAMPING + ERROR_DAMPING * cost
@@ -95,7 +97,7 @@ class ArmModel:
                 drift = away * (pull / (damping + pull))
                 damping += pull
             if cost < best_cost * (1.0 - 1e-6):
-                best, best_cost, best_error, stale = q, cost, error, 0
+                best, best_cost, best_error, stale = q, cost, error.copy(), 0
             else:
                 stale += 1
             linear, angular = error[:3], error[3:]
@@ -104,7 +106,4 @@ class ArmModel:
                 break
             jacobian = pin.getFrameJacobian(self._model, self._data, self._tool, pin.LOCAL)
             q = damped_step(q, jacobian, error, self._weights, damping, MAX_STEP, self.lower, self.upper, drift)
-        # log6's linear part is an arc length; the tool's own distance is what users measure.
-        reached = self.tool_pose(best)
-        distance = float(np.linalg.norm(reached[:3, 3] - base_T_tool[:3, 3]))
-        return LocalSolution(best, distance, float(np.linalg.norm(best_error[3:])))
+        return LocalSolution(best, float(np.linalg.norm(best_error[:3])), float(np.linalg.norm(best_error[3:])))

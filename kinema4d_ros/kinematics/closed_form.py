@@ -35,7 +35,7 @@ LIMIT_SLACK = 1e-3
 """Radians past a limit that are clipped onto it: next to singularities the axes' deviation is magnified."""
 
 SLACK = 1e-5
-"""How far a cosine may be past 1 at full stretch, where the axes' deviation from the ideal decides."""
+"""Metres (or radians) out of reach that count as full stretch: there the axes' deviation decides."""
 
 
 class ParallelAxesArm:
@@ -132,7 +132,7 @@ class ParallelAxesArm:
         u, v = _across(n, p4 - p3), _across(n, p2 - p3)
         lengths = float(np.linalg.norm(u) * np.linalg.norm(v))
         cosine = (u @ u + v @ v - np.sum(goal * goal, axis=-1)) / (2 * lengths)
-        half = _arccos(cosine, stretch)
+        half = _arccos(cosine, SLACK * np.linalg.norm(goal, axis=-1) / lengths, stretch)
         q3 = float(_angle_about(self._a[2], u, v)) + np.stack([half, -half], axis=-1)
         return _angle_about(n, axis_angle(self._a[2], q3)[..., :3, :3] @ u - v, goal[..., None, :]), q3
 
@@ -161,16 +161,16 @@ def _angle_about(axis: Array, start: Array, end: Array) -> Array:
     return angle
 
 
-def _arccos(cosine: Array, clamp: bool) -> Array:
-    """The arc cosine; past 1 by more than `SLACK` it is NaN, unless clamped."""
-    allowed = (np.abs(cosine) <= 1 + SLACK) | clamp
+def _arccos(cosine: Array, slack: Array, clamp: bool) -> Array:
+    """The arc cosine; past 1 by more than the slack it is NaN, unless clamped."""
+    allowed = (np.abs(cosine) <= 1 + slack) | clamp
     return np.where(allowed, np.arccos(np.clip(cosine, -1.0, 1.0)), np.nan)
 
 
 def _harmonic(a: ArrayLike, b: ArrayLike, c: Array, clamp: bool) -> Array:
     """(..., 2) angles x with a cos x + b sin x = c."""
     amplitude = np.maximum(np.hypot(a, b), SINGULAR)
-    half = _arccos(c / amplitude, clamp)
+    half = _arccos(c / amplitude, SLACK / amplitude, clamp)
     return np.arctan2(b, a)[..., None] + np.stack([half, -half], axis=-1)
 
 

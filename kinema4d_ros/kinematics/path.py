@@ -1,8 +1,10 @@
 """Inverse kinematics along a path without flips: each pose continues from the one before.
 
 A *flip* is a step between consecutive samples in which the arm changes its configuration instead
-of following the path: some joint moves more than `MAX_JOINT_STEP`, and half-way (in joint space)
-the tool is off the path by more than `FLIP_EXCURSION_M` and by more than the two poses are apart.
+of following the path: some joint moves more than `MAX_JOINT_STEP`, and
+- half-way (in joint space) the tool is off its straight way by more than `FLIP_EXCURSION_M` and by
+  more than the two poses asked for are apart,
+- or the tool itself jumps by more than twice that distance and `FLIP_EXCURSION_M`.
 Fast but honest joint motion next to a singularity keeps the tool on its path and is not a flip.
 `is_flip` is that definition; `follow` never makes one.
 """
@@ -24,6 +26,7 @@ __all__ = [
     "FLIP_EXCURSION_M",
     "MAX_JOINT_STEP",
     "LocalSolver",
+    "count_flips",
     "follow",
     "is_flip",
     "make_path",
@@ -38,6 +41,7 @@ MAX_JOINT_STEP = 0.25
 """Radians (or metres) a joint may move between neighbouring poses before the step is looked at closely."""
 
 FLIP_EXCURSION_M = 0.02
+"""Metres (rotation weighed in) that the tool may leave its way between two samples."""
 
 MAX_HALVINGS = 5
 MAX_EXITS = 3
@@ -64,14 +68,18 @@ def pose_distance(a_T_b: Array, a_T_c: Array) -> float:
     return float(np.hypot(np.linalg.norm(a_T_b[:3, 3] - a_T_c[:3, 3]), ROTATION_WEIGHT_M * turned))
 
 
-def is_flip(solver: LocalSolver, q0: Array, q1: Array) -> bool:
-    """Whether going from q0 to q1 (A,) in one step is a flip, as this module defines it."""
+def is_flip(solver: LocalSolver, q0: Array, q1: Array, asked_m: float) -> bool:
+    """Whether going from q0 to q1 (A,) in one step is a flip, as this module defines it.
+
+    `asked_m` is the `pose_distance` of the two poses that were asked for.
+    """
     if np.max(np.abs(q1 - q0)) <= MAX_JOINT_STEP:
         return False
     start, end = solver.tool_pose(q0), solver.tool_pose(q1)
+    if pose_distance(start, end) > 2 * asked_m + FLIP_EXCURSION_M:
+        return True
     middle = solver.tool_pose((q0 + q1) / 2)
-    on_path = slerp(start, end, 0.5)[0]
-    return pose_distance(on_path, middle) > max(FLIP_EXCURSION_M, pose_distance(start, end))
+    return pose_distance(slerp(start, end, 0.5)[0], middle) > max(FLIP_EXCURSION_M, asked_m)
 
 
 def follow(solver: LocalSolver, base_T_tool: Array, first: LocalSolution) -> list[LocalSolution]:
@@ -116,7 +124,8 @@ def _return_to_branch(
         steps = [np.max(np.abs(solutions[left + i].q - s.q)) for i, s in enumerate(back)]
         joint = int(np.argmin(steps))
         gained = sum(s.reached for s in back[joint:]) - sum(s.reached for s in solutions[left + 1 + joint :])
-        if steps[joint] <= MAX_JOINT_STEP and gained > 0:
+        asked = pose_distance(base_T_tool[left + joint], base_T_tool[left + joint + 1])
+        if gained > 0 and not is_flip(solver, solutions[left + joint].q, back[joint].q, asked):
             solutions[left + 1 + joint :] = back[joint:]
         return True
     return False
@@ -210,3 +219,10 @@ def _reason(robot: Robot, q: Array) -> str:
     if stopped:
         return f"joint limits stop it ({', '.join(stopped)})"
     return "it is out of reach, or only on a branch that the path does not lead to"
+
+
+def count_flips(solver: LocalSolver, base_T_tool: Array, q: Array) -> int:
+    """How many steps of arm positions q (T, A), made for poses (T, 4, 4), are flips."""
+    return sum(
+        is_flip(solver, q[k], q[k + 1], pose_distance(base_T_tool[k], base_T_tool[k + 1])) for k in range(len(q) - 1)
+    )
