@@ -49,6 +49,17 @@ class MeshFile:
 
 def resolve_mesh(uri: str, urdf: Path) -> MeshFile:
     """The file a mesh URI of the URDF file `urdf` names, or a MeshError that says why there is none."""
+    try:
+        return _resolve(uri, urdf)
+    except (OSError, RuntimeError) as error:  # a name too long, or links that lead in a circle
+        raise MeshError(
+            f"mesh '{uri[:200]}' cannot be looked up: {error}",
+            expected="the name of a file",
+            code=ErrorCode.MESH_MISSING,
+        ) from None
+
+
+def _resolve(uri: str, urdf: Path) -> MeshFile:
     if not uri.strip() or "\0" in uri:
         raise MeshError(f"mesh URI {uri!r} names no file", expected="package://NAME/path or a relative path")
     scheme = _SCHEME.match(uri)

@@ -99,7 +99,14 @@ def _find(source: str | Path) -> Path:
 def _read_text(path: Path) -> str:
     if path.stat().st_size > MAX_XML_BYTES:
         raise RobotError(f"{path} has {path.stat().st_size} bytes", expected="a URDF file", code=ErrorCode.URDF_UNSAFE)
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise FileFormatError(
+            f"robot file '{path}' cannot be read: {error.strerror}",
+            expected="a file that this user may read",
+            code=ErrorCode.FILE_MISSING,
+        ) from None
     root = screen_xml(data, str(path))  # on bytes: here the XML declaration decides the encoding
     return data.decode("utf-8") if _is_utf8(data) else ElementTree.tostring(root, encoding="unicode")
 

@@ -13,10 +13,13 @@ from defusedxml.common import DefusedXmlException
 
 from kinema4d_ros.errors import ErrorCode, RobotError
 
-__all__ = ["MAX_XML_BYTES", "screen_xml"]
+__all__ = ["MAX_XML_BYTES", "MAX_XML_DEPTH", "screen_xml"]
 
 MAX_XML_BYTES = 256 * 2**20
 """Larger files are refused unread: a robot's XML is kilobytes, a COLLADA mesh tens of megabytes."""
+
+MAX_XML_DEPTH = 100
+"""Deeper nesting is refused: readers and writers of XML recurse, and a robot's has seven levels."""
 
 
 def screen_xml(data: bytes | str, name: str, *, malformed: type[RobotError] = RobotError) -> Element:
@@ -50,4 +53,18 @@ def screen_xml(data: bytes | str, name: str, *, malformed: type[RobotError] = Ro
             expected="XML with matching tags",
             hint="open the file at that line",
         ) from None
+    _require_shallow(root, name)
     return root
+
+
+def _require_shallow(root: Element, name: str) -> None:
+    level = [root]
+    for _ in range(MAX_XML_DEPTH):
+        level = [child for element in level for child in element]
+        if not level:
+            return
+    raise RobotError(
+        f"{name} nests elements more than {MAX_XML_DEPTH} deep",
+        expected="a robot or a mesh",
+        code=ErrorCode.URDF_UNSAFE,
+    )

@@ -131,6 +131,14 @@ def test_an_install_may_link_to_its_own_sources(layout: Path, tmp_path: Path, mo
     assert code_of("package://arm_description/b.stl", elsewhere) is ErrorCode.MESH_UNSAFE_PATH
 
 
+@pytest.mark.parametrize("uri", ["x" * 5000, "package://arm_description/" + "y" * 5000, "../meshes/circle.stl"])
+def test_names_that_the_file_system_refuses(layout: Path, uri: str) -> None:
+    (layout / "meshes" / "circle.stl").symlink_to(layout / "meshes" / "circle.stl")
+    with pytest.raises(MeshError) as caught:
+        resolve_mesh(uri, layout / "urdf" / "arm.urdf")
+    assert caught.value.code is ErrorCode.MESH_MISSING
+
+
 @pytest.mark.parametrize("uri", ["", "  ", "meshes/\0.stl"])
 def test_empty_uris(layout: Path, uri: str) -> None:
     assert code_of(uri, layout / "urdf" / "arm.urdf") is ErrorCode.MESH_MALFORMED

@@ -36,6 +36,14 @@ def test_broken_xml_is_malformed(data: bytes) -> None:
     assert mesh.value.code is ErrorCode.MESH_MALFORMED
 
 
+@pytest.mark.parametrize("depth", [101, 50_000])
+def test_depth_is_limited(depth: int) -> None:
+    assert screen_xml("<a>" * 100 + "</a>" * 100, "deep.urdf").tag == "a"
+    with pytest.raises(RobotError, match="more than 100 deep") as caught:
+        screen_xml("<a>" * depth + "</a>" * depth, "deep.urdf")
+    assert caught.value.code is ErrorCode.URDF_UNSAFE
+
+
 def test_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xml_screen, "MAX_XML_BYTES", 100)
     with pytest.raises(RobotError, match="101 bytes") as caught:

@@ -117,6 +117,14 @@ def test_the_tool_is_between_the_finger_tips(yam: Robot) -> None:
     assert np.abs(middle[:2]).max() < 1e-3, "the tool lies in the middle"
 
 
+def test_the_tool_is_the_vendors_grasp_site(yam: Robot) -> None:
+    model = mujoco.MjModel.from_xml_path(str(vendor_folder() / "gripper/linear_4310/linear_4310.xml"))
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    tool = yam.joint("tool_joint").parent_T_joint[:3, 3]
+    assert np.linalg.norm(data.site("grasp_site").xpos - tool) < 2e-4
+
+
 def test_the_arm_agrees_with_mujoco_on_the_vendors_mjcf(yam: Robot, q: NDArray[np.float64]) -> None:
     model = mujoco.MjModel.from_xml_path(str(vendor_folder() / "arm/yam/v1/yam.xml"))
     data = mujoco.MjData(model)
