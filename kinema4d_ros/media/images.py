@@ -89,10 +89,12 @@ def strip(frames: Sequence[Image], columns: int, labels: Sequence[str] | None = 
 
 def _labelled(image: Image, text: str) -> Image:
     out: Image = image.copy()
-    scale = max(0.35, image.shape[0] / 700)
-    origin = (round(10 * scale), round(26 * scale))
-    for colour, thickness in (((0, 0, 0), 3), ((255, 255, 255), 1)):
-        cv2.putText(out, text, origin, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA)
+    scale = max(0.4, image.shape[0] / 600)
+    x, y = round(10 * scale), round(28 * scale)
+    # A black rim drawn by shifting: thickness means different things in different OpenCV releases.
+    for dx, dy in ((-1, -1), (-1, 1), (1, -1), (1, 1), (0, 0)):
+        colour = (255, 255, 255) if dx == 0 else (0, 0, 0)
+        cv2.putText(out, text, (x + dx, y + dy), cv2.FONT_HERSHEY_SIMPLEX, scale, colour, 1, cv2.LINE_AA)
     return out
 
 
