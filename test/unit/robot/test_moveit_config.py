@@ -55,6 +55,10 @@ def test_srdf_groups(yam: Robot, srdf: Element, groups: dict[str, Element]) -> N
     chain = groups["arm"].find("chain")
     assert chain is not None
     assert (chain.get("base_link"), chain.get("tip_link")) == (yam.base_link, yam.tool_link)
+    fingers = [joint.attrib["name"] for joint in groups["gripper"].findall("joint")]
+    assert fingers == ["left_finger_joint", "right_finger_joint"]
+    assert not groups["gripper"].findall("link"), "a link would pull in the joint above it"
+    assert not set(fingers) & set(yam.chain(yam.tool_link))
     effector = srdf.find("end_effector")
     assert effector is not None
     assert effector.get("group") in groups
@@ -78,6 +82,18 @@ def test_srdf_states_are_the_poses(yam: Robot, srdf: Element) -> None:
     assert yam.gripper is not None
     assert states["gripper", "open"] == {yam.gripper.joint: yam.gripper.open}
     assert states["gripper", "closed"] == {yam.gripper.joint: yam.gripper.closed}
+
+
+def test_another_srdf_reader_understands_it(yam: Robot) -> None:
+    model = pinocchio.buildModelFromXML(yam.urdf)
+    path = str(share_path("config/moveit/yam.srdf"))
+    pinocchio.loadReferenceConfigurations(model, path)
+    np.testing.assert_allclose(model.referenceConfigurations["ready"][:6], yam.pose("ready")[:6])
+    shapes = pinocchio.buildGeomFromUrdfString(model, yam.urdf, pinocchio.GeometryType.COLLISION)
+    shapes.addAllCollisionPairs()
+    before = len(shapes.collisionPairs)
+    pinocchio.removeCollisionPairs(model, shapes, path)
+    assert 0 < len(shapes.collisionPairs) < before
 
 
 def test_kinematics_and_planning_groups(groups: dict[str, Element], yam: Robot) -> None:
