@@ -115,7 +115,11 @@ def _locate(path: Path, episode: int) -> tuple[int, int]:
         rows = np.flatnonzero(table["episode_index"].to_numpy() == episode)
         if rows.size:
             return tuple(int(table[name][int(rows[0])].as_py()) for name in wanted[1:])  # type: ignore[return-value]
-    raise FileFormatError(f"{path}: episode {episode} is not in meta/episodes", expected="an episode of the dataset")
+    raise FileFormatError(
+        f"{path}: episode {episode} is not in meta/episodes",
+        expected="an episode of the dataset",
+        code=ErrorCode.FILE_MISSING,
+    )
 
 
 def _read(file: Path, columns: list[str], episode: int | None) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,21 @@ def read_csv(path: Path, robot: Robot | None = None) -> Reading:
     try:
         with path.open(encoding="utf-8-sig") as file:
             header = next((line for line in file if line.strip() and not line.startswith("#")), "")
+            if not header:
+                raise malformed(path, "it has no header", expected)
             columns = [_column(path, field) for field in header.rstrip("\r\n").split(",")]
             names = [name for name, _ in columns]
             if names[0] != "time" or len(names) < 2 or len(names) > MAX_JOINTS:
                 raise malformed(path, f"its header is '{header.strip()[:80]}'", expected)
-            table = np.loadtxt(file, delimiter=",", ndmin=2, max_rows=MAX_SAMPLES)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "loadtxt: input contained no data")
+                table = np.loadtxt(file, delimiter=",", ndmin=2, max_rows=MAX_SAMPLES + 1)
     except UnicodeDecodeError as error:
         raise malformed(path, f"it is not UTF-8 text: {error}", expected) from None
     except ValueError as error:
         raise malformed(path, str(error), expected, "the file may have been cut off") from None
+    if len(table) > MAX_SAMPLES:
+        raise malformed(path, f"it has more than {MAX_SAMPLES:,} rows", "fewer", "cut out the part to preview")
     if table.size and table.shape[1] != len(names):
         raise malformed(path, f"rows have {table.shape[1]} numbers for {len(names)} columns", expected)
     table = table.reshape(-1, len(names)) * np.array([scale for _, scale in columns])
