@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -94,7 +93,9 @@ def load_rollout(folder: str | Path) -> Rollout:
         ) from None
 
     shape = (len(times), camera.height, camera.width)
-    _require_memory(source, shape)
+    _require_frames(source, shape)
+    # A forged meta.json must not make the reader allocate: the first picture has to be of the size it claims.
+    _png(source, "rgb/0000.png", digests, camera, 3)
     rgb, xyz = np.empty((*shape, 3), np.uint8), np.empty((*shape, 3), np.float32)
     mask = np.empty(shape, np.bool_)
 
@@ -189,8 +190,7 @@ def _camera(fields: dict[str, Any]) -> PinholeCamera:
     )
 
 
-def _require_memory(source: Path, shape: tuple[int, ...]) -> None:
-    """A forged meta.json must not make the reader allocate: there is a file for every frame it speaks of."""
+def _require_frames(source: Path, shape: tuple[int, ...]) -> None:
     missing = [t for t in range(shape[0]) if not (source / f"xyz/{t:04d}.tiff").is_file()]
     if missing:
         raise FileFormatError(
@@ -199,8 +199,6 @@ def _require_memory(source: Path, shape: tuple[int, ...]) -> None:
             hint=_RESAVE,
             code=ErrorCode.FILE_MISSING,
         )
-    if math.prod(shape) > 2**33:
-        raise FileFormatError(f"{source} claims {shape} pixels", expected="at most 8.6 billion")
 
 
 def _checked(folder: Path, name: str, digests: dict[str, str], limit: int) -> bytes:

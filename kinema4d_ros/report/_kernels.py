@@ -192,8 +192,11 @@ def changed_frames(
 
 
 @njit(cache=True, nogil=True)
-def flood_object(xyz: Points, allowed: Bools, gap: float, body: Bools) -> None:
-    """Grow `body` (H, W) over allowed neighbours whose points are nearer than `gap` to each other."""
+def flood_object(xyz: Points, allowed: Bools, hidden: Bools, gap: float, jump: float, body: Bools) -> None:
+    """Grow `body` (H, W) over allowed neighbours whose points are nearer than `gap` to each other.
+
+    Straight across hidden pixels, the next one beyond them belongs too if its point is nearer than `jump`.
+    """
     height, width = body.shape
     stack = np.empty((height * width, 2), np.int64)
     top = 0
@@ -206,14 +209,17 @@ def flood_object(xyz: Points, allowed: Bools, gap: float, body: Bools) -> None:
         top -= 1
         v, u = stack[top]
         for side in range(4):
-            w = v + (side == 0) - (side == 1)
-            x = u + (side == 2) - (side == 3)
+            dv, du = (side == 0) - (side == 1), (side == 2) - (side == 3)
+            w, x = v + dv, u + du
+            limit = gap
+            while 0 <= w < height and 0 <= x < width and hidden[w, x]:
+                w, x, limit = w + dv, x + du, jump
             if w < 0 or x < 0 or w >= height or x >= width or body[w, x] or not allowed[w, x]:
                 continue
             square = 0.0
             for c in range(3):
                 square += (np.float64(xyz[w, x, c]) - xyz[v, u, c]) ** 2
-            if square < gap * gap:
+            if square < limit * limit:
                 body[w, x] = True
                 stack[top, 0], stack[top, 1] = w, x
                 top += 1

@@ -25,6 +25,8 @@ __all__ = ["Motion", "MovedRegion", "find_motion"]
 
 _ABOVE_PLANE_M = 0.005
 _GAP_M = 0.01
+_JUMP_M = 0.04
+"""Parts of an object on both sides of a finger may be this far from each other."""
 _RING_PX = 15
 _SETTLED_M = 1e-4
 _NEW = 0.25
@@ -91,7 +93,7 @@ def find_motion(
         core: Mask = labels == label
         if sizes[label] < min_points or taken[core].mean() > 0.5:
             continue
-        thing = _object(xyz[0], core, ~hidden[0] & ~taken)
+        thing = _object(xyz[0], core, hidden[0], taken)
         if thing.body.sum() < min_points:
             continue
         taken |= thing.body
@@ -114,9 +116,9 @@ class _Object:
     plane: Points | None
 
 
-def _object(xyz: NDArray[np.float32], core: Mask, free: Mask) -> _Object:
+def _object(xyz: NDArray[np.float32], core: Mask, hidden: Mask, taken: Mask) -> _Object:
     """The whole object of frame 0 that moved pixels belong to."""
-    finite = free & np.isfinite(xyz[..., 2])
+    finite = ~hidden & ~taken & np.isfinite(xyz[..., 2])
     kernel = np.ones((2 * _RING_PX + 1, 2 * _RING_PX + 1), np.uint8)
     ring = (cv2.dilate(core.astype(np.uint8), kernel) != 0) & finite & ~core
     plane = fit_plane(xyz[ring].astype(np.float64))
@@ -124,7 +126,7 @@ def _object(xyz: NDArray[np.float32], core: Mask, free: Mask) -> _Object:
     if plane is None:
         return _Object(body, None)
     above = finite & _above(xyz, plane)
-    flood_object(xyz, above, _GAP_M, body)
+    flood_object(xyz, above, hidden, _GAP_M, _JUMP_M, body)
     standing: Mask = body & above
     return _Object(standing if standing.any() else body, plane)
 

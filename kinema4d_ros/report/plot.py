@@ -116,21 +116,26 @@ class _Axes:
 
     def curve(self) -> None:
         threshold = 1000 * self.report.contact_threshold_m
-        self._dashes(self.y(threshold))
-        times, mm = self.report.times, 1000 * self.report.clearance_m
+        mm = 1000 * self.report.clearance_m
         for start, end in _runs(np.isfinite(mm)):
-            line = [(self.x(float(times[t])), self.y(float(mm[t]))) for t in range(start, end)]
-            if len(line) == 1:
-                line = [(line[0][0] - _FINE, line[0][1]), (line[0][0] + _FINE, line[0][1])]
+            line = self._points(start, end)
             base = self.y(max(self.mm[0], 0.0))
             self.draw.polygon([(line[0][0], base), *line, (line[-1][0], base)], self.colours["fill"])
+        self._dashes(self.y(threshold))
+        for start, end in _runs(np.isfinite(mm)):
+            line = self._points(start, end)
             self.draw.line(line, self.colours["line"], 2 * _FINE, joint="curve")
         for start, end in _runs(np.isfinite(mm) & (mm < threshold)):
-            line = [(self.x(float(times[t])), self.y(float(mm[t]))) for t in range(start, end)]
-            if len(line) > 1:
-                base = self.y(0.0)
-                self.draw.polygon([(line[0][0], base), *line, (line[-1][0], base)], self.colours["bad_fill"])
-                self.draw.line(line, self.colours["bad"], 3 * _FINE, joint="curve")
+            line = self._points(start, end)
+            base = self.y(0.0)
+            self.draw.polygon([(line[0][0], base), *line, (line[-1][0], base)], self.colours["bad_fill"])
+            self.draw.line(line, self.colours["bad"], 3 * _FINE, joint="curve")
+
+    def _points(self, start: int, end: int) -> list[tuple[float, float]]:
+        """The curve between two frames, at least two points, so that a single frame is seen too."""
+        times, mm = self.report.times, 1000 * self.report.clearance_m
+        line = [(self.x(float(times[t])), self.y(float(mm[t]))) for t in range(start, end)]
+        return line if len(line) > 1 else [(line[0][0] - _FINE, line[0][1]), (line[0][0] + _FINE, line[0][1])]
 
     def labels(self) -> None:
         report = self.report

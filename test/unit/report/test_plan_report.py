@@ -1,0 +1,97 @@
+"""The whole report: what it says of scenes whose story is known, and that it has the message's fields."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.scenes import cast_world, overhead_camera, rollout_of, slider
+
+from kinema4d_ros.errors import RolloutError
+from kinema4d_ros.report import PlanReport, make_report
+from kinema4d_ros.rollout import Provenance
+from kinema4d_ros.trajectory import JointTrajectory
+
+CAMERA = overhead_camera()
+TABLE = cast_world(CAMERA)
+BRICK = '<box size="0.08 0.06 0.04"/>'
+MESSAGE = Path(__file__).parents[3] / "kinema4d_msgs" / "msg" / "PlanReport.msg"
+
+
+def test_a_brick_that_comes_down_on_the_table(tmp_path: Path) -> None:
+    robot = slider(tmp_path, BRICK)
+    heights = np.array([0.10, 0.06, 0.024, 0.015, 0.05])
+    rollout = replace(rollout_of(CAMERA, [TABLE] * 5, step_s=0.2), plan_hash="a" * 64)
+    report = make_report(rollout, robot, heights[:, None])
+    assert np.allclose(report.clearance_m, heights - 0.02, atol=1e-5)
+    assert report.min_clearance_m == pytest.approx(-0.005, abs=1e-5)
+    assert report.min_clearance_s == pytest.approx(0.6)
+    assert report.min_clearance_link == "body"
+    assert report.min_clearance_world_point[2] == pytest.approx(0.0, abs=1e-6)
+    assert report.contact
+    assert report.first_contact_s == pytest.approx(0.4)
+    assert report.first_contact_link == "body"
+    assert report.first_contact_point[2] == pytest.approx(0.0, abs=1e-6)
+    assert report.max_penetration_m == pytest.approx(0.005, abs=1e-5)
+    assert (report.plan_hash, report.rollout_id, report.frame_id) == ("a" * 64, rollout.rollout_id, "base_link")
+    assert report.moved == ()
+    assert "Link 'body' touches the world at 0.40 s." in report.warnings
+    assert "Link 'body' is 5 mm inside the world at 0.60 s." in report.warnings
+    assert report.velocity_ratio == pytest.approx([0.2 / 0.5])
+
+
+def test_a_safe_plan_warns_of_nothing(tmp_path: Path) -> None:
+    report = make_report(rollout_of(CAMERA, [TABLE] * 2), slider(tmp_path, BRICK), [[0.2], [0.21]])
+    assert not report.contact
+    assert np.isnan(report.first_contact_s)
+    assert report.first_contact_link == ""
+    assert report.max_penetration_m == 0.0
+    assert report.warnings == ()
+
+
+def test_margins_come_from_the_plan_itself(tmp_path: Path) -> None:
+    """A short peak of speed between two frames is in the plan, not in the frames."""
+    robot = slider(tmp_path, BRICK)
+    plan = JointTrajectory.from_positions(["slide"], [[0.2], [0.2], [1.1], [0.2]], times=[0, 0.4, 0.5, 1.0])
+    report = make_report(rollout_of(CAMERA, [TABLE] * 2), robot, [[0.2], [0.2]], plan=plan)
+    assert report.velocity_ratio == pytest.approx([18.0])
+    assert report.position_margin == pytest.approx([-0.1])
+    assert "Joint 'slide' leaves its limits by 0.1 m." in report.warnings
+    assert "Joint 'slide' moves at 18.00 times its speed limit." in report.warnings
+
+
+def test_an_empty_world_says_so(tmp_path: Path) -> None:
+    report = make_report(rollout_of(CAMERA, [np.full_like(TABLE, np.nan)]), slider(tmp_path, BRICK), [[0.1]])
+    assert np.isnan(report.min_clearance_m)
+    assert not report.contact
+    assert any("No point of the world" in warning for warning in report.warnings)
+
+
+def test_an_assumed_table_says_so(tmp_path: Path) -> None:
+    rollout = replace(rollout_of(CAMERA, [TABLE]), provenance=Provenance("composite", "plane"))
+    report = make_report(rollout, slider(tmp_path, BRICK), [[0.1]])
+    assert any("No depth was measured" in warning for warning in report.warnings)
+
+
+def test_a_pushed_box_is_reported(tmp_path: Path) -> None:
+    camera = overhead_camera(360, 240)
+    frames = [cast_world(camera, [((x, 0, 0.03), (0.06, 0.06, 0.06))]) for x in (0.0, 0.02, 0.04, 0.06)]
+    report = make_report(rollout_of(camera, frames), slider(tmp_path, BRICK), [[0.3]] * 4)
+    assert len(report.moved) == 1
+    assert report.moved[0].displacement_m == pytest.approx(0.06, abs=0.006)
+
+
+@pytest.mark.parametrize("name", ["contact_threshold_m", "motion_threshold_m"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_bad_thresholds(tmp_path: Path, name: str, value: float) -> None:
+    with pytest.raises(RolloutError, match=name):
+        make_report(rollout_of(CAMERA, [TABLE]), slider(tmp_path, BRICK), [[0.1]], **{name: value})
+
+
+def test_the_report_has_the_fields_of_the_message() -> None:
+    lines = re.findall(r"^[\w/\[\]]+ +(\w+)\s*(?:#.*)?$", MESSAGE.read_text(), re.MULTILINE)
+    assert len(lines) > 15
+    assert set(lines) - {"header", "error"} == {f.name for f in fields(PlanReport)} - {"frame_id", "clearance_links"}
