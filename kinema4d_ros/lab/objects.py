@@ -82,10 +82,11 @@ def boxes_of(thing: LabObject) -> list[tuple[NDArray[np.float64], NDArray[np.flo
     if thing.shape == "box":
         return [(np.zeros(3), np.array([x, y, z]))]
     t = BIN_WALL_M
+    # Walls of full length overlap in the corners: no seams to see, none to catch on.
     return [
-        (np.array([0.0, 0.0, (t - z) / 2]), np.array([x, y, t])),
-        (np.array([(x - t) / 2, 0.0, t / 2]), np.array([t, y, z - t])),
-        (np.array([(t - x) / 2, 0.0, t / 2]), np.array([t, y, z - t])),
-        (np.array([0.0, (y - t) / 2, t / 2]), np.array([x - 2 * t, t, z - t])),
-        (np.array([0.0, (t - y) / 2, t / 2]), np.array([x - 2 * t, t, z - t])),
+        (np.array([0.0, 0.0, (t - z) / 2]), np.array([x - t, y - t, t])),
+        (np.array([(x - t) / 2, 0.0, 0.0]), np.array([t, y, z])),
+        (np.array([(t - x) / 2, 0.0, 0.0]), np.array([t, y, z])),
+        (np.array([0.0, (y - t) / 2, 0.0]), np.array([x, t, z])),
+        (np.array([0.0, (t - y) / 2, 0.0]), np.array([x, t, z])),
     ]

@@ -43,6 +43,7 @@ class LabState:
         time_s: simulation time since the reset.
         joint_names: J actuated joints, `robot.joint_names`.
         positions, velocities, efforts: (J,) measured; radians or metres, per second, N m or N.
+        base_T_link: (L, 4, 4) `robot.links` order, as simulated: each finger where it is.
         commanded: (J,) what the controller asks for; fingers that hold something are commanded further closed.
         objects: by name, with `base_T_object`.
         target: name of the object the scenario is about.
@@ -55,6 +56,7 @@ class LabState:
     positions: Array
     velocities: Array
     efforts: Array
+    base_T_link: Array
     commanded: Array
     objects: Mapping[str, PlacedObject]
     target: str
@@ -195,18 +197,13 @@ class LabSimulation:
                 positions=data.qpos[self._qpos].copy(),
                 velocities=data.qvel[self._dofs].copy(),
                 efforts=data.qfrc_actuator[self._dofs].copy(),
+                base_T_link=make(data.xmat[self._bodies].reshape(-1, 3, 3), data.xpos[self._bodies]),
                 commanded=commanded,
                 objects={p.name: PlacedObject(p.object, self._object_pose(p.name)) for p in self._scenario.objects},
                 target=self._scenario.target,
                 goal=self._scenario.goal.copy(),
                 moving=self._controller.busy(data.time),
             )
-
-    def link_poses(self) -> Array:
-        """(L, 4, 4) `base_T_link` in `robot.links` order as simulated, fingers included."""
-        with self._lock:
-            R = self._data.xmat[self._bodies].reshape(-1, 3, 3)
-            return make(R, self._data.xpos[self._bodies])
 
     def touching(self, name: str) -> tuple[str, ...]:
         """Names of the bodies in contact with an object: links, other objects, or "world" for table and walls.

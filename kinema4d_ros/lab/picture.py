@@ -1,0 +1,285 @@
+"""`LabCamera`: what the lab's camera sees, drawn with our own rasteriser: no OpenGL, no display.
+
+LabState ─> poses ─┬─> rasteriser, twice the size ─> light_picture() ─> rgb
+calibration file ──┤─> rasteriser, from the lamp ──> shadows
+                   └─> rasteriser, exact size ─────> depth, segmentation (on request)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import RenderError
+from kinema4d_ros.lab.draw import Drawing, Painter, join_packed
+from kinema4d_ros.lab.lens import Lens
+from kinema4d_ros.lab.materials import Material, Style, linear, table_texture
+from kinema4d_ros.lab.objects import LabObject
+from kinema4d_ros.lab.shading import Light, Looks, gather_shadow, light_picture, occlude
+from kinema4d_ros.lab.shapes import box_geometry, object_geometries
+from kinema4d_ros.lab.simulation import LabSimulation, LabState
+from kinema4d_ros.lab.world import Room
+from kinema4d_ros.render.packed import Packed
+from kinema4d_ros.render.scene import Scene
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.robot.model import Geometry, Robot
+
+__all__ = ["LabCamera", "LabImage"]
+
+SHADOW_PIXELS = 1024
+SHADOW_CELLS = 256
+LAMP_RADIUS_M = 0.05
+LAMP_FOV_DEG = 62.0
+LAMP_TARGET = (0.22, 0.0, 0.10)
+SKY_STEP = 4
+"""Ambient occlusion is computed at every fourth subsample: every second pixel."""
+
+_FURNITURE = ("table", "floor", "back_wall", "side_wall")
+
+
+@dataclass(frozen=True, eq=False)
+class LabImage:
+    """A picture and, on request, its ground truth at the pixel centres.
+
+    Attributes:
+        rgb: (H, W, 3) uint8, sRGB.
+        camera: that took it; with lens distortion if the calibration has it.
+        time_s: simulation time.
+        depth_m: (H, W) float32, metres along the optical axis, NaN = nothing; None if not asked for.
+        segmentation: (H, W) uint8, 0 = nothing, otherwise 1 + position in `names`; None if not asked for.
+        names: links of the robot first (in `robot.links` order), then furniture, then objects.
+    """
+
+    rgb: NDArray[np.uint8]
+    camera: PinholeCamera
+    time_s: float
+    depth_m: NDArray[np.float32] | None
+    segmentation: NDArray[np.uint8] | None
+    names: tuple[str, ...]
+
+    def mask(self, name: str) -> NDArray[np.bool_]:
+        """(H, W) bool, where one link, object or piece of furniture is seen."""
+        if self.segmentation is None:
+            raise RenderError("the picture has no segmentation", expected="capture(..., truth=True)")
+        if name not in self.names:
+            raise RenderError(f"nothing is called {name!r} in the picture", expected=f"one of {', '.join(self.names)}")
+        return np.asarray(self.segmentation == self.names.index(name) + 1)
+
+
+class _World(NamedTuple):
+    """Everything packed for one set of objects."""
+
+    everything: Painter
+    casters: Painter
+    looks: Looks
+    names: tuple[str, ...]
+
+
+class LabCamera:
+    """Takes pictures of lab states. Not thread safe: one camera, one thread; states may come from anywhere.
+
+    Args:
+        robot: the robot of the states.
+        camera: by default the demonstration camera, `calibration/demo_lab.yaml`.
+        room: of the simulation.
+        style: table, walls and light.
+        threads: that light the picture; drawing takes one. The result is the same.
+        noise: standard deviation of sensor noise, 8-bit steps; seeded by the picture's time.
+    """
+
+    def __init__(
+        self,
+        robot: Robot,
+        camera: PinholeCamera | None = None,
+        *,
+        room: Room | None = None,
+        style: Style | None = None,
+        threads: int = 1,
+        noise: float = 0.0,
+    ) -> None:
+        """Pack the robot and the room; objects are packed when a state first shows them."""
+        self.camera = camera or read_camera(share_path("calibration/demo_lab.yaml"))
+        if threads < 1 or not noise >= 0.0:
+            raise RenderError(f"threads is {threads}, noise is {noise}", expected="1 or more, and 0 or more")
+        self._lens = Lens(self.camera)
+        self._robot, self._room, self._noise, self._threads = robot, room or Room(), noise, threads
+        self._style = style or Style()
+        self._robot_packed = Scene.from_robot(robot).packed_rgb
+        self._robot_materials = [
+            _robot_material(shape) for link in robot.links for shape in link.visuals if len(shape.mesh.faces)
+        ]
+        x0, x1, y0, y1 = self._room.table
+        self._texture = table_texture(self._style, (x1 - x0, y1 - y0))
+        self._table = np.array([x0, 1 / (x1 - x0), y0, 1 / (y1 - y0)])
+        self._furniture, self._furniture_materials = self._furnish()
+        self._lamp = PinholeCamera.look_at(
+            self._style.lamp, LAMP_TARGET, width=SHADOW_PIXELS, height=SHADOW_PIXELS, fov_y_deg=LAMP_FOV_DEG
+        )
+        self._curve = _tone_curve()
+        self._objects: tuple[LabObject, ...] | None = None
+        self._world: _World | None = None
+
+    @classmethod
+    def of(cls, lab: LabSimulation, camera: PinholeCamera | None = None, **options: object) -> LabCamera:
+        """A camera for a simulation: its robot, its room."""
+        return cls(lab.robot, camera, room=lab.room, **options)  # type: ignore[arg-type]
+
+    def capture(self, lab: LabSimulation | LabState, *, truth: bool = False) -> LabImage:
+        """A picture of a state; `truth` adds depth and segmentation.
+
+        They are exact at pixel centres; with lens distortion, at the nearest pixel centre of the pinhole image.
+        """
+        state = lab.state() if isinstance(lab, LabSimulation) else lab
+        world = self._pack(state)
+        poses = np.concatenate(
+            [
+                state.base_T_link,
+                np.tile(np.eye(4), (len(_FURNITURE), 1, 1)),
+                *[o.base_T_object[None] for o in state.objects.values()],
+            ]
+        )
+        rgb = self._paint(world, poses)
+        depth = segmentation = None
+        if truth:
+            exact = world.everything.draw(poses, self._lens.pinhole)
+            depth = self._lens.bend(exact.xyz[..., 2], "nearest").copy()
+            segmentation = self._lens.bend(exact.ids, "nearest").copy()
+        rgb = self._grain(self._lens.bend(rgb, "linear"), state.time_s)
+        return LabImage(rgb, self.camera, state.time_s, depth, segmentation, world.names)
+
+    def _paint(self, world: _World, poses: NDArray[np.float64]) -> NDArray[np.uint8]:
+        camera = self._lens.pinhole
+        double = camera.scaled(2 * camera.width, 2 * camera.height)
+        shadow, nearest, farthest = self._shadows(world, poses)
+        drawing = world.everything.draw(poses, double)
+        sky = self._sky(drawing, float(double.K[0, 0]))
+        rgb = np.empty((camera.height, camera.width, 3), np.uint8)
+        warm = self._style.warmth
+        lamp_rgb = np.array([1.0 + 0.10 * warm, 1.0, 1.0 - 0.14 * warm, 2.3])
+        ambient = np.array([*(0.50, 0.53, 0.58 - 0.04 * warm), *(0.30 + 0.02 * warm, 0.27, 0.24 - 0.02 * warm), 0.9])
+        light = Light(
+            base_R=np.ascontiguousarray(camera.base_T_camera[:3, :3]),
+            position=(camera.camera_T_base @ np.array([*self._style.lamp, 1.0]))[:3],
+            rgb=lamp_rgb,
+            ambient=ambient,
+            background=np.array(linear(self._style.wall_rgb)) * 0.8,
+            lamp_T_camera=np.ascontiguousarray((self._lamp.camera_T_base @ camera.base_T_camera)[:3]),
+            lens=np.array([self._lamp.K[0, 0], self._lamp.K[0, 2], LAMP_RADIUS_M]),
+            depth=shadow,
+            nearest=nearest,
+            farthest=farthest,
+        )
+        arguments = (drawing, world.looks, light, sky, rgb)
+        bounds = np.linspace(0, camera.height, self._threads + 1).astype(int).tolist()
+        helpers = [
+            threading.Thread(target=light_picture, args=(*arguments, first, last), daemon=True)
+            for first, last in pairwise(bounds[1:])
+        ]
+        for helper in helpers:
+            helper.start()
+        light_picture(*arguments, 0, bounds[1])
+        for helper in helpers:
+            helper.join()
+        return rgb
+
+    def _shadows(
+        self, world: _World, poses: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        drawing = world.casters.draw(poses, self._lamp)
+        depth = np.empty((SHADOW_PIXELS, SHADOW_PIXELS), np.float32)
+        # What could block or miss within reach of the widest penumbra, by cell: most pixels need no more.
+        low, high = (np.empty((SHADOW_CELLS, SHADOW_CELLS), np.float32) for _ in range(2))
+        gather_shadow(drawing.xyz, drawing.ids, depth, low, high)
+        reach = np.ones((9, 9), np.uint8)
+        nearest = cv2.erode(low, reach)
+        farthest = cv2.dilate(high, reach)
+        return depth, np.asarray(nearest, np.float32), np.asarray(farthest, np.float32)
+
+    def _sky(self, drawing: Drawing, focal: float) -> NDArray[np.float32]:
+        height, width = drawing.ids.shape
+        sky = np.empty((height // SKY_STEP, width // SKY_STEP), np.float32)
+        occlude(drawing.xyz, SKY_STEP, focal, sky)
+        blurred = cv2.blur(sky, (4, 4))
+        return np.asarray(blurred, np.float32)
+
+    def _grain(self, rgb: NDArray[np.uint8], time_s: float) -> NDArray[np.uint8]:
+        if self._noise == 0:
+            return rgb
+        rng = np.random.default_rng([round(time_s * 1e6), 3])
+        grain = rng.standard_normal(rgb.shape, dtype=np.float32) * np.float32(self._noise)
+        return np.asarray(np.clip(np.rint(rgb + grain), 0, 255), np.uint8)
+
+    def _pack(self, state: LabState) -> _World:
+        objects = tuple(o.object for o in state.objects.values())
+        if self._world is not None and objects == self._objects:
+            return self._world
+        links = len(self._robot.links)
+        count = links + len(_FURNITURE) + len(objects)
+        parts = [(i, shape) for i, thing in enumerate(objects) for shape in object_geometries(thing)]
+        packs: list[tuple[Packed, int]] = [(self._robot_packed, 0)]
+        materials = list(self._robot_materials)
+        if parts:
+            packs.append((Scene(parts, len(objects)).packed_rgb, links + len(_FURNITURE)))
+            materials += [Material(linear(objects[i].rgb), 0.045, 45.0) for i, _ in parts]
+        casters = join_packed(packs)
+        everything = join_packed([(casters, 0), (self._furniture, links)])
+        looks = [*materials, *self._furniture_materials]
+        table = np.array([[*m.rgb, m.mirror, m.gloss, float(m.textured)] for m in looks])
+        names = (*(link.name for link in self._robot.links), *_FURNITURE, *(o.name for o in objects))
+        self._objects = objects
+        self._world = _World(
+            Painter(everything, count),
+            Painter(casters, count),
+            Looks(table, self._texture, self._table, self._curve),
+            names,
+        )
+        return self._world
+
+    def _furnish(self) -> tuple[Packed, Sequence[Material]]:
+        room = self._room
+        x0, x1, y0, y1 = room.table
+        top, thick, high = room.table_z, room.table_thickness, room.wall_height
+        wall = self._style.wall_rgb
+        far, floor = 3.0, room.floor_z
+        # Clusters of small boxes cull and sort well; one huge wall would only be drawn later.
+        shapes = [
+            (0, _slab((x0, y0, top - thick), (x1, y1, top))),
+            (1, _slab((room.back_wall_x, -far, floor - 0.05), (far, room.side_wall_y, floor))),
+            (2, _slab((room.back_wall_x - 0.05, -far, floor), (room.back_wall_x, room.side_wall_y + 0.05, high))),
+            (3, _slab((room.back_wall_x, room.side_wall_y, floor), (far, room.side_wall_y + 0.05, high))),
+        ]
+        materials = [
+            Material((0.5, 0.4, 0.3), 0.035, 22.0, textured=True),
+            Material(linear((0.45, 0.46, 0.48)), 0.02, 8.0),
+            Material(linear(wall), 0.0, 4.0),
+            Material(linear(wall), 0.0, 4.0),
+        ]
+        return Scene(shapes, len(_FURNITURE)).packed_rgb, materials
+
+
+def _slab(low: tuple[float, float, float], high: tuple[float, float, float]) -> Geometry:
+    a, b = np.array(low), np.array(high)
+    return box_geometry((a + b) / 2, b - a, (0.7, 0.7, 0.7))
+
+
+def _robot_material(shape: Geometry) -> Material:
+    rgb = (0.74, 0.76, 0.79) if shape.rgba is None else shape.rgba[:3]
+    base = Material(linear(rgb), 0.07, 55.0)
+    return replace(base, mirror=0.03, gloss=14.0) if shape.material == "rubber" else base
+
+
+def _tone_curve() -> NDArray[np.uint8]:
+    """(N,) 8-bit sRGB of linear light in steps of 1/256: a filmic shoulder keeps lamps from burning out."""
+    x = (np.arange(256 * 8) + 0.5) / 256.0
+    y = np.clip((x * (2.51 * x + 0.03)) / (x * (2.43 * x + 0.59) + 0.14), 0.0, 1.0)
+    srgb = np.where(y <= 0.0031308, 12.92 * y, 1.055 * y ** (1 / 2.4) - 0.055)
+    return np.asarray(np.rint(255 * srgb), np.uint8)
