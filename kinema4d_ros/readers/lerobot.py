@@ -112,6 +112,8 @@ def _locate(path: Path, episode: int) -> tuple[int, int]:
     wanted = ["episode_index", "data/chunk_index", "data/file_index"]
     for file in sorted((path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
         table = _read(file, wanted, None)
+        if table.column_names != wanted:
+            raise malformed(file, f"its columns are {', '.join(table.column_names)}", f"{', '.join(wanted)}")
         rows = np.flatnonzero(table["episode_index"].to_numpy() == episode)
         if rows.size:
             return tuple(int(table[name][int(rows[0])].as_py()) for name in wanted[1:])  # type: ignore[return-value]
@@ -125,10 +127,12 @@ def _locate(path: Path, episode: int) -> tuple[int, int]:
 def _read(file: Path, columns: list[str], episode: int | None) -> Any:
     require_file(file, MAX_PARQUET_BYTES)
     try:
-        rows = pyarrow.parquet.ParquetFile(file).metadata.num_rows
+        opened = pyarrow.parquet.ParquetFile(file)
+        rows, there = opened.metadata.num_rows, set(opened.schema_arrow.names)
         if rows > MAX_SAMPLES * 100:
             raise malformed(file, f"it has {rows:,} rows", f"at most {MAX_SAMPLES * 100:,}")
-        filters = None if episode is None else [("episode_index", "=", episode)]
+        columns = [name for name in columns if name in there]
+        filters = None if episode is None or "episode_index" not in there else [("episode_index", "=", episode)]
         return pyarrow.parquet.read_table(file, columns=columns, filters=filters)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise malformed(

@@ -181,3 +181,24 @@ def test_rows_that_are_ragged_are_refused(tmp_path: Path) -> None:
     pq.write_table(rows, path / "data" / "chunk-000" / "episode_000000.parquet")
     with pytest.raises(FileFormatError, match="table of numbers"):
         read_trajectory(path)
+
+
+def test_missing_columns_are_named(tmp_path: Path) -> None:
+    path = write_v2(tmp_path / "set")
+    pq.write_table(pa.table({"action": [[0.0] * 7]}), path / "data" / "chunk-000" / "episode_000000.parquet")
+    with pytest.raises(FileFormatError, match=r"episode_index, observation\.state are missing"):
+        read_trajectory(path)
+
+
+def test_without_timestamps_the_rate_counts(tmp_path: Path) -> None:
+    path = write_v2(tmp_path / "set")
+    rows = pa.table({"observation.state": [[0.0] * 7, [0.1] * 7], "episode_index": [0, 0]})
+    pq.write_table(rows, path / "data" / "chunk-000" / "episode_000000.parquet")
+    np.testing.assert_allclose(read_trajectory(path).times, [0, 1 / FPS])
+
+
+def test_an_episode_table_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = write_v3(tmp_path / "set")
+    pq.write_table(pa.table({"a": [1]}), path / "meta" / "episodes" / "chunk-000" / "file-000.parquet")
+    with pytest.raises(FileFormatError, match="data/file_index"):
+        read_trajectory(path)

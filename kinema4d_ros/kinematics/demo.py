@@ -1,0 +1,104 @@
+"""The demonstration plan: ten seconds in which the YAM picks something up and puts it down elsewhere.
+
+`python -m kinema4d_ros.kinematics.demo FILE` writes it as a CSV; `config/demo/pick_and_place.csv` is its
+output. The tool's path is straight down to the object, over in one arc, straight up and home, every leg
+with minimum-jerk timing; the joints follow by inverse kinematics.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.kinematics.pinocchio_backend import PinocchioKinematics
+from kinema4d_ros.readers.tables import write_trajectory
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.transforms import axis_angle, make, slerp
+
+__all__ = ["pick_and_place"]
+
+Array = NDArray[np.float64]
+
+RATE_HZ = 20.0
+DIGITS = 5
+"""Decimals in the file: 0.01 mrad, about where the inverse kinematics stops."""
+
+PICK = (0.38, -0.16, 0.03)
+PLACE = (0.33, 0.20, 0.03)
+HOVER_M = 0.10
+ARC_M = 0.16
+OPEN_M, HELD_M = 0.08, 0.04
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A part of the motion: where the tool goes, how long it takes, how wide the gripper is at its end."""
+
+    duration_s: float
+    to: Array
+    width_m: float
+    arc_m: float = 0.0
+
+
+def pick_and_place(robot: Robot) -> JointTrajectory:
+    """The plan for a robot of the YAM's size whose tool points down at home; rounded as in the file."""
+    if robot.gripper is None:
+        raise RobotError(
+            f"robot '{robot.name}' has no gripper to pick with", expected="a gripper", code=ErrorCode.NO_GRIPPER
+        )
+    home = robot.home_position()
+    tool = [link.name for link in robot.links].index(robot.tool_link)
+    ready = forward_all(robot, home[None])[0, tool]
+    rest_m = float(robot.gripper.width_from_position(home[robot.joint_names.index(robot.gripper.joint)]))
+    pick, place = _over(ready, PICK), _over(ready, PLACE)
+    legs = [
+        Leg(2.0, _over(ready, PICK, HOVER_M), OPEN_M),
+        Leg(1.2, pick, OPEN_M),
+        Leg(0.8, pick, HELD_M),
+        Leg(2.6, place, HELD_M, ARC_M),
+        Leg(0.6, place, OPEN_M),
+        Leg(1.0, _over(ready, PLACE, HOVER_M), OPEN_M),
+        Leg(1.8, ready, rest_m),
+    ]
+    poses, widths = [ready[None]], [np.array([rest_m])]
+    for leg in legs:
+        s = _minimum_jerk(round(leg.duration_s * RATE_HZ))
+        poses.append(_along(poses[-1][-1], leg.to, s, leg.arc_m))
+        widths.append(widths[-1][-1] + s * (leg.width_m - widths[-1][-1]))
+    plan = JointTrajectory.from_poses(
+        PinocchioKinematics(robot), np.concatenate(poses), rate_hz=RATE_HZ, seed=home, gripper=np.concatenate(widths)
+    )
+    return JointTrajectory(plan.names, np.round(plan.times, DIGITS), np.round(plan.positions, DIGITS) + 0.0)
+
+
+def _over(ready: Array, point: tuple[float, float, float], height_m: float = 0.0) -> Array:
+    """The tool at a height over a point, held as in `ready` and turned with the arm."""
+    x, y, z = point
+    turned = axis_angle([0, 0, 1], np.arctan2(y, x)) @ ready
+    return make(turned[:3, :3], [x, y, z + height_m])
+
+
+def _minimum_jerk(samples: int) -> Array:
+    """(samples,) progress from just after 0 to 1 with zero speed and acceleration at both ends."""
+    s = np.arange(1, samples + 1) / samples
+    return s**3 * (10 - 15 * s + 6 * s**2)
+
+
+def _along(start: Array, end: Array, s: Array, arc_m: float) -> Array:
+    """Straight, or over an arc: a cubic Bezier that leaves straight up and arrives straight down."""
+    if not arc_m:
+        return slerp(start, end, s)
+    poses = slerp(start, end, s**2 * (3 - 2 * s))
+    poses[:, 2, 3] += 3 * arc_m * s * (1 - s)
+    return poses
+
+
+if __name__ == "__main__":
+    write_trajectory(pick_and_place(Robot.load("yam")), Path(sys.argv[1]))
