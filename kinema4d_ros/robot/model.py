@@ -235,21 +235,31 @@ class Robot:
         """(T, J) positions in `joint_names` order from (T, N) values of joints `names`.
 
         Actuated joints that are not named take `fill` (J,), by default the home position.
-        Names of mimic joints are accepted and ignored: they follow their leader.
+        A mimic joint follows its leader: its values are ignored beside the leader's, and give the
+        leader's position when the leader is not named.
         """
-        table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+        table = self._table(names, values)
         base = self.home_position() if fill is None else np.asarray(fill, dtype=np.float64)
+        if base.shape != (len(self.actuated),):
+            raise RobotError(
+                f"fill has shape {base.shape}",
+                expected=f"({len(self.actuated)},) in the order {', '.join(self.joint_names)}",
+                code=ErrorCode.TRAJECTORY_BAD_SHAPE,
+            )
         out = np.tile(base, (table.shape[0], 1))
         index = {name: i for i, name in enumerate(self.joint_names)}
         for column, name in enumerate(names):
+            mimic = self.joint(name).mimic
             if name in index:
                 out[:, index[name]] = table[:, column]
-            elif not (self.joint(name).moves and self.joint(name).mimic):
+            elif mimic is None:
                 raise RobotError(
                     f"joint '{name}' of robot '{self.name}' is fixed and has no position",
                     expected=f"some of {', '.join(self.joint_names)}",
                     code=ErrorCode.UNKNOWN_JOINT,
                 )
+            elif mimic.joint not in names and mimic.multiplier != 0.0:
+                out[:, index[mimic.joint]] = (table[:, column] - mimic.offset) / mimic.multiplier
         return out
 
     def pose(self, name: str) -> NDArray[np.float64]:
@@ -268,9 +278,7 @@ class Robot:
         Joints that are not the gripper's vendor joints pass unchanged. The vendor's finger joints,
         which may have other names, signs and units, become one column of `gripper.joint`, the last.
         """
-        table = np.atleast_2d(np.asarray(values, dtype=np.float64))
-        if table.ndim != 2 or table.shape[1] != len(names):
-            raise RobotError(f"values have shape {table.shape} for {len(names)} names", expected="(T, N)")
+        table = self._table(names, values)
         fingers = set() if self.gripper is None else {v.name for v in self.gripper.vendor}
         theirs = [i for i, name in enumerate(names) if name in fingers]
         if self.gripper is None or not theirs:
@@ -283,6 +291,25 @@ class Robot:
         ours = [i for i in range(len(names)) if i not in theirs]
         converted = self.gripper.from_vendor([names[i] for i in theirs], table[:, theirs])
         return (*(names[i] for i in ours), self.gripper.joint), np.column_stack([table[:, ours], converted])
+
+    @staticmethod
+    def _table(names: Sequence[str], values: ArrayLike) -> NDArray[np.float64]:
+        """(T, N) float64, one column for each of N different names."""
+        table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+        if table.ndim != 2 or table.shape[1] != len(names):
+            raise RobotError(
+                f"values have shape {table.shape} for {len(names)} names",
+                expected="(T, N) with one column per name",
+                code=ErrorCode.TRAJECTORY_BAD_SHAPE,
+            )
+        repeated = sorted({name for name in names if list(names).count(name) > 1})
+        if repeated:
+            raise RobotError(
+                f"joints {', '.join(repeated)} are named more than once",
+                expected="one column per joint",
+                code=ErrorCode.TRAJECTORY_BAD_SHAPE,
+            )
+        return table
 
     def _unknown(self, kind: str, name: str, known: Mapping[str, object], code: ErrorCode) -> RobotError:
         hint = "check the spelling, and that this is the URDF of the robot that sent it"

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.collisions import (
@@ -18,6 +22,7 @@ from kinema4d_ros.robot.collisions import (
     main,
     srdf_with_pairs,
 )
+from kinema4d_ros.transforms import apply
 
 TEST_SAMPLES = 2000
 
@@ -65,6 +70,55 @@ def test_reasons(write_urdf: Callable[[str], Path], tmp_path: Path, cube_stl: by
 def test_the_committed_pairs_are_the_computed_ones(yam: Robot) -> None:
     srdf = share_path("config/moveit/yam.srdf").read_text(encoding="utf-8")
     assert srdf_with_pairs(srdf, "yam", disabled_pairs(yam, samples=TEST_SAMPLES)) == srdf
+
+
+def hulls_touch(p_first: NDArray[np.float64], p_second: NDArray[np.float64]) -> bool:
+    """Whether two convex hulls share a point: a linear programme, and no collision library."""
+    n, m = len(p_first), len(p_second)
+    equal = np.block(
+        [[p_first.T, -p_second.T], [np.ones((1, n)), np.zeros((1, m))], [np.zeros((1, n)), np.ones((1, m))]]
+    )
+    return bool(linprog(np.zeros(n + m), A_eq=equal, b_eq=[0, 0, 0, 1, 1], method="highs").status == 0)
+
+
+def separated(p_first: NDArray[np.float64], p_second: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:
+    """Whether one of the directions (3, D) proves that two hulls are apart."""
+    first, second = p_first @ axes, p_second @ axes
+    return bool(np.any((first.max(axis=0) < second.min(axis=0)) | (second.max(axis=0) < first.min(axis=0))))
+
+
+def links_touch(robot: Robot, pair: tuple[int, int], base_T_link: NDArray[np.float64], scale: float) -> bool:
+    """Whether the triangles' hulls of two links touch, each shape scaled about its middle."""
+    for g, h in product(*(robot.links[i].collisions for i in pair)):
+        base_T_g, base_T_h = base_T_link[pair[0]] @ g.link_T_geometry, base_T_link[pair[1]] @ h.link_T_geometry
+        p, q = apply(base_T_g, scale * g.mesh.vertices), apply(base_T_h, scale * h.mesh.vertices)
+        axes = np.column_stack([base_T_g[:3, :3], base_T_h[:3, :3], base_T_h[:3, 3] - base_T_g[:3, 3]])
+        if not separated(p, q, axes) and hulls_touch(p, q):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", ["yam", "primitive_arm"])
+def test_contacts_are_those_of_the_convex_hulls(name: str) -> None:
+    robot = Robot.load(name)
+    neighbours = {(joint.parent, joint.child) for joint in robot.joints}
+    shaped = [i for i, link in enumerate(robot.links) if link.collisions]
+    rng = np.random.default_rng(3)
+    contacts = 0
+    for q in rng.uniform(np.maximum(robot.lower, -3), np.minimum(robot.upper, 3), (20, len(robot.actuated))):
+        base_T_link = forward_all(robot, q[None])[0]
+        found = set(colliding_pairs(robot, q))
+        for pair in combinations(shaped, 2):
+            names = (robot.links[pair[0]].name, robot.links[pair[1]].name)
+            if names in neighbours:
+                continue
+            # Round shapes are drawn by inscribed triangles, so the truth lies between two scales.
+            if names in found:
+                contacts += 1
+                assert links_touch(robot, pair, base_T_link, 1.01), names
+            else:
+                assert not links_touch(robot, pair, base_T_link, 1.0), names
+    assert contacts >= 2, "the samples hold contacts to compare"
 
 
 def test_no_named_pose_is_in_collision(yam: Robot, primitive_arm: Robot) -> None:

@@ -37,8 +37,8 @@ def test_unknown_names_list_the_known_ones(yam: Robot) -> None:
         yam.pose("sleep")
 
 
-def test_positions_fill_and_ignore_mimics(yam: Robot) -> None:
-    q = yam.positions(["joint2", "right_finger_joint"], [[0.5, 0.04], [0.6, 0.04]])
+def test_positions_fill_what_is_not_named(yam: Robot) -> None:
+    q = yam.positions(["joint2"], [[0.5], [0.6]])
     assert q.shape == (2, 7)
     np.testing.assert_array_equal(q[:, 1], [0.5, 0.6])
     np.testing.assert_array_equal(np.delete(q, 1, axis=1), np.delete(np.tile(yam.home_position(), (2, 1)), 1, axis=1))
@@ -48,6 +48,33 @@ def test_positions_fill_and_ignore_mimics(yam: Robot) -> None:
         with pytest.raises(RobotError) as caught:
             yam.positions([name], [0.0])
         assert caught.value.code is ErrorCode.UNKNOWN_JOINT
+
+
+def test_a_mimic_joint_speaks_for_an_absent_leader_only(yam: Robot) -> None:
+    assert yam.positions(["right_finger_joint"], [0.04])[0, 6] == 0.04
+    for names, values in (
+        (["left_finger_joint", "right_finger_joint"], [0.01, 0.04]),
+        (["right_finger_joint", "left_finger_joint"], [0.04, 0.01]),
+    ):
+        assert yam.positions(names, values)[0, 6] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "fill", "complaint"),
+    [
+        (["joint1"], [[0.0, 1.0]], None, r"shape \(1, 2\) for 1 names"),
+        (["joint1", "joint2"], [[0.0]], None, r"shape \(1, 1\) for 2 names"),
+        (["joint1"], [[[0.0]]], None, "shape"),
+        (["joint1", "joint1"], [[0.0, 1.0]], None, "joint1 are named more than once"),
+        (["joint1"], [0.0], [0.0] * 6, r"fill has shape \(6,\)"),
+    ],
+)
+def test_positions_that_do_not_fit(
+    yam: Robot, names: list[str], values: list[float], fill: list[float] | None, complaint: str
+) -> None:
+    with pytest.raises(RobotError, match=complaint) as caught:
+        yam.positions(names, values, fill)
+    assert caught.value.code is ErrorCode.TRAJECTORY_BAD_SHAPE
 
 
 def test_home_lies_within_the_limits(yam: Robot, primitive_arm: Robot) -> None:
