@@ -1,0 +1,135 @@
+"""A ROS graph for tests: a domain of its own on loopback, nodes that spin in a thread, peers in other processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PROFILE = ROOT / "config" / "fastdds_loopback.xml"
+DISCOVERY_S = 10.0
+"""How long two processes may take to find each other."""
+
+_FIRST_PORT = 23000
+# Ports of higher domains reach into the range that Linux hands out to others.
+_DOMAINS = 100
+_claims: list[socket.socket] = []
+
+
+def claim_domain() -> int:
+    """A ROS_DOMAIN_ID that no other test process on this machine has, until this process ends."""
+    for attempt in range(_DOMAINS):
+        domain = 1 + (os.getpid() + attempt) % _DOMAINS
+        claim = socket.socket()
+        try:
+            claim.bind(("127.0.0.1", _FIRST_PORT + domain))
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return domain
+    raise RuntimeError(f"all {_DOMAINS} ROS domains are taken by tests")
+
+
+def isolate(log_dir: Path) -> None:
+    """Set the environment of this process and its children; before the first context is made."""
+    os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+    os.environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(PROFILE)
+    os.environ["ROS_LOG_DIR"] = str(log_dir)
+    os.environ.pop("ROS_STATIC_PEERS", None)
+
+
+def wait_for(predicate: Callable[[], Any], timeout_s: float, what: str = "") -> Any:
+    """The predicate's first true value; fails with what was awaited when it takes longer."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or predicate} did not happen within {timeout_s} s")
+        time.sleep(0.005)
+
+
+class Graph:
+    """Nodes of one test, spun by threads until the test ends."""
+
+    def __init__(self, threads: int = 4) -> None:
+        import rclpy
+        from rclpy.executors import MultiThreadedExecutor
+
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context)
+        self.executor = MultiThreadedExecutor(threads, context=self.context)
+        self._nodes: list[Any] = []
+        self._thread = threading.Thread(target=self._spin, name="test graph", daemon=True)
+        self._thread.start()
+
+    def node(self, name: str, **options: Any) -> Any:
+        """A node that is already spinning."""
+        from rclpy.node import Node
+
+        return self.add(Node(name, context=self.context, **options))
+
+    def add(self, node: Any) -> Any:
+        """Spin a node that the test made itself, on `graph.context`."""
+        self._nodes.append(node)
+        self.executor.add_node(node)
+        self.executor.wake()
+        return node
+
+    def close(self) -> None:
+        """Stop spinning, join the thread, take everything down."""
+        self.executor.shutdown(timeout_sec=5.0)
+        self.context.try_shutdown()
+        self._thread.join(timeout=10.0)
+        assert not self._thread.is_alive(), "the spinning thread did not end"
+        for node in self._nodes:
+            node.destroy_node()
+
+    def _spin(self) -> None:
+        from rclpy.executors import ExternalShutdownException, ShutdownException
+
+        try:
+            while self.context.ok():
+                self.executor.spin_once(timeout_sec=0.2)
+        except (ExternalShutdownException, ShutdownException):
+            pass
+
+
+@contextmanager
+def peer(script: str | Path, *arguments: str, timeout_s: float = 20.0) -> Iterator[subprocess.Popen[str]]:
+    """A Python script in another process, ready when it prints "ready"; asked to end by closing its input."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    timer = threading.Timer(timeout_s, process.kill)
+    timer.start()
+    try:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first.strip() == "ready", f"the peer said {first!r}"
+        timer.cancel()
+        yield process
+    finally:
+        timer.cancel()
+        try:
+            process.communicate(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
