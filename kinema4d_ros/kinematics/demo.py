@@ -7,7 +7,8 @@ with minimum-jerk timing; the joints follow by inverse kinematics.
 
 from __future__ import annotations
 
-import sys
+import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.transforms import axis_angle, make, slerp
 
-__all__ = ["pick_and_place"]
+__all__ = ["main", "pick_and_place"]
 
 Array = NDArray[np.float64]
 
@@ -100,5 +101,12 @@ def _along(start: Array, end: Array, s: Array, arc_m: float) -> Array:
     return poses
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the plan for the YAM to a file."""
+    parser = argparse.ArgumentParser(description="Write the demonstration plan of the YAM.")
+    parser.add_argument("file", type=Path, help="a .csv, .json or .npz file")
+    write_trajectory(pick_and_place(Robot.load("yam")), parser.parse_args(arguments).file)
+
+
 if __name__ == "__main__":
-    write_trajectory(pick_and_place(Robot.load("yam")), Path(sys.argv[1]))
+    main()
