@@ -1,4 +1,11 @@
-"""The scene without the robot: what was behind it, guessed from what is around it."""
+"""The scene without the robot: what was behind it, guessed from what is around it.
+
+    hole ─ smooth fill at the coarsest size ─> patches from elsewhere in the image that continue what surrounds
+    the hole, found and painted, from coarse to fine ─> image
+
+The patches carry on edges and textures where a smooth fill smears them. It is a guess all the same: nobody has
+seen what is there.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +14,43 @@ import math
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import binary_dilation
 
 from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.generators._patches import paint_patches, search_patches
 
 __all__ = ["grow_mask", "remove_robot"]
 
+_RADIUS = 3
+_COARSEST_PX = 40
+_LEAST_SOURCES = 200
+_BIN = 16
+_RIM = 0.015
+"""Width of the hole's border as a share of the image's longer side."""
+_FAMILIAR = 0.95
+_EFFORT = ((1, 1), (2, 1), (4, 2))
+"""Passes, and rounds of search in each, at full size, half, and smaller."""
 
-def grow_mask(mask: NDArray[np.bool_], radius_px: float) -> NDArray[np.bool_]:
+Image = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+
+def grow_mask(mask: Mask, radius_px: float) -> Mask:
     """The mask (H, W) and every pixel within that distance of it."""
     radius = math.floor(radius_px)
     if radius < 1 or not mask.any():
         return np.array(mask)
     side = np.arange(-radius, radius + 1)
     disk = (side[:, None] ** 2 + side**2 <= radius_px**2).astype(np.uint8)
-    grown: NDArray[np.bool_] = cv2.dilate(mask.astype(np.uint8), disk) != 0
+    grown: Mask = cv2.dilate(mask.astype(np.uint8), disk) != 0
     return grown
 
 
-def remove_robot(image: NDArray[np.uint8], hole: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """The image (H, W, 3) uint8 with the pixels of `hole` (H, W) replaced by a guess; the rest is untouched."""
+def remove_robot(image: NDArray[np.uint8], hole: Mask) -> NDArray[np.uint8]:
+    """The image (H, W, 3) uint8 with the pixels of `hole` (H, W) replaced by a guess; the rest is untouched.
+
+    The same image and hole give the same guess.
+    """
     if image.dtype != np.uint8 or image.ndim != 3 or hole.shape != image.shape[:2]:
         raise GeneratorError(
             f"image is {image.dtype} of shape {image.shape}, hole of shape {hole.shape}",
@@ -36,5 +61,87 @@ def remove_robot(image: NDArray[np.uint8], hole: NDArray[np.bool_]) -> NDArray[n
         return np.array(image)
     if hole.all():
         return np.full(image.shape, 127, np.uint8)
-    filled: NDArray[np.uint8] = cv2.inpaint(image, hole.astype(np.uint8), 3, cv2.INPAINT_TELEA)
-    return filled
+    sizes = _pyramid(image, hole)
+    filled, coarse = _smooth(*sizes[-1]), len(sizes) - 1
+    match: NDArray[np.int32] | None = None
+    for level in range(coarse, -1, -1):
+        known, gap = sizes[level]
+        if level != coarse:
+            larger = cv2.resize(filled, gap.shape[::-1], interpolation=cv2.INTER_LINEAR)
+            filled = np.where(gap[..., None], larger, known)
+        answer = _continue(filled, gap, match, level, coarse)
+        if answer is not None:
+            filled, match = answer
+    guess = np.clip(np.rint(filled), 0, 255).astype(np.uint8)
+    result: NDArray[np.uint8] = np.where(hole[..., None], guess, image)
+    return result
+
+
+def _pyramid(image: NDArray[np.uint8], hole: Mask) -> list[tuple[Image, Mask]]:
+    """The image and its hole at full size, half, a quarter, ...; hole pixels never mix into the known ones."""
+    known = (~hole).astype(np.float32)
+    colours = image.astype(np.float32) * known[..., None]
+    levels = [(colours, hole)]
+    while min(known.shape) >= 2 * _COARSEST_PX:
+        size = (known.shape[1] // 2, known.shape[0] // 2)
+        known = cv2.resize(known, size, interpolation=cv2.INTER_AREA)
+        colours = cv2.resize(colours, size, interpolation=cv2.INTER_AREA)
+        levels.append((colours / np.maximum(known, 1e-6)[..., None], known < 0.5))
+    return levels
+
+
+def _smooth(colours: Image, hole: Mask) -> Image:
+    picture = np.clip(np.rint(colours), 0, 255).astype(np.uint8)
+    if not hole.any() or hole.all():
+        return colours
+    filled: NDArray[np.uint8] = cv2.inpaint(picture, hole.astype(np.uint8), 3, cv2.INPAINT_TELEA)
+    return np.where(hole[..., None], filled.astype(np.float32), colours)
+
+
+def _bordering(colours: Image, hole: Mask) -> Mask:
+    """Pixels whose colour also borders the hole: an object elsewhere must not appear behind the robot."""
+    bins = np.clip(colours / _BIN, 0, 255 // _BIN).astype(np.int64)
+    count = 255 // _BIN + 1
+    index = (bins[..., 0] * count + bins[..., 1]) * count + bins[..., 2]
+    width = max(2, round(_RIM * max(hole.shape)))
+    rim = (cv2.dilate(hole.astype(np.uint8), np.ones((2 * width + 1, 2 * width + 1), np.uint8)) != 0) & ~hole
+    seen = np.bincount(index[rim], minlength=count**3).reshape(count, count, count) > 0
+    # Neighbouring bins too: shading and noise do not make another colour.
+    familiar: Mask = binary_dilation(seen, np.ones((3, 3, 3))).ravel()[index]
+    return familiar
+
+
+def _continue(
+    filled: Image, hole: Mask, coarser: NDArray[np.int32] | None, level: int, coarsest: int
+) -> tuple[Image, NDArray[np.int32]] | None:
+    """Paint the hole of one size; None where the image has too few whole patches to paint with."""
+    size = 2 * _RADIUS + 1
+    square = np.ones((size, size), np.uint8)
+    whole = cv2.erode((~hole).astype(np.uint8), square, borderType=cv2.BORDER_CONSTANT, borderValue=0) != 0
+    whole &= cv2.blur(_bordering(filled, hole).astype(np.float32), (size, size)) > _FAMILIAR
+    places = np.argwhere(whole).astype(np.int32)
+    if len(places) < _LEAST_SOURCES or not hole.any():
+        return None
+    near: Mask = cv2.dilate(hole.astype(np.uint8), square) != 0
+    targets = np.argwhere(near).astype(np.int32)
+    match = np.full((*hole.shape, 2), -1, np.int32)
+    rng = np.random.default_rng(level)
+    match[near] = places[rng.integers(0, len(places), len(targets))]
+    if coarser is not None:
+        rows = np.minimum(targets[:, 0] // 2, coarser.shape[0] - 1)
+        columns = np.minimum(targets[:, 1] // 2, coarser.shape[1] - 1)
+        guess = 2 * coarser[rows, columns] + targets % 2
+        inside = (coarser[rows, columns, 0] >= 0) & (guess < hole.shape).all(axis=1)
+        inside[inside] = whole[guess[inside, 0], guess[inside, 1]]
+        match[targets[inside, 0], targets[inside, 1]] = guess[inside]
+    cost = np.full(hole.shape, np.inf, np.float32)
+    pixels = np.argwhere(hole).astype(np.int32)
+    # Structure is decided where it is cheap: many passes when small, one at full size.
+    passes, rounds = (10, 4) if level == coarsest else _EFFORT[min(level, len(_EFFORT) - 1)]
+    picture = np.ascontiguousarray(filled, dtype=np.float32)
+    for turn in range(passes):
+        search_patches(picture, targets, whole, match, cost, _RADIUS, rounds, 31 * level + turn)
+        typical = float(np.median(cost[near]))
+        softness = max(1.0, typical * (0.5 if turn < passes - 1 or level > 0 else 0.05))
+        paint_patches(picture, picture.copy(), pixels, match, cost, _RADIUS, softness, picture)
+    return picture, match
