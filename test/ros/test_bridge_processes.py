@@ -141,7 +141,6 @@ def test_the_action_reports_progress_and_gives_a_rollout(graph: Graph) -> None:
     assert nanoseconds(answer.result.rollout.header.stamp) == 77
     assert [f.step for f in client.feedback] == list(range(bridge_peer.STEPS))
     assert {f.phase for f in client.feedback} == {"sample"}
-    client.client.destroy()
 
 
 @pytest.mark.usefixtures("server")
@@ -155,7 +154,6 @@ def test_the_action_is_cancelled_within_a_step_or_two(graph: Graph) -> None:
     assert answer.status == GoalStatus.STATUS_CANCELED
     assert answer.result.error.code == ErrorCode.CANCELLED
     assert len(client.feedback) <= at_cancel + 3 < bridge_peer.STEPS
-    client.client.destroy()
 
 
 @pytest.mark.usefixtures("server")
@@ -167,4 +165,3 @@ def test_refusal_and_failure_have_their_own_answers_and_the_next_goal_works(grap
     assert answer.result.error.code == ErrorCode.GENERATOR_OUT_OF_MEMORY
     assert answer.result.error.message
     assert client.result(client.send(seed=1)).status == GoalStatus.STATUS_SUCCEEDED
-    client.client.destroy()
