@@ -114,28 +114,55 @@ def _order_clusters(packed, parts, scratch):  # type: ignore[no-untyped-def]
 
 
 @_jit()
-def _project(packed, M, first, count, scratch):  # type: ignore[no-untyped-def]
-    """Fill `scratch.u, v, w` with a cluster's vertices."""
+def _project(packed, M, first, end, scratch):  # type: ignore[no-untyped-def]
+    """Fill `scratch.u, v, w` with a cluster's vertices; three loops, because one is not vectorised."""
     m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11 = M[:12]
-    xs, ys, zs = packed.x[first : first + count], packed.y[first : first + count], packed.z[first : first + count]
-    u, v, w = scratch.u[:count], scratch.v[:count], scratch.w[:count]
+    x, y, z = packed.x[first:end], packed.y[first:end], packed.z[first:end]
+    u, v, w = scratch.u, scratch.v, scratch.w
+    for i in range(end - first):
+        w[i] = 1.0 / (m8 * x[i] + m9 * y[i] + m10 * z[i] + m11)
+    for i in range(end - first):
+        u[i] = (m0 * x[i] + m1 * y[i] + m2 * z[i] + m3) * w[i]
+    for i in range(end - first):
+        v[i] = (m4 * x[i] + m5 * y[i] + m6 * z[i] + m7) * w[i]
+
+
+@_jit()
+def _find_cells(scratch, count, width, height):  # type: ignore[no-untyped-def]
+    """Fill `scratch.cell` with the first pixel centre at or after each vertex, within the image: v << 16 | u.
+
+    The box of a face holds a pixel centre only if its corners differ in both halves.
+    """
+    right, bottom = float(width), float(height)
+    u, v, cell = scratch.u, scratch.v, scratch.cell
     for i in range(count):
-        x, y, z = xs[i], ys[i], zs[i]
-        inverse = 1.0 / (m8 * x + m9 * y + m10 * z + m11)
-        u[i] = (m0 * x + m1 * y + m2 * z + m3) * inverse
-        v[i] = (m4 * x + m5 * y + m6 * z + m7) * inverse
-        w[i] = inverse
+        a, b = u[i], v[i]
+        a = a if a > 0.0 else 0.0
+        b = b if b > 0.0 else 0.0
+        a = a if a < right else right
+        b = b if b < bottom else bottom
+        cell[i] = np.int32(np.ceil(a)) | (np.int32(np.ceil(b)) << np.int32(16))
+
+
+@_jit()
+def _box(cell, count):  # type: ignore[no-untyped-def]
+    """The rectangle of pixels x0, x1, y0, y1 that the first vertices span."""
+    x0 = y0 = np.int32(0x7FFF)
+    x1 = y1 = np.int32(0)
+    for i in range(count):
+        x, y = cell[i] & np.int32(0xFFFF), cell[i] >> np.int32(16)
+        x0, x1 = min(x0, x), max(x1, x)
+        y0, y1 = min(y0, y), max(y1, y)
+    return x0, x1, y0, y1
 
 
 @_jit(fastmath={"nnan", "nsz"})
-def _bounds(u, v, w, count):  # type: ignore[no-untyped-def]
-    """Box of the first vertices and their smallest and largest w."""
-    u0, u1, v0, v1, w0, w1 = u[0], u[0], v[0], v[0], w[0], w[0]
+def _range(w, count):  # type: ignore[no-untyped-def]
+    """Smallest and largest of the first values."""
+    low, high = w[0], w[0]
     for i in range(count):
-        u0, u1 = min(u0, u[i]), max(u1, u[i])
-        v0, v1 = min(v0, v[i]), max(v1, v[i])
-        w0, w1 = min(w0, w[i]), max(w1, w[i])
-    return u0, u1, v0, v1, w0, w1
+        low, high = min(low, w[i]), max(high, w[i])
+    return low, high
 
 
 @_jit()
@@ -233,61 +260,80 @@ def _light(packed, T, M, c, lamps, scratch):  # type: ignore[no-untyped-def]
 
 
 @_jit()
+def _candidates(corners, count, cell, keep):  # type: ignore[no-untyped-def]
+    """Fill `keep` with the faces whose box holds a pixel centre; returns how many. Free of branches."""
+    kept = 0
+    for k in range(count):
+        a = cell[corners[k, 0]]
+        difference = (a ^ cell[corners[k, 1]]) | (a ^ cell[corners[k, 2]])
+        keep[kept] = k
+        kept += 1 if ((difference & 0xFFFF) != 0) & ((difference >> 16) != 0) else 0
+    return kept
+
+
+@_jit()
 def _draw(corners, tones, light, sources, base, count, culls, shaded, link_id, scratch, ids):  # type: ignore[no-untyped-def]
     """Draw faces whose corners are positions in `scratch.u, v, w` and, for brightness, in `light`."""
-    height, width = ids.shape
-    right_end, bottom_end = float(width), float(height)
-    inverse_z = scratch.inverse_z
-    for k in range(count):
+    right = float(ids.shape[1])
+    u, v, w, cell, rows = scratch.u, scratch.v, scratch.w, scratch.cell, scratch.rows
+    span_left, span_right, inverse_z = scratch.span_left, scratch.span_right, scratch.inverse_z
+    for n in range(_candidates(corners, count, cell, scratch.keep)):
+        k = scratch.keep[n]
         a, b, c = corners[k, 0], corners[k, 1], corners[k, 2]
-        ua, ub, uc = scratch.u[a], scratch.u[b], scratch.u[c]
-        va, vb, vc = scratch.v[a], scratch.v[b], scratch.v[c]
-        area = (ub - ua) * (vc - va) - (uc - ua) * (vb - va)
+        ua, ub, uc, va, vb, vc = u[a], u[b], u[c], v[a], v[b], v[c]
+        ub_a, uc_a, vb_a, vc_a = ub - ua, uc - ua, vb - va, vc - va
+        area = ub_a * vc_a - uc_a * vb_a
         if area == 0.0 or (culls and area > 0.0):
             continue
-        top, bottom = min(va, vb, vc), max(va, vb, vc)
-        y0, y1 = math.ceil(max(top, 0.0)), math.ceil(min(bottom, bottom_end))
-        if y0 >= y1:
+        ya, yb, yc = cell[a] >> 16, cell[b] >> 16, cell[c] >> 16
+        y0, y1 = np.uintp(min(ya, yb, yc)), np.uintp(max(ya, yb, yc))
+        uo, vo = ua, va
+        # An edge always starts at its upper end, so both of its faces compute the same points on it.
+        swap = va > vb
+        ua, ub = (ub, ua) if swap else (ua, ub)
+        va, vb = (vb, va) if swap else (va, vb)
+        swap = vb > vc
+        ub, uc = (uc, ub) if swap else (ub, uc)
+        vb, vc = (vc, vb) if swap else (vb, vc)
+        swap = va > vb
+        ua, ub = (ub, ua) if swap else (ua, ub)
+        va, vb = (vb, va) if swap else (va, vb)
+        slope_ac, slope_ab, slope_bc = (uc - ua) / (vc - va), (ub - ua) / (vb - va), (uc - ub) / (vc - vb)
+        filled = False
+        for y in range(y0, y1):
+            row_v = rows[y]
+            upper = row_v < vb
+            short_u, short_v = (ua, va) if upper else (ub, vb)
+            short = short_u + (row_v - short_v) * (slope_ab if upper else slope_bc)
+            long = ua + (row_v - va) * slope_ac
+            low, high = (long, short) if long < short else (short, long)
+            low = low if low > 0.0 else 0.0
+            high = high if high < right else right
+            x0, x1 = np.int32(np.ceil(low)), np.int32(np.ceil(high))
+            span_left[y], span_right[y] = x0, x1
+            filled = filled or bool(x0 < x1)
+        if not filled:
             continue
-        x0, x1 = math.ceil(max(min(ua, ub, uc), 0.0)), math.ceil(min(max(ua, ub, uc), right_end))
-        if x0 >= x1:
-            continue
-        wa, wb, wc = scratch.w[a], scratch.w[b], scratch.w[c]
+        wa, wb, wc = w[a], w[b], w[c]
         w_low, w_high = min(wa, wb, wc), max(wa, wb, wc)
         inverse = 1.0 / area
-        w_du = ((wb - wa) * (vc - va) - (wc - wa) * (vb - va)) * inverse
-        w_dv = ((wc - wa) * (ub - ua) - (wb - wa) * (uc - ua)) * inverse
-        s_du = s_dv = sa = 0.0
-        if shaded:
-            sa, sb, sc = light[tones[k, 0]], light[tones[k, 1]], light[tones[k, 2]]
-            s_du = ((sb - sa) * (vc - va) - (sc - sa) * (vb - va)) * inverse
-            s_dv = ((sc - sa) * (ub - ua) - (sb - sa) * (uc - ua)) * inverse
-        uo, vo, wo = ua, va, wa
-        if va > vb:
-            ua, va, ub, vb = ub, vb, ua, va
-        if vb > vc:
-            ub, vb, uc, vc = uc, vc, ub, vb
-        if va > vb:
-            ua, va, ub, vb = ub, vb, ua, va
-        slope_ac = (uc - ua) / (vc - va)
-        slope_ab = (ub - ua) / (vb - va)
-        slope_bc = (uc - ub) / (vc - vb)
+        w_du = ((wb - wa) * vc_a - (wc - wa) * vb_a) * inverse
+        w_dv = ((wc - wa) * ub_a - (wb - wa) * uc_a) * inverse
         for y in range(y0, y1):
-            yf = float(y)
-            long = ua + (yf - va) * slope_ac
-            short = ua + (yf - va) * slope_ab if yf < vb else ub + (yf - vb) * slope_bc
-            x0, x1 = math.ceil(max(min(long, short), 0.0)), math.ceil(min(max(long, short), right_end))
-            if x0 >= x1:
-                continue
             row, id_row = inverse_z[y], ids[y]
-            w_row = wo + (yf - vo) * w_dv
-            for x in range(x0, x1):
-                w = np.float32(min(max(w_row + (float(x) - uo) * w_du, w_low), w_high))
-                if w > row[x] or (w == row[x] and link_id < id_row[x]):
-                    row[x] = w
+            w_row = wa + (rows[y] - vo) * w_dv
+            for x in range(np.uintp(span_left[y]), np.uintp(max(span_left[y], span_right[y]))):
+                exact = w_row + (rows[x] - uo) * w_du
+                exact = exact if exact > w_low else w_low
+                near = np.float32(exact if exact < w_high else w_high)
+                if near >= row[x] and (near > row[x] or link_id < id_row[x]):
+                    row[x] = near
                     id_row[x] = link_id
                     if shaded:
-                        scratch.shade[y, x] = sa + (float(x) - uo) * s_du + (yf - vo) * s_dv
+                        sa, sb, sc = light[tones[k, 0]], light[tones[k, 1]], light[tones[k, 2]]
+                        s_du = (sb - sa) * vc_a - (sc - sa) * vb_a
+                        s_dv = (sc - sa) * ub_a - (sb - sa) * uc_a
+                        scratch.shade[y, x] = sa + ((rows[x] - uo) * s_du + (rows[y] - vo) * s_dv) * inverse
                         scratch.face[y, x] = base + k if base >= 0 else sources[k]
 
 
@@ -297,6 +343,9 @@ def _resolve(packed, camera, scratch, xyz, rgb, shaded):  # type: ignore[no-unty
     fx, skew, cx, fy, cy = camera[:5]
     height, width = scratch.inverse_z.shape
     nan, one, zero = np.float32(np.nan), np.float32(1.0), np.float32(0.0)
+    ray = scratch.ray
+    for x in range(width):
+        ray[x] = x / fx
     for y in range(height):
         row, out = scratch.inverse_z[y], xyz[y].reshape(-1)
         left, right = max(scratch.left[y], 0), min(scratch.right[y], width)
@@ -309,7 +358,7 @@ def _resolve(packed, camera, scratch, xyz, rgb, shaded):  # type: ignore[no-unty
         for x in range(left, right):
             w = row[x]
             z = one / w if w > zero else nan
-            out[3 * x] = np.float32(x / fx - shift) * z
+            out[3 * x] = np.float32(ray[x] - shift) * z
             out[3 * x + 1] = ray_y * z
             out[3 * x + 2] = z
         if shaded:
@@ -348,17 +397,16 @@ def render_frame(packed, camera_T_link, camera, lamps, scratch, xyz, ids, rgb, s
         c = scratch.order[i]
         part = packed.cluster_part[c]
         M = parts[part]
-        first = packed.vertex_start[c]
-        count = packed.vertex_start[c + 1] - first
-        _project(packed, M, first, count, scratch)
-        u0, u1, v0, v1, w0, w1 = _bounds(scratch.u, scratch.v, scratch.w, count)
-        cut = w0 <= 0.0 or w1 > nearest
+        count = packed.vertex_start[c + 1] - packed.vertex_start[c]
+        _project(packed, M, packed.vertex_start[c], packed.vertex_start[c + 1], scratch)
+        low, high = _range(scratch.w, count)
+        cut = low <= 0.0 or high > nearest
         if cut:
-            x0, x1, y0, y1 = 0, width, 0, height
+            x0, x1, y0, y1 = np.int32(0), np.int32(width), np.int32(0), np.int32(height)
         else:
-            x0, x1 = math.ceil(max(u0, 0.0)), math.ceil(min(u1, float(width)))
-            y0, y1 = math.ceil(max(v0, 0.0)), math.ceil(min(v1, float(height)))
-            if x0 >= x1 or y0 >= y1 or _hidden(scratch.inverse_z, x0, x1, y0, y1, np.float32(w1)):
+            _find_cells(scratch, count, width, height)
+            x0, x1, y0, y1 = _box(scratch.cell, count)
+            if x0 >= x1 or y0 >= y1 or _hidden(scratch.inverse_z, x0, x1, y0, y1, np.float32(high)):
                 continue
         if shaded:
             _light(packed, camera_T_link[packed.part_link[part]], M, c, lamps, scratch)
@@ -367,6 +415,7 @@ def render_frame(packed, camera_T_link, camera, lamps, scratch, xyz, ids, rgb, s
         f0, f1 = packed.face_start[c], packed.face_start[c + 1]
         if cut:
             faces = _clip(packed, M, c, near, shaded, scratch)
+            _find_cells(scratch, len(scratch.cell), width, height)
             _draw(
                 scratch.corners,
                 scratch.corners,

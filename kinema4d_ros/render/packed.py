@@ -61,7 +61,9 @@ class Scratch(NamedTuple):
         inverse_z: (H, W) float32, 1 / m, 0 = nothing.
         shade, face: (H, W) float32 and int32, brightness and face of each pixel; (0, 0) without RGB.
         left, right: (H,) int64, the columns of each row that may hold the robot.
-        u, v, w: projected vertices of the current cluster: pixels, pixels, 1 / m.
+        rows, ray: 0, 1, 2, ... as float64, and the x of each column's ray before its row's shift.
+        u, v, w, cell: projected vertices of the current cluster: pixels, pixels, 1 / m, and nearest pixel.
+        keep, span_left, span_right: faces of the cluster worth a look, and the columns one of them covers.
         light: brightness of the current cluster's normals.
         corners, sources, tone: faces, their origin and their brightness in a cluster that the near plane cuts.
         visible, depth, order, bucket: the front-to-back sort of the clusters.
@@ -75,6 +77,12 @@ class Scratch(NamedTuple):
     u: NDArray[np.float64]
     v: NDArray[np.float64]
     w: NDArray[np.float64]
+    cell: NDArray[np.int32]
+    keep: NDArray[np.uint32]
+    span_left: NDArray[np.int32]
+    span_right: NDArray[np.int32]
+    rows: NDArray[np.float64]
+    ray: NDArray[np.float64]
     light: NDArray[np.float64]
     corners: NDArray[np.uint16]
     sources: NDArray[np.int64]
@@ -102,6 +110,12 @@ def make_scratch(packed: Packed, height: int, width: int, rgb: bool) -> Scratch:
         u=np.zeros(vertices),
         v=np.zeros(vertices),
         w=np.zeros(vertices),
+        cell=np.zeros(vertices, np.int32),
+        keep=np.zeros(2 * faces + 1, np.uint32),
+        span_left=np.zeros(height, np.int32),
+        span_right=np.zeros(height, np.int32),
+        rows=np.arange(max(height, width), dtype=np.float64),
+        ray=np.zeros(width),
         light=np.zeros(3 * faces),
         corners=np.zeros((2 * faces, 3), np.uint16),
         sources=np.zeros(2 * faces, np.int64),

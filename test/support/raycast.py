@@ -43,7 +43,7 @@ def cast(
     """First hit of every pixel's ray with z >= near, by Möller and Trumbore.
 
     A triangle is tried on the pixels of its projected bounding box plus a margin of two, and on all
-    pixels if it comes near the camera plane; with `brute_force` always on all.
+    pixels if it crosses the camera plane; with `brute_force` always on all.
     """
     rays = camera.rays()
     z = np.full(rays.shape[:2], np.inf)
@@ -57,6 +57,7 @@ def cast(
         low, high = np.floor(uv.min(axis=1)) - 2, np.ceil(uv.max(axis=1)) + 2
         size = (camera.width, camera.height)
         boxes[front] = np.hstack([np.clip(low, 0, size), np.clip(high, 0, size)]).astype(np.int64)
+        boxes[triangles[..., 2].max(axis=1) < near / 2] = 0
     _cast(np.ascontiguousarray(triangles), np.asarray(ids, np.int64), rays, boxes, near, z, hit)
     return Cast(z, hit)
 
