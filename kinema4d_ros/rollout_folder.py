@@ -9,8 +9,8 @@
       preview.mp4           the images as a video
       first.ply, last.ply   coloured point clouds of the first and last frame, base frame
 
-TIFF with the floating-point predictor and Deflate keeps every bit, NaN among them, and is three times
-smaller than the same numbers in a compressed .npz.
+TIFF with the floating-point predictor and Deflate keeps every bit, NaN among them. Measured against the same
+numbers in a compressed .npz it takes a third of the space for exact surfaces, three quarters for noisy depth.
 """
 
 from __future__ import annotations

@@ -30,24 +30,25 @@ def compose_frames(
     """
     frames, height, width = robot_ids.shape
     for t in prange(frames):
+        top, bottom, left, right = height, -1, width, -1
         for v in range(height):
+            # Whole rows first: copying is several times faster than choosing pixel by pixel.
+            xyz[t, v] = world_xyz[v]
+            rgb[t, v] = world_rgb[v]
+            mask[t, v] = False
             for u in range(width):
-                shown = False
-                if robot_ids[t, v, u] != 0:
-                    # Written so that a world without a point (NaN) never hides the robot.
-                    shown = not (robot_xyz[t, v, u, 2] > world_xyz[v, u, 2])
-                mask[t, v, u] = shown
+                # Written so that a world without a point (NaN) never hides the robot.
+                if robot_ids[t, v, u] == 0 or robot_xyz[t, v, u, 2] > world_xyz[v, u, 2]:
+                    continue
+                mask[t, v, u] = True
                 for c in range(3):
-                    if shown:
-                        xyz[t, v, u, c] = robot_xyz[t, v, u, c]
-                        rgb[t, v, u, c] = robot_rgb[t, v, u, c]
-                    else:
-                        xyz[t, v, u, c] = world_xyz[v, u, c]
-                        rgb[t, v, u, c] = world_rgb[v, u, c]
+                    xyz[t, v, u, c] = robot_xyz[t, v, u, c]
+                    rgb[t, v, u, c] = robot_rgb[t, v, u, c]
+                top, bottom, left, right = min(top, v), max(bottom, v), min(left, u), max(right, u)
         if not soft:
             continue
-        for v in range(1, height - 1):
-            for u in range(1, width - 1):
+        for v in range(max(1, top - 1), min(height - 1, bottom + 2)):
+            for u in range(max(1, left - 1), min(width - 1, right + 2)):
                 here = mask[t, v, u]
                 if (
                     mask[t, v - 1, u] == here

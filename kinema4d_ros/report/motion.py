@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.report._kernels import changed_frames, flood_object
 from kinema4d_ros.report.clearance import hidden_pixels
 from kinema4d_ros.report.plane import fit_plane
@@ -97,7 +98,17 @@ def find_motion(
         if thing.body.sum() < min_points:
             continue
         taken |= thing.body
-        shifts = _follow(rollout, xyz, hidden, thing, threshold_m)
+        # Where nothing ever changes nothing arrives: only this part of the pictures is looked at.
+        part = _window((changed > 0) | thing.body)
+        height, width = thing.body[part].shape
+        camera = rollout.camera.cropped(part[1].start, part[0].start, width, height)
+        shifts = _follow(
+            camera,
+            xyz[:, part[0], part[1]],
+            hidden[:, part[0], part[1]],
+            _Object(thing.body[part], thing.plane),
+            threshold_m,
+        )
         start = xyz[0][thing.body].mean(axis=0, dtype=np.float64)
         region = _region(rollout, start, shifts, int(thing.body.sum()), threshold_m)
         if region is not None:
@@ -136,8 +147,14 @@ def _above(xyz: NDArray[np.float32], plane: Points) -> Mask:
     return np.asarray(height > _ABOVE_PLANE_M)
 
 
+def _window(mask: Mask) -> tuple[slice, slice]:
+    """The rows and columns between the first and the last True."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+
 def _follow(
-    rollout: Rollout, xyz: NDArray[np.float32], hidden: Mask, thing: _Object, threshold_m: float
+    camera: PinholeCamera, xyz: NDArray[np.float32], hidden: Mask, thing: _Object, threshold_m: float
 ) -> NDArray[np.float64]:
     """(T, 3) metres, camera frame: how far the object's points have gone in every frame.
 
@@ -149,8 +166,8 @@ def _follow(
     centre = points.mean(axis=0)
     reach = float(np.linalg.norm(points - centre, axis=1).max()) + 2 * threshold_m
     known = ~hidden[0] & np.isfinite(xyz[0, ..., 2])
-    shifts = np.zeros((len(rollout), 3))
-    for t in range(1, len(rollout)):
+    shifts = np.zeros((len(xyz), 3))
+    for t in range(1, len(xyz)):
         shifts[t] = shifts[t - 1]
         in_view = known & ~hidden[t] & np.isfinite(xyz[t, ..., 2])
         difference = xyz[t] - xyz[0]
@@ -161,12 +178,12 @@ def _follow(
             here &= ~(new & (difference[..., 2] > 0))
         else:
             here &= _above(xyz[t], thing.plane)
-        shifts[t] = _settle(rollout, points, in_view, xyz[t][here].astype(np.float64), shifts[t - 1], reach)
+        shifts[t] = _settle(camera, points, in_view, xyz[t][here].astype(np.float64), shifts[t - 1], reach)
     return shifts
 
 
 def _settle(
-    rollout: Rollout, points: Points, in_view: Mask, found: Points, shift: Points, reach: float
+    camera: PinholeCamera, points: Points, in_view: Mask, found: Points, shift: Points, reach: float
 ) -> NDArray[np.float64]:
     """The shift (3,) at which the object's visible points and the points found have the same centroid."""
     enough = _MIN_SEEN * len(points)
@@ -176,7 +193,7 @@ def _settle(
         # It went farther in one frame than it is large: start from whatever is new.
         shift = np.median(found, axis=0) - centre
     for _ in range(20):
-        uv = rollout.camera.project(points + shift)
+        uv = camera.project(points + shift)
         with np.errstate(invalid="ignore"):
             u, v = np.floor(uv[:, 0]), np.floor(uv[:, 1])
             inside = (u >= 0) & (v >= 0) & (u < in_view.shape[1]) & (v < in_view.shape[0])
