@@ -7,7 +7,7 @@ way have in common; nothing is extrapolated.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,6 +76,12 @@ class _History:
         if stale:
             del self.stamps[:stale], self.samples[:stale]
         return True
+
+    def parent(self, stamp: int) -> str:
+        """Parent at a time; 0 = newest, before the first sample that one's."""
+        if stamp == 0:
+            return self.samples[-1][0]
+        return self.samples[max(bisect_right(self.stamps, stamp) - 1, 0)][0]
 
     def at(self, child: str, stamp: int) -> tuple[str, Matrix]:
         """Parent and parent_T_child at a time; 0 = newest."""
@@ -148,7 +154,7 @@ class FrameTree:
         if target == source:
             return np.eye(4), stamp_ns
         up_target, up_source = self._ancestors(target, stamp_ns), self._ancestors(source, stamp_ns)
-        common = next((frame for frame in up_source if frame in set(up_target)), None)
+        common = next((frame for frame in up_source if frame in up_target), None)
         if common is None:
             raise ConnectivityException(
                 f"Could not find a connection between '{target}' and '{source}' because they are not part of the same "
@@ -164,8 +170,7 @@ class FrameTree:
         """The frame and its ancestors at that time, root last; outside the history the nearest sample tells."""
         line = [frame]
         while (history := self._frames.get(line[-1])) is not None:
-            index = -1 if stamp_ns == 0 or history.static else bisect_left(history.stamps, stamp_ns + 1) - 1
-            parent = history.samples[max(index, 0) if index != -1 or stamp_ns else -1][0]
+            parent = history.parent(stamp_ns)
             if parent in line:
                 raise ConnectivityException(f"The tf tree contains a loop: {' -> '.join([*line, parent])}")
             line.append(parent)

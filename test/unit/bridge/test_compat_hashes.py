@@ -22,8 +22,12 @@ PUBLISHED = {
     "control_msgs/msg/JointTolerance": "c254f9cece0f3b733017b6990fd46d1326e25242d6b8844398c97d9a88e7d648",
     "control_msgs/msg/JointComponentTolerance": "739ea7566931944d33830fa10f1bf5e7a7fbdc3172bce7a7eaac642bd6e3ffa4",
     "control_msgs/action/FollowJointTrajectory": "738ebcb7a2d7cfa42f9f1001cc99ce3a4383d1cfe508015d9be8485e4b1c66f6",
-    "control_msgs/action/FollowJointTrajectory_Goal": "8a9060704b269608f5a340934cc26e66869dd14bdac29e2e7fd9ec8b9882d205",
-    "control_msgs/action/FollowJointTrajectory_Result": "8002e99ed2c14c6faa522f2a93c26d744c5982f254f9e98ff9c6f19789bdb220",
+    "control_msgs/action/FollowJointTrajectory_Goal": (
+        "8a9060704b269608f5a340934cc26e66869dd14bdac29e2e7fd9ec8b9882d205"
+    ),
+    "control_msgs/action/FollowJointTrajectory_Result": (
+        "8002e99ed2c14c6faa522f2a93c26d744c5982f254f9e98ff9c6f19789bdb220"
+    ),
     "control_msgs/action/FollowJointTrajectory_Feedback": (
         "3fd0aaecf71725121ae1ff7f01098a5e0da581e672be18a6b2c286cb43d96b49"
     ),

@@ -121,8 +121,8 @@ def test_an_empty_image_a_wrong_size_and_a_depth_as_colour_are_refused() -> None
 
 def test_png_is_lossless_and_jpeg_is_close() -> None:
     u = np.linspace(0, 255, 64)
-    frames = np.stack([np.stack([u[None] * np.ones((48, 1)), u[None] * s * np.ones((48, 1)), 128 * np.ones((48, 64))], -1)
-                       for s in (0.3, 0.9)]).astype(np.uint8)  # fmt: skip
+    ramp, flat = np.tile(u, (48, 1)), np.full((48, 64), 128.0)
+    frames = np.stack([np.stack([ramp, ramp * s, flat], -1) for s in (0.3, 0.9)]).astype(np.uint8)
     np.testing.assert_array_equal(decode_rgb(encode_rgb(frames, "png", HEADER), width=64, height=48), frames)
     jpeg = decode_rgb(encode_rgb(frames, "jpeg", HEADER, quality=95), width=64, height=48)
     assert np.abs(jpeg.astype(int) - frames).mean() < 2.0
