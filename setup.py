@@ -6,6 +6,7 @@ from setuptools import find_packages, setup
 
 PACKAGE = "kinema4d_ros"
 ROOT = Path(__file__).resolve().parent
+NODES = ("gate", "generator", "lab", "playback", "preview", "recorder", "twin", "viewer")
 
 
 def requirements(name: str) -> list[str]:
@@ -46,6 +47,11 @@ setup(
         (f"share/{PACKAGE}", ["package.xml"]),
         *share("urdf", "config", "calibration", "launch"),
     ],
-    entry_points={"console_scripts": ["kinema4d = kinema4d_ros.cli:main"]},
+    entry_points={
+        "console_scripts": [
+            "kinema4d = kinema4d_ros.cli:main",
+            *(f"kinema4d_{node} = kinema4d_ros.nodes.{node}:main" for node in NODES),
+        ]
+    },
     zip_safe=False,
 )

@@ -103,6 +103,7 @@ class ErrorCode(IntEnum):
     CAMERA_STALE = 902
     IMAGE_INVALID = 903
     SCENARIO_UNKNOWN = 904
+    GRAPH_UNAVAILABLE = 905
 
 
 class KinemaError(Exception):

@@ -136,19 +136,19 @@ def _robot() -> Check:
     return Check("YAM meshes", "ok", f"{len(robot.links)} links, {triangles:,} triangles")
 
 
-def _calibration() -> Check:
+def _calibration(camera_file: Path | None) -> Check:
     from kinema4d_ros.calibration import read_camera
 
-    path = Path(os.environ.get("KINEMA4D_CAMERA", share_directory() / "calibration" / "demo_lab.yaml"))
+    path = camera_file or share_directory() / "calibration" / "demo_lab.yaml"
     try:
         camera = read_camera(path)
     except KinemaError as error:
-        return Check("calibration", "missing", str(error), f"mend {path}, or point KINEMA4D_CAMERA to another file")
+        return Check("calibration", "missing", str(error), f"mend {path}; calibration/README.md has the schema")
     size = f"{camera.width} x {camera.height}"
-    if "KINEMA4D_CAMERA" in os.environ:
+    if camera_file is not None:
         return Check("calibration", "ok", f"{path}, {size}")
     return Check(
-        "calibration", "optional", f"only the demo camera ({size})", "set KINEMA4D_CAMERA to your camera's file"
+        "calibration", "optional", f"the demo camera ({size})", "kinema4d doctor --camera YOUR_FILE checks yours"
     )
 
 
@@ -181,8 +181,11 @@ def _disk() -> Check:
     return Check("free disk", "missing", f"{free_gb:.1f} GB; {NEEDED_DISK_GB:.0f} GB are needed", "rm -rf out runs")
 
 
-def examine() -> Iterator[Check]:
-    """Every check in turn; a check that fails in an unforeseen way becomes a line of its own."""
+def examine(camera_file: Path | None = None) -> Iterator[Check]:
+    """Every check in turn; a check that fails in an unforeseen way becomes a line of its own.
+
+    `camera_file` is a calibration to check instead of the demo's.
+    """
     checks: list[tuple[str, Callable[[], Check]]] = [
         ("Python", _python),
         ("ROS 2", _ros),
@@ -194,7 +197,7 @@ def examine() -> Iterator[Check]:
         ("Warp", _warp),
         ("checkpoints", _checkpoints),
         ("YAM meshes", _robot),
-        ("calibration", _calibration),
+        ("calibration", lambda: _calibration(camera_file)),
         ("GL", _gl),
         ("free disk", _disk),
     ]

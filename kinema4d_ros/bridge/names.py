@@ -10,7 +10,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["ENDPOINTS", "FRAMES", "Endpoint", "Frame", "lab_object_topic", "markdown_table"]
+__all__ = ["ENDPOINTS", "FRAMES", "RECORDED", "Endpoint", "Frame", "lab_object_topic", "markdown_table"]
 
 Kind = Literal["in", "out", "service", "action"]
 
@@ -70,7 +70,10 @@ JOINT_STATES = _in("joint_states", "sensor_msgs/msg/JointState", "SENSOR_IN", "w
 CAMERA_IMAGE = _in("camera/image_raw", "sensor_msgs/msg/Image", "SENSOR_IN", "what the calibrated camera sees")
 CAMERA_INFO = _in("camera/camera_info", "sensor_msgs/msg/CameraInfo", "SENSOR_IN", "its intrinsics")
 CAMERA_DEPTH = _in(
-    "camera/depth", "sensor_msgs/msg/Image", "SENSOR_IN", "optional: depth of the same image, 32FC1 or 16UC1, registered"
+    "camera/depth",
+    "sensor_msgs/msg/Image",
+    "SENSOR_IN",
+    "optional: depth of the same image, 32FC1 or 16UC1, registered",
 )
 DISPLAY_PLAN = _in(
     "display_planned_path", "moveit_msgs/msg/DisplayTrajectory", "PLAN_IN", "a plan to preview, as MoveIt shows it"
@@ -141,6 +144,30 @@ FOLLOW_TRAJECTORY = _action(
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Endpoint))
 """All endpoints, in the order of the table."""
+
+RECORDED: tuple[str, ...] = tuple(
+    endpoint.name
+    for endpoint in (
+        JOINT_STATES,
+        CAMERA_IMAGE,
+        CAMERA_INFO,
+        CAMERA_DEPTH,
+        DISPLAY_PLAN,
+        PLAN,
+        EE_PATH,
+        EE_TIMED_PATH,
+        ROBOT_DESCRIPTION,
+        PREDICTED_ROLLOUT,
+        PLAN_REPORT,
+        PREVIEW_STATUS,
+        PREVIEWED_PLAN,
+        ARM_TRAJECTORY,
+        TF,
+        TF_STATIC,
+        DIAGNOSTICS,
+    )
+)
+"""What a recording holds: all inputs and results; what is played from a rollout can be played again."""
 
 BASE_FRAME = "base_link"
 CAMERA_FRAME = "camera_optical_frame"

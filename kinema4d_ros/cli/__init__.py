@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 from kinema4d_ros import __version__
-from kinema4d_ros.cli import doctor, render, sim
+from kinema4d_ros.cli import doctor, preview, render, replay, sim
 from kinema4d_ros.errors import KinemaError
 
 __all__ = ["main"]
 
-VERBS = (doctor, render, sim)
+VERBS = (doctor, render, sim, preview, replay)
 
 
 def build_parser() -> argparse.ArgumentParser:

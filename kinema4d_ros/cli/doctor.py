@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
 from kinema4d_ros.health import Check, examine
 
@@ -18,13 +19,14 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the verb to the parser."""
     parser = verbs.add_parser("doctor", help="tell what this machine has and lacks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+    parser.add_argument("--camera", type=Path, metavar="FILE", help="also check this calibration file")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every check; exit code 1 when something that is needed is missing."""
     checks = []
-    for check in examine():
+    for check in examine(arguments.camera):
         checks.append(check)
         if not arguments.json:
             print(_line(check), flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import signal
 import sys
 import threading
@@ -32,6 +33,9 @@ __all__ = ["Health", "KinemaNode", "load_scene", "run_node"]
 DIAGNOSTICS_PERIOD_S = 1.0
 LOG_EVERY_S = 5.0
 """The same complaint is logged at most this often; diagnostics count every one."""
+
+LEAVE_S = 8.0
+"""How long DDS may take to say goodbye."""
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
@@ -155,7 +159,10 @@ def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, 
         if node is not None:
             node.close()
         executor.shutdown(timeout_sec=2.0)
+        # Fast DDS has been seen to spin for ever in here, holding the interpreter: only a thread in C can end that.
+        faulthandler.dump_traceback_later(LEAVE_S, exit=True)
         if node is not None:
             node.destroy_node()
         rclpy.try_shutdown()
+        faulthandler.cancel_dump_traceback_later()
     return 0

@@ -1,0 +1,176 @@
+"""A small client of a running graph: send a plan, follow its preview, approve, execute. For commands and tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import rclpy
+from rclpy.context import Context
+from rclpy.executors import MultiThreadedExecutor
+
+from kinema4d_msgs.msg import PreviewStatus
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.errors import raise_from_msg
+from kinema4d_ros.bridge.joints import trajectory_to_msg
+from kinema4d_ros.bridge.names import Endpoint
+from kinema4d_ros.bridge.qos import profile
+from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.trajectory_hash import hash_trajectory
+
+__all__ = ["PreviewClient"]
+
+DISCOVERY_S = 10.0
+"""How long to look for the graph."""
+
+CALL_S = 10.0
+PHASES = ("idle", "checking", "rendering", "generating", "reporting", "done", "failed", "superseded")
+
+
+class PreviewClient:
+    """An ordinary ROS client with a context and a thread of its own; use it in a `with` block."""
+
+    def __init__(self, namespace: str = "") -> None:
+        self._context = Context()
+        rclpy.init(context=self._context)
+        space = f"/{namespace.strip('/')}" if namespace else "/"
+        self.node = rclpy.create_node("kinema4d_client", namespace=space, context=self._context)
+        self._executor = MultiThreadedExecutor(num_threads=2, context=self._context)
+        self._executor.add_node(self.node)
+        self._lock = threading.Lock()
+        self._newest: dict[str, Any] = {}
+        self._statuses: list[Any] = []
+        self.listen(names.PREVIEW_STATUS, self._take_status)
+        self.listen(names.PLAN_REPORT)
+        self._plans = self.node.create_publisher(names.PLAN.interface(), names.PLAN.name, profile(names.PLAN))
+        self._services: dict[str, Any] = {}
+        self._thread = threading.Thread(target=self._executor.spin, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> PreviewClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the graph."""
+        self._executor.shutdown(timeout_sec=2.0)
+        self._thread.join(timeout=5.0)
+        self.node.destroy_node()
+        rclpy.shutdown(context=self._context)
+
+    @staticmethod
+    def phase_name(phase: int) -> str:
+        """A word for a PreviewStatus phase."""
+        return PHASES[phase] if phase < len(PHASES) else str(phase)
+
+    def listen(self, endpoint: Endpoint, callback: Callable[[Any], None] | None = None) -> None:
+        """Keep the newest message of a topic, and tell the callback."""
+
+        def take(message: Any) -> None:
+            with self._lock:
+                self._newest[endpoint.name] = message
+            if callback is not None:
+                callback(message)
+
+        self.node.create_subscription(endpoint.interface(), endpoint.name, take, profile(endpoint))
+
+    def newest(self, endpoint: Endpoint) -> Any:
+        """The newest message of a topic that is listened to, or None."""
+        with self._lock:
+            return self._newest.get(endpoint.name)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until something is true; a KinemaError names what did not come."""
+        deadline = time.monotonic() + timeout_s
+        while not predicate():
+            if time.monotonic() > deadline:
+                raise KinemaError(
+                    f"{what} did not come within {timeout_s:g} s",
+                    expected="a running graph in this ROS domain",
+                    hint="start it: kinema4d sim, or ros2 launch kinema4d_ros sim.launch.py",
+                    code=ErrorCode.GRAPH_UNAVAILABLE,
+                )
+            time.sleep(0.01)
+
+    def _take_status(self, status: Any) -> None:
+        with self._lock:
+            self._statuses.append(status)
+
+    def preview(
+        self, plan: JointTrajectory, follow: Callable[[Any], None] | None = None, timeout_s: float = 60.0
+    ) -> Any:
+        """Send a plan and wait for its report; `follow` sees every PreviewStatus of it.
+
+        Raises:
+            KinemaError: with the code that the graph refused the plan with.
+        """
+        wanted = hash_trajectory(plan)
+        self.wait_for(lambda: self._plans.get_subscription_count() > 0, DISCOVERY_S, "a preview node")
+        with self._lock:
+            self._statuses.clear()
+        sent_ns = self.node.get_clock().now().nanoseconds
+        stamp = self.node.get_clock().now().to_msg()
+        self._plans.publish(trajectory_to_msg(plan, header(stamp)))
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with self._lock:
+                statuses, self._statuses = self._statuses, []
+            # A latched status of an earlier plan arrives first; ours carry the stamp we sent.
+            for status in (s for s in statuses if s.header.stamp == stamp):
+                if follow is not None:
+                    follow(status)
+                if status.phase == PreviewStatus.DONE:
+                    return self._wait_for_report(wanted, status.rollout_id)
+                if status.phase in (PreviewStatus.FAILED, PreviewStatus.SUPERSEDED):
+                    raise_from_msg(status.error)
+                    raise KinemaError("a newer plan took its place", code=ErrorCode.PLAN_SUPERSEDED)
+            time.sleep(0.01)
+        waited_s = (self.node.get_clock().now().nanoseconds - sent_ns) * 1e-9
+        raise KinemaError(
+            f"the preview is not done after {waited_s:.0f} s",
+            expected="an answer from the preview node",
+            code=ErrorCode.GENERATOR_TIMEOUT,
+        )
+
+    def _wait_for_report(self, plan_hash: str, rollout_id: str) -> Any:
+        self.wait_for(lambda: self._report(plan_hash, rollout_id) is not None, CALL_S, "the report")
+        return self._report(plan_hash, rollout_id)
+
+    def _report(self, plan_hash: str, rollout_id: str) -> Any:
+        report = self.newest(names.PLAN_REPORT)
+        if report is not None and report.plan_hash == plan_hash and report.rollout_id == rollout_id:
+            return report
+        return None
+
+    def call(self, endpoint: Endpoint, request: Any, timeout_s: float = CALL_S) -> Any:
+        """Call a service of the table; raises when it is not there or does not answer in time."""
+        client = self._services.get(endpoint.name)
+        if client is None:
+            client = self._services[endpoint.name] = self.node.create_client(endpoint.interface(), endpoint.name)
+        self.wait_for(client.service_is_ready, timeout_s, f"service {endpoint.name}")
+        future = client.call_async(request)
+        self.wait_for(future.done, timeout_s, f"an answer of {endpoint.name}")
+        return future.result()
+
+    def approve(self, plan_hash: str, approver: str) -> str:
+        """The token that executes the plan once; raises the gate's refusal."""
+        request = names.APPROVE.interface().Request(plan_hash=plan_hash, approver=approver)
+        response = self.call(names.APPROVE, request)
+        raise_from_msg(response.error)
+        return str(response.token)
+
+    def execute(self, plan_hash: str, token: str) -> float:
+        """Seconds the motion takes; raises the gate's refusal."""
+        request = names.EXECUTE.interface().Request(plan_hash=plan_hash, token=token)
+        response = self.call(names.EXECUTE, request)
+        raise_from_msg(response.error)
+        return float(response.duration_s)

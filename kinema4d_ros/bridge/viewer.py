@@ -1,0 +1,151 @@
+"""What the web page reads from messages: the report, the objects of the lab, a rollout made small, the progress."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from visualization_msgs.msg import Marker
+
+from kinema4d_msgs.msg import PreviewStatus
+from kinema4d_ros.bridge.camera import camera_from_info
+from kinema4d_ros.bridge.compressed import bytes_from_compressed, decode_rgb
+from kinema4d_ros.bridge.errors import error_from_msg
+from kinema4d_ros.bridge.poses import pose_to_matrix, transform_to_matrix
+from kinema4d_ros.bridge.rollout import decode_points
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
+from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
+from kinema4d_ros.pointmap.png import decode_png
+from kinema4d_ros.report import MovedRegion, PlanReport
+from kinema4d_ros.viewer.page import Progress
+from kinema4d_ros.viewer.prediction import Frame, Prediction, maker
+
+__all__ = ["objects_from_markers", "prediction_from_msg", "progress_from_msg", "report_from_msg"]
+
+_SHAPES: dict[int, Shape] = {Marker.CUBE: "box", Marker.CYLINDER: "cylinder", Marker.SPHERE: "sphere"}
+
+
+def report_from_msg(message: Any) -> PlanReport:
+    """The report of a kinema4d_msgs/PlanReport."""
+    times = np.array(message.times, dtype=np.float64)
+    clearance = np.array(message.clearance_m, dtype=np.float64)
+    margins = (message.position_margin, message.velocity_ratio)
+    if clearance.shape != times.shape or any(len(m) != len(message.joint_names) for m in margins):
+        raise PointmapError(
+            f"a report with {len(times)} times and {len(clearance)} clearances, {len(message.joint_names)} joints"
+            f" and {len(margins[0])} and {len(margins[1])} margins",
+            expected="one clearance for each time and one margin for each joint",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+    return PlanReport(
+        plan_hash=message.plan_hash,
+        rollout_id=message.rollout_id,
+        frame_id=message.header.frame_id,
+        times=times,
+        clearance_m=clearance,
+        min_clearance_m=message.min_clearance_m,
+        min_clearance_s=message.min_clearance_s,
+        min_clearance_link=message.min_clearance_link,
+        min_clearance_robot_point=_point(message.min_clearance_robot_point),
+        min_clearance_world_point=_point(message.min_clearance_world_point),
+        contact=message.contact,
+        contact_threshold_m=message.contact_threshold_m,
+        first_contact_s=message.first_contact_s,
+        first_contact_link=message.first_contact_link,
+        first_contact_point=_point(message.first_contact_point),
+        max_penetration_m=message.max_penetration_m,
+        joint_names=tuple(message.joint_names),
+        position_margin=np.array(margins[0], dtype=np.float64),
+        velocity_ratio=np.array(margins[1], dtype=np.float64),
+        moved=tuple(
+            # Its path between the two does not travel.
+            MovedRegion(_point(r.start), _point(r.end), r.displacement_m, r.points, r.first_motion_s, np.empty((0, 3)))
+            for r in message.moved
+        ),
+        warnings=tuple(message.warnings),
+    )
+
+
+def objects_from_markers(message: Any) -> dict[str, PlacedObject]:
+    """The lab's objects by name, the scenario's target first, of its visualization_msgs/MarkerArray.
+
+    A marker's size is the object's bounding box; mass and friction do not travel.
+    """
+    found: list[tuple[bool, PlacedObject]] = []
+    for marker in message.markers:
+        if marker.action != Marker.ADD or marker.type not in _SHAPES or not marker.ns:
+            continue
+        thing = LabObject(
+            name=marker.ns,
+            shape=_SHAPES[marker.type],
+            size=(marker.scale.x, marker.scale.y, marker.scale.z),
+            rgb=(marker.color.r, marker.color.g, marker.color.b),
+            mass=0.0,
+        )
+        found.append((marker.text == "target", PlacedObject(thing, pose_to_matrix(marker.pose))))
+    return {placed.name: placed for _, placed in sorted(found, key=lambda entry: not entry[0])}
+
+
+def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], bool]) -> Prediction:
+    """What the page shows of a kinema4d_msgs/Rollout, decoded frame by frame; InterruptedError when cancelled."""
+    count = len(message.times)
+    if not count or {len(message.rgb), len(message.points), len(message.robot_mask)} != {count}:
+        raise PointmapError(
+            f"a rollout with {count} times, {len(message.rgb)} pictures, {len(message.points)} point frames and"
+            f" {len(message.robot_mask)} masks",
+            expected="at least one frame, and one of each for every frame",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+    camera = camera_from_info(
+        message.camera_info,
+        transform_to_matrix(message.base_to_camera),
+        base_frame=message.base_frame or "base_link",
+        rectified=True,
+    )
+    return Prediction.from_frames(
+        _frames(message, camera),
+        camera,
+        np.array(message.times, dtype=np.float64),
+        max_points,
+        rollout_id=message.rollout_id,
+        plan_hash=message.plan_hash,
+        maker=maker(message.provenance.generator, message.provenance.preset),
+        cancelled=cancelled,
+    )
+
+
+def progress_from_msg(message: Any) -> tuple[Progress, KinemaError | None]:
+    """Where a preview stands, of a kinema4d_msgs/PreviewStatus; and why it failed, if it did."""
+    phase, status = message.phase, PreviewStatus
+    if phase == status.GENERATING:
+        known = message.steps > 0
+        words = [message.detail] if message.detail else []
+        words += [f"{message.step} of {message.steps}"] if known else []
+        words += [f"about {message.eta_s:.0f} s left"] if math.isfinite(message.eta_s) else []
+        fraction = message.step / message.steps if known else 0.0
+        return Progress("busy", "generating", ", ".join(words), fraction, known), None
+    busy = {status.CHECKING: "checking", status.RENDERING: "drawing the robot", status.REPORTING: "measuring"}
+    if phase in busy:
+        return Progress("busy", busy[phase], "", 0.0), None
+    if phase == status.DONE:
+        return Progress("good", "done", f"in {sum(message.stage_s):.1f} s"), None
+    if phase == status.FAILED:
+        return Progress("bad", "failed", ""), error_from_msg(message.error)
+    if phase == status.SUPERSEDED:
+        return Progress("quiet", "replaced", "by a newer plan"), None
+    return Progress("quiet", "idle", ""), None
+
+
+def _frames(message: Any, camera: PinholeCamera) -> Iterator[Frame]:
+    width, height = camera.width, camera.height
+    for rgb, points, mask in zip(message.rgb, message.points, message.robot_mask, strict=True):
+        robot = decode_png(bytes_from_compressed(mask), width=width, height=height, dtype=np.uint8) > 127
+        yield decode_points(points, camera), decode_rgb([rgb], width=width, height=height)[0], robot
+
+
+def _point(point: Any) -> NDArray[np.float64]:
+    return np.array([point.x, point.y, point.z])

@@ -1,0 +1,64 @@
+"""`kinema4d preview --trajectory FILE`: sends a plan to a running graph and shows how its preview goes.
+
+Nothing moves: executing the plan takes an approval, which this command does not give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from kinema4d_ros.cli.sim import graph_environment
+from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.robot import Robot
+
+__all__ = ["register", "run"]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "preview",
+        help="send a plan to a running graph",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--trajectory", type=Path, required=True, metavar="FILE", help="CSV, JSON, NPZ, bag or LeRobot folder")
+    add("--topic", help="topic to read from a bag that has several")
+    add("--episode", type=int, help="episode to read from a LeRobot dataset")
+    add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name, or a .urdf or .xacro file (default: yam)")
+    add("--namespace", default="", help="of the graph (default: none)")
+    add("--timeout", type=float, default=1800.0, metavar="S", help="longest time to wait (default: 1800)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Send, follow, and tell the result."""
+    robot = Robot.load(arguments.robot)
+    options = {k: v for k, v in (("topic", arguments.topic), ("episode", arguments.episode)) if v is not None}
+    plan = read_trajectory(arguments.trajectory, robot, **options)
+    plan.validate(robot)
+    os.environ.update(graph_environment())
+    from kinema4d_ros.bridge.client import PreviewClient
+
+    with PreviewClient(arguments.namespace) as client, tqdm(bar_format="{desc} {bar} {n_fmt}/{total_fmt}") as bar:
+        report = client.preview(plan, lambda status: _show(bar, client, status), timeout_s=arguments.timeout)
+    print(f"rollout {report.rollout_id}, plan {report.plan_hash}")
+    millimetres, link = 1000 * report.min_clearance_m, report.min_clearance_link
+    print(f"least clearance {millimetres:.0f} mm: '{link}' at {report.min_clearance_s:.2f} s")
+    for warning in report.warnings:
+        print(f"  {warning}")
+    return 0
+
+
+def _show(bar: Any, client: Any, status: Any) -> None:
+    bar.set_description_str(f"{client.phase_name(status.phase)}{' ' + status.detail if status.detail else ''}")
+    if status.steps:
+        bar.total = status.steps
+        bar.n = status.step
+    bar.refresh()

@@ -1,0 +1,76 @@
+"""`kinema4d replay BAG`: previews the plans found in a recording, with no robot and no ROS graph.
+
+For each plan: the arm as it stood, the image as it was seen; a rollout folder and a clearance plot in --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import lru_cache
+from pathlib import Path
+
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.robot import Robot
+
+__all__ = ["register", "run"]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "replay",
+        help="preview the plans found in a bag",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("bag", type=Path, help="a ROS 2 bag: its folder, .mcap or .db3 file")
+    add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name, or a .urdf or .xacro file (default: yam)")
+    add("--camera", type=Path, metavar="FILE", help="calibration file (default: the demo camera)")
+    add("--preset", default="composite", help="what predicts the world (default: composite)")
+    add("--seed", type=int, default=0, help="of the generator (default: 0)")
+    add("--out", type=Path, default=Path("out/replay"), help="where the results go (default: out/replay)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Preview every plan; exit code 1 when none could be."""
+    from kinema4d_ros.bridge.session import plans_in_bag
+    from kinema4d_ros.generators import create_generator
+    from kinema4d_ros.kinematics import choose_kinematics
+    from kinema4d_ros.offline import preview_offline
+
+    robot = Robot.load(arguments.robot)
+    lens = read_camera(arguments.camera or share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link)
+    generator = create_generator(arguments.preset)
+    kinematics = lru_cache(maxsize=1)(lambda: choose_kinematics(robot))
+    done = found = 0
+    for recorded in plans_in_bag(arguments.bag, robot, kinematics):
+        name = f"plan_{found:03d}"
+        found += 1
+        try:
+            if recorded.plan is None:
+                raise recorded.error or KinemaError("the plan could not be read")
+            preview = preview_offline(
+                robot,
+                lens.rectified(),
+                recorded.plan,
+                generator,
+                arm=recorded.arm,
+                image=None if recorded.image is None else lens.rectify(recorded.image),
+                depth=None if lens.has_distortion else recorded.depth,
+                seed=arguments.seed,
+            )
+            folder = preview.save(arguments.out / name)
+        except KinemaError as error:
+            print(f"{name} ({recorded.topic}): not previewed: {error}")
+            continue
+        done += 1
+        clearance = f"{1000 * preview.report.min_clearance_m:.0f} mm at {preview.report.min_clearance_s:.2f} s"
+        print(f"{name} ({recorded.topic}): {folder}, least clearance {clearance}")
+        for warning in preview.report.warnings:
+            print(f"  {warning}")
+    print(f"{done} of {found} plans previewed")
+    return 0 if done else 1

@@ -1,0 +1,403 @@
+"""The web page as a node: an ordinary client of the graph's topics and services, in a browser on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rclpy.callback_groups import ReentrantCallbackGroup
+
+from kinema4d_msgs.srv import Playback
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.errors import raise_from_msg
+from kinema4d_ros.bridge.joints import trajectory_from_msg, trajectory_to_msg
+from kinema4d_ros.bridge.names import Endpoint
+from kinema4d_ros.bridge.params import declare, parameter
+from kinema4d_ros.bridge.stamps import header, nanoseconds
+from kinema4d_ros.bridge.viewer import objects_from_markers, prediction_from_msg, progress_from_msg, report_from_msg
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.kinematics.choose import choose_kinematics
+from kinema4d_ros.lab.objects import PlacedObject
+from kinema4d_ros.lab.scenario import scenario_names
+from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.nodes.inputs import ArmInput, CameraInput
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.viewer.demo import plan_home, plan_pick_and_place
+from kinema4d_ros.viewer.desk import PlanDesk
+from kinema4d_ros.viewer.page import Page
+from kinema4d_ros.viewer.panel import Actions
+from kinema4d_ros.viewer.prediction import Prediction
+from kinema4d_ros.viewer.server import PageServer, is_loopback
+
+__all__ = ["Viewer", "main"]
+
+DRAW_S, STATUS_S, PLAYBACK_S = 1 / 15, 0.5, 0.1
+PICTURE_S = 0.15
+SERVICE_S, ANSWER_S, RESET_S = 2.0, 5.0, 30.0
+"""Seconds to look for a service, to wait for its answer, and for a table to be laid."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the page."""
+
+    robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
+    calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
+    lab: bool = parameter(False, "Offer the lab's objects and scenarios.", read_only=True)
+    host: str = parameter("127.0.0.1", "Address to listen on; the default is for this machine alone.", read_only=True)
+    port: int = parameter(8080, "TCP port; 0 takes any free one.", low=0, high=65535, read_only=True)
+    allowed_hosts: str = parameter("", "Further names of this machine in browsers, with commas.", read_only=True)
+    allow_remote_control: bool = parameter(
+        False, "Approve and Execute work although other machines can reach the page.", read_only=True
+    )
+    max_points: int = parameter(60_000, "Predicted points shown at once, at most.", low=100, high=1_000_000)
+    max_age_s: float = parameter(1.0, "Joint states older than this are stale.", low=0.05, high=10.0, read_only=True)
+    image_max_age_s: float = parameter(3.0, "Images older than this are stale.", low=0.05, high=60.0, read_only=True)
+
+
+class Viewer(KinemaNode):
+    """Shows the graph in a browser, and passes on what is pressed there."""
+
+    def __init__(self) -> None:
+        super().__init__("viewer")
+        self._settings = settings = declare(self, Settings)
+        self._robot, lens = load_scene(settings.robot, settings.calibration)
+        self._kinematics = choose_kinematics(self._robot)
+        control = is_loopback(settings.host) or settings.allow_remote_control
+        self._desk = PlanDesk(control)
+        self._lock = threading.Lock()
+        self._work: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue(maxsize=8)
+        self._playback_wish: dict[int, float] = {}
+        self._rollout: Any = None
+        self._rollout_news = threading.Event()
+        self._prediction: Prediction | None = None
+        self._plan: tuple[JointTrajectory, str] | None = None
+        self._objects: dict[str, PlacedObject] = {}
+        extra = tuple(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
+        self._server = PageServer(settings.host, settings.port, extra)
+        self._page = Page(
+            self._server,
+            self._robot,
+            lens.rectified(),
+            self._actions(),
+            lab=settings.lab,
+            scenarios=scenario_names() if settings.lab else (),
+        )
+        self._connect(lens)
+        self._threads = [
+            threading.Thread(target=self._forever, args=(name, work, period), name=name, daemon=True)
+            for name, work, period in (
+                ("draw", self._draw, DRAW_S),
+                ("status", self._show_status, STATUS_S),
+                ("playback", self._follow_playback, PLAYBACK_S),
+                ("rollouts", self._take_rollout, 0.0),
+                ("buttons", self._press, 0.0),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._announce(control)
+
+    def _connect(self, lens: Any) -> None:
+        self._arm = ArmInput(self, self._robot, self._settings.max_age_s)
+        self._eye = CameraInput(self, lens, self._settings.image_max_age_s)
+        self._picture_ns, self._picture_due = 0, 0.0
+        self._plans = self.publisher(names.PLAN)
+        group = ReentrantCallbackGroup()
+        self._service_clients = {
+            endpoint.name: self.create_client(endpoint.interface(), endpoint.name, callback_group=group)
+            for endpoint in (names.PLAYBACK, names.APPROVE, names.EXECUTE, names.LAB_RESET)
+        }
+        self.subscription(names.PREDICTED_ROLLOUT, self._hear_rollout)
+        self.subscription(names.PLAN_REPORT, self._hear_report)
+        self.subscription(names.PREVIEW_STATUS, self._hear_status)
+        self.subscription(names.PREVIEWED_PLAN, self._hear_plan)
+        if self._settings.lab:
+            self.subscription(names.LAB_OBJECTS, self._hear_objects)
+
+    def _announce(self, control: bool) -> None:
+        self.get_logger().info(f"the page is at {self._server.url}")
+        if is_loopback(self._settings.host):
+            return
+        who = "Anyone who can reach it may press Approve and Execute" if control else "Approve and Execute are off"
+        self.get_logger().warning(f"the page listens on {self._settings.host}, for the whole network. {who}")
+
+    def _actions(self) -> Actions:
+        playback = Playback.Request
+        return Actions(
+            preview_pick=lambda name: self._enqueue("preview", lambda: self._preview_pick(name)),
+            preview_home=lambda: self._enqueue("preview", self._preview_home),
+            approve=lambda: self._enqueue("approve", self._approve),
+            execute=lambda: self._enqueue("execute", self._execute),
+            reset=lambda scenario, seed: self._enqueue("reset", lambda: self._reset(scenario, seed)),
+            play=lambda: self._wish(playback.PLAY, 0.0),
+            pause=lambda: self._wish(playback.PAUSE, 0.0),
+            seek=self._seek,
+            speed=lambda speed: self._wish(playback.SPEED, speed),
+        )
+
+    # What the graph says.
+
+    def _hear_rollout(self, message: Any) -> None:
+        with self._lock:
+            self._rollout = message
+        self._rollout_news.set()
+
+    def _hear_report(self, message: Any) -> None:
+        self._guarded("report", lambda: self._page.show_report(report_from_msg(message)))
+
+    def _hear_status(self, message: Any) -> None:
+        progress, error = progress_from_msg(message)
+        self._page.show_progress(progress)
+        if error is not None:
+            self._page.say("bad", str(error))
+
+    def _hear_plan(self, message: Any) -> None:
+        def take() -> None:
+            plan = trajectory_from_msg(message.trajectory)
+            with self._lock:
+                self._plan = (plan, message.plan_hash)
+            self._desk.offer(message.plan_hash, message.rollout_id)
+            self._show_planned()
+
+        self._guarded("plan", take)
+
+    def _hear_objects(self, message: Any) -> None:
+        def take() -> None:
+            objects = objects_from_markers(message)
+            with self._lock:
+                self._objects = objects
+            self._page.show_objects(list(objects))
+
+        self._guarded("objects", take)
+
+    def _take_rollout(self) -> None:
+        if not self._rollout_news.wait(timeout=0.5):
+            return
+        self._rollout_news.clear()
+        with self._lock:
+            message = self._rollout
+        try:
+            prediction = prediction_from_msg(message, self._settings.max_points, self._rollout_is_old)
+        except InterruptedError:
+            return
+        with self._lock:
+            self._prediction = prediction
+        self._page.show_prediction(prediction, self._planned(prediction))
+        self._desk.show(prediction.plan_hash, prediction.rollout_id)
+        self._show_planned()
+
+    def _rollout_is_old(self) -> bool:
+        return self._rollout_news.is_set() or self.closing.is_set()
+
+    def _planned(self, prediction: Prediction) -> NDArray[np.float64] | None:
+        """(T, J) planned positions at the frames of a prediction, when its plan is known."""
+        with self._lock:
+            if self._plan is None or self._plan[1] != prediction.plan_hash:
+                return None
+            plan = self._plan[0]
+        try:
+            fill = self._arm.state().positions
+        except KinemaError:
+            fill = None
+        return self._robot.positions(plan.names, plan.at(plan.times[0] + prediction.times), fill=fill)
+
+    def _show_planned(self) -> None:
+        with self._lock:
+            prediction = self._prediction
+        if prediction is not None:
+            self._page.show_planned(self._planned(prediction))
+
+    # What is drawn.
+
+    def _draw(self) -> None:
+        if not self._page.windows:
+            return
+        with contextlib.suppress(KinemaError):  # the status line tells of stale joint states
+            self._page.show_arm(self._arm.state().positions)
+        newest, now = self._eye.newest_stamp_ns(), time.monotonic()
+        if newest != self._picture_ns and now >= self._picture_due:
+            self._picture_ns, self._picture_due = newest, now + PICTURE_S
+            self._page.show_camera(self._eye.picture().rgb)
+
+    def _show_status(self) -> None:
+        self._page.show_desk(self._desk.now(self.now_s()))
+        try:
+            self._arm.state()
+            rate_hz = self._arm.monitor.counts(self.now_s()).rate_hz
+            self._page.show_source("Twin", "good", "live", f"about {float(f'{rate_hz:.1g}'):g} joint states a second")
+        except KinemaError as error:
+            self._page.show_source("Twin", "bad", "stale", error.what)
+        try:
+            self._eye.picture()
+            self._page.show_source("Camera", "good", "live", "")
+        except KinemaError as error:
+            self._page.show_source("Camera", "bad", "stale", error.what)
+
+    def _follow_playback(self) -> None:
+        with self._lock:
+            wishes, self._playback_wish = self._playback_wish, {}
+            ready = self._prediction is not None
+        if not wishes and not (ready and self._page.windows):
+            return
+        try:
+            for command, value in wishes.items() or ((Playback.Request.STATUS, 0.0),):
+                answer = self._call(names.PLAYBACK, Playback.Request(command=command, value=value))
+        except KinemaError as error:
+            self._page.playback_missing(f"The prediction cannot be played: {error.what}")
+            self.closing.wait(1.0)
+            return
+        with self._lock:
+            same = self._prediction is not None and answer.rollout_id == self._prediction.rollout_id
+        if same:
+            self._page.show_playback(answer.time_s, answer.playing, answer.speed)
+
+    # What is pressed.
+
+    def _enqueue(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            self._work.put_nowait((what, work))
+        except queue.Full:
+            self._page.say("bad", f"Too many things at once: '{what}' was not done")
+
+    def _press(self) -> None:
+        try:
+            what, work = self._work.get(timeout=0.5)
+        except queue.Empty:
+            return
+        try:
+            work()
+        except KinemaError as error:
+            self.get_logger().warning(f"{what}: {error}")
+            self._page.say("bad", str(error))
+        self._page.show_desk(self._desk.now(self.now_s()))
+
+    def _preview_pick(self, name: str) -> None:
+        with self._lock:
+            objects = dict(self._objects)
+        self._send(plan_pick_and_place(self._kinematics, self._arm.state().positions, objects, name))
+
+    def _preview_home(self) -> None:
+        self._send(plan_home(self._kinematics, self._arm.state().positions))
+
+    def _send(self, plan: JointTrajectory) -> None:
+        if self._plans.get_subscription_count() == 0:
+            raise _missing(names.PLAN, "nobody takes plans")
+        self._page.say("busy", f"A plan of {plan.duration_s:.1f} s was sent to be previewed")
+        self._plans.publish(trajectory_to_msg(plan, header(self.get_clock().now().to_msg(), self._robot.base_link)))
+
+    def _approve(self) -> None:
+        desk = self._desk.now(self.now_s())
+        if not desk.may_approve:
+            self._page.say("bad", f"Not approved. {desk.text}")
+            return
+        request = names.APPROVE.interface().Request(plan_hash=desk.plan_hash, approver=f"page {self._server.url}")
+        answer = self._call(names.APPROVE, request)
+        raise_from_msg(answer.error)
+        left_s = (nanoseconds(answer.expires) - self.get_clock().now().nanoseconds) * 1e-9
+        self._desk.approved(desk.plan_hash, answer.token, self.now_s() + left_s)
+        self._page.say("good", "Approved. The robot moves when Execute is pressed")
+
+    def _execute(self) -> None:
+        desk = self._desk.now(self.now_s())
+        if not desk.may_execute:
+            self._page.say("bad", f"Not executed. {desk.text}")
+            return
+        request = names.EXECUTE.interface().Request(plan_hash=desk.plan_hash, token=desk.token)
+        # Whatever comes of it, a token is tried once.
+        self._desk.refused()
+        answer = self._call(names.EXECUTE, request)
+        raise_from_msg(answer.error)
+        self._desk.executed(desk.plan_hash, self.now_s(), answer.duration_s)
+        self._page.say("good", f"The robot follows the plan, {answer.duration_s:.1f} s")
+
+    def _reset(self, scenario: str, seed: int) -> None:
+        if not self._settings.lab:
+            return
+        request = names.LAB_RESET.interface().Request(scenario=scenario, seed=seed)
+        self._page.say("busy", f"Laying the table: {scenario}, seed {seed}")
+        answer = self._call(names.LAB_RESET, request, RESET_S)
+        raise_from_msg(answer.error)
+        self._desk.withdraw()
+        with self._lock:
+            self._prediction = self._plan = None
+        self._page.show_prediction(None)
+        self._page.show_report(None)
+        self._page.say("good", f"On the table: {', '.join(answer.objects)}")
+
+    def _wish(self, command: int, value: float) -> None:
+        with self._lock:
+            self._playback_wish[command] = value
+
+    def _seek(self, time_s: float) -> None:
+        self._page.touched_slider()
+        self._wish(Playback.Request.SEEK, time_s)
+
+    def _call(self, endpoint: Endpoint, request: Any, answer_s: float = ANSWER_S) -> Any:
+        client = self._service_clients[endpoint.name]
+        deadline = time.monotonic() + SERVICE_S
+        while not client.service_is_ready():
+            if time.monotonic() > deadline or self.closing.wait(0.02):
+                raise _missing(endpoint, "nobody answers")
+        done = threading.Event()
+        future = client.call_async(request)
+        future.add_done_callback(lambda _: done.set())
+        if not done.wait(answer_s):
+            client.remove_pending_request(future)
+            raise _missing(endpoint, f"no answer within {answer_s:g} s")
+        return future.result()
+
+    # Threads.
+
+    def _forever(self, name: str, work: Callable[[], None], period_s: float) -> None:
+        while not self.closing.wait(period_s):
+            self._guarded(name, work)
+
+    def _guarded(self, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            if not self.closing.is_set():
+                self.complain(error, f"{name}: ")
+
+    def health(self) -> Health:
+        """Where the page is, who looks at it, and who was turned away."""
+        refused = sum(self._server.refused.values())
+        values = {"page": self._server.url, "windows": self._page.windows, "requests refused": refused}
+        if refused:
+            origins = ", ".join(name or "(none)" for name in list(self._server.refused)[:3])
+            return Health(WARN, f"other web pages tried to connect: {origins}", values)
+        return Health(message=f"{self._page.windows} windows", values=values)
+
+    def close(self) -> None:
+        """Close the page."""
+        super().close()
+        self._rollout_news.set()
+        for thread in self._threads:
+            thread.join(timeout=5.0)
+        self._server.stop()
+
+
+def _missing(endpoint: Endpoint, what: str) -> KinemaError:
+    return KinemaError(
+        f"{what} on {endpoint.name}",
+        expected="the node that offers it",
+        hint="is the whole graph running?",
+        code=ErrorCode.GRAPH_UNAVAILABLE,
+    )
+
+
+def main() -> int:
+    """Run the node."""
+    return run_node(Viewer, threads=4)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
