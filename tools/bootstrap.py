@@ -171,25 +171,15 @@ def install_torch(venv, flavour):
     """The CPU build unless CUDA was asked for; pip's own choice where that is one already."""
     if flavour == "none":
         return
+    # A CPU build satisfies the same version number: without this, asking for CUDA later would change nothing.
+    venv.run([*venv.pip_command(), "uninstall", "--quiet", "--yes", "torch"])
     if flavour == "cuda" or not torch_needs_cuda(venv):
         venv.install(TORCH)
         return
     # uv knows where PyTorch keeps its CPU builds; pip's default on Linux is several GB of CUDA.
     venv.install("uv")
-    venv.run(
-        [
-            str(venv.python),
-            "-m",
-            "uv",
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            str(venv.python),
-            "--torch-backend=cpu",
-            TORCH,
-        ]
-    )
+    python = str(venv.python)
+    venv.run([python, "-m", "uv", "pip", "install", "--quiet", "--python", python, "--torch-backend=cpu", TORCH])
 
 
 def build_stand_in(venv, package):
@@ -235,18 +225,18 @@ def main():
     venv.create()
     venv.step("pip", "1", lambda: venv.install("--upgrade", "pip>=24"))
     # torch first: a package that asks for any torch would bring the CUDA build.
-    venv.step(f"torch ({arguments.torch})", TORCH, lambda: install_torch(venv, arguments.torch))
+    venv.step("torch", f"{TORCH} {arguments.torch}", lambda: install_torch(venv, arguments.torch))
     venv.step("packages of requirements/lock.txt", digest(lock), lambda: venv.install(*locked, str(lock)))
     venv.step("robot meshes", digest(assets), lambda: venv.install(*locked, str(assets)))
     venv.step(
-        "kinema4d_msgs (compiles for about a minute)",
+        "kinema4d_msgs (compiles for one or two minutes)",
         digest(messages),
         lambda: venv.install("--no-deps", "--no-build-isolation", "--force-reinstall", str(messages)),
     )
     for package in STAND_INS:
         # moveit_msgs is made of object_recognition_msgs: a change to one stand-in makes all of them again.
         key = digest(ROOT / "compat", messages / "cmake")
-        venv.step(f"{package}, a stand-in (compiles for about 15 s)", key, lambda p=package: build_stand_in(venv, p))
+        venv.step(f"{package}, a stand-in", key, lambda p=package: build_stand_in(venv, p))
     venv.step(
         "kinema4d_ros",
         digest(ROOT / "setup.py", ROOT / "setup.cfg", ROOT / "package.xml"),

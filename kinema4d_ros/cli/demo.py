@@ -1,0 +1,164 @@
+"""The demonstration without a person: start the graph, preview a pick, approve, execute in the lab, save, end.
+
+Only the simulated lab is ever moved by it. With the real arm it stops after the preview.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.files import replacing_folder
+from kinema4d_ros.processes import ProcessSpec, Supervisor
+from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.robot import Robot
+
+__all__ = ["run_demo"]
+
+START_S = 180.0
+"""The first start compiles the rasteriser; later ones take seconds."""
+
+PREVIEW_S = 600.0
+SUMMARY = "demo.json"
+
+
+def run_demo(processes: Sequence[ProcessSpec], out: Path, values: Mapping[str, str], port: int) -> int:
+    """Run the demonstration to its end; exit code 0 when it went through, 1 when a step failed."""
+    from kinema4d_ros.cli.sim import graph_environment
+
+    os.environ.update(graph_environment())
+    supervisor = Supervisor(processes)
+    thread = threading.Thread(target=supervisor.run, name="graph")
+    thread.start()
+    try:
+        with replacing_folder(out, is_ours=lambda folder: (folder / SUMMARY).is_file()) as folder:
+            summary = _demonstrate(folder, values, port, supervisor)
+            (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+        print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
+        return 0
+    except KinemaError as error:
+        print(f"the demonstration stopped: {error}")
+        return 1
+    finally:
+        supervisor.stop.set()
+        thread.join(timeout=60.0)
+
+
+def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor: Supervisor) -> dict[str, Any]:
+    from kinema4d_ros.bridge import names
+    from kinema4d_ros.bridge.client import PreviewClient
+    from kinema4d_ros.bridge.rollout import rollout_from_msg
+
+    robot = Robot.load(values["robot"])
+    lab = values["lab"].lower() == "true"
+    started = time.monotonic()
+    summary: dict[str, Any] = {"arguments": dict(values)}
+    with PreviewClient(values["namespace"]) as client:
+        for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE, names.PREDICTED_ROLLOUT, names.ROBOT_OVERLAY):
+            client.listen(endpoint)
+        if lab:
+            client.listen(names.LAB_OBJECTS)
+
+        def live() -> bool:
+            if any(member.failed for member in supervisor.members):
+                raise KinemaError(
+                    "a node could not start", expected="a graph that runs", hint="its line above says why"
+                )
+            wanted = [names.JOINT_STATES, names.ROBOT_OVERLAY, *([names.LAB_OBJECTS] if lab else [])]
+            return all(client.newest(endpoint) is not None for endpoint in wanted)
+
+        client.wait_for(live, START_S, "the live twin")
+        summary["live_after_s"] = round(time.monotonic() - started, 2)
+        plan, target = _plan(client, robot, lab)
+        report = client.preview(plan, timeout_s=PREVIEW_S)
+        summary["previewed_after_s"] = round(time.monotonic() - started, 2)
+        summary["report"] = _numbers(report)
+        rollout = rollout_from_msg(client.newest(names.PREDICTED_ROLLOUT))
+        saved = rollout.save(folder / "rollout")
+        shutil.copyfile(saved / "preview.mp4", folder / "prediction.mp4")
+        if values["viewer"].lower() == "true":
+            _screenshot(folder / "page.png", port)
+        if lab:
+            summary["execution"] = _execute(client, report.plan_hash, target)
+    return summary
+
+
+def _plan(client: Any, robot: Robot, lab: bool) -> tuple[Any, str]:
+    from kinema4d_ros.bridge import names
+    from kinema4d_ros.bridge.viewer import objects_from_markers
+    from kinema4d_ros.kinematics import choose_kinematics
+    from kinema4d_ros.viewer.demo import plan_pick_and_place
+
+    if not lab:
+        return read_trajectory(share_path("config/demo/pick_and_place.csv"), robot), ""
+    state = client.newest(names.JOINT_STATES)
+    q = robot.positions(list(state.name), np.array(state.position)[None])[0]
+    markers = client.newest(names.LAB_OBJECTS)
+    target = next(marker.ns for marker in markers.markers if marker.text == "target")
+    return plan_pick_and_place(choose_kinematics(robot), q, objects_from_markers(markers), target), target
+
+
+def _execute(client: Any, plan_hash: str, target: str) -> dict[str, Any]:
+    from kinema4d_ros.bridge import names
+    from kinema4d_ros.bridge.viewer import objects_from_markers
+
+    def position() -> Any:
+        return objects_from_markers(client.newest(names.LAB_OBJECTS))[target].position
+
+    before = position().copy()
+    token = client.approve(plan_hash, "the demonstration, in the simulated lab")
+    duration_s = client.execute(plan_hash, token)
+    time.sleep(duration_s + 1.0)
+    moved = float(np.linalg.norm(position() - before))
+    print(f"executed in the lab: '{target}' moved {100 * moved:.1f} cm")
+    return {"object": target, "moved_m": round(moved, 4), "duration_s": duration_s}
+
+
+def _screenshot(path: Path, port: int) -> None:
+    """A picture of the page where a browser is at hand; otherwise a line that says how to get one."""
+    browser = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        browser = None
+    if browser is None:
+        print("no picture of the page: it needs Chromium (sudo apt-get install chromium) and playwright")
+        return
+    options = [
+        "--no-sandbox",
+        "--use-angle=swiftshader",
+        "--enable-unsafe-swiftshader",
+        "--disable-background-networking",
+    ]
+    try:
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=browser, args=options)
+            page = chromium.new_page(viewport={"width": 1600, "height": 900})
+            page.goto(f"http://127.0.0.1:{port}", timeout=60_000)
+            page.wait_for_selector("canvas", timeout=60_000)
+            page.wait_for_timeout(8_000)
+            page.screenshot(path=str(path))
+            chromium.close()
+    except Error as error:
+        print(f"no picture of the page: {str(error).splitlines()[0]}")
+
+
+def _numbers(report: Any) -> dict[str, Any]:
+    return {
+        "plan_hash": report.plan_hash,
+        "rollout_id": report.rollout_id,
+        "min_clearance_m": report.min_clearance_m,
+        "min_clearance_link": report.min_clearance_link,
+        "contact": report.contact,
+        "warnings": list(report.warnings),
+    }
