@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.errors import ErrorCode, TrajectoryError
 from kinema4d_ros.kinematics.protocol import ROTATION_WEIGHT_M, IKPath, LocalSolution
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import require_rigid, rotation_angle, slerp
+from kinema4d_ros.transforms import ROTATION_TOLERANCE, require_rigid, rotation_angle, slerp
 
 __all__ = [
     "FLIP_EXCURSION_M",
@@ -133,7 +133,7 @@ def _return_to_branch(
 
 def _advance(solver: LocalSolver, previous: Array, pose: Array, q: Array, posture: Array) -> LocalSolution:
     solution = _closest(solver, pose, q, posture)
-    if np.max(np.abs(solution.q - q)) <= MAX_JOINT_STEP:
+    if np.abs(solution.q - q).max() <= MAX_JOINT_STEP:
         return solution
     # A long step may be the path's own (a singularity near by) or a jump to another branch.
     # Walking there in small steps tells the two apart.
@@ -152,7 +152,7 @@ def _closest(solver: LocalSolver, pose: Array, q: Array, posture: Array) -> Loca
 def _walk(solver: LocalSolver, poses: Array, q: Array, posture: Array) -> LocalSolution | None:
     for pose in poses:
         solution = _closest(solver, pose, q, posture)
-        if np.max(np.abs(solution.q - q)) > MAX_JOINT_STEP:
+        if np.abs(solution.q - q).max() > MAX_JOINT_STEP:
             return None
         q = solution.q
     return solution
@@ -173,8 +173,15 @@ def require_poses(base_T_tool: ArrayLike) -> Array:
         raise TrajectoryError("the path of poses is empty", expected="(T, 4, 4)", code=ErrorCode.TRAJECTORY_EMPTY)
     if poses.ndim != 3 or poses.shape[1:] != (4, 4):
         raise TrajectoryError(f"poses have shape {poses.shape}", expected="(T, 4, 4)")
-    for sample, pose in enumerate(poses):
-        require_rigid(pose, f"tool pose {sample}")
+    # One look at all poses; only a suspect gets the slow check that can say what is wrong with it.
+    R = poses[:, :3, :3]
+    with np.errstate(invalid="ignore", over="ignore"):
+        skew = np.max(np.abs(np.swapaxes(R, 1, 2) @ R - np.eye(3)), axis=(1, 2))
+        last_row = np.max(np.abs(poses[:, 3] - [0.0, 0.0, 0.0, 1.0]), axis=1)
+        fine = (skew < 0.5 * ROTATION_TOLERANCE) & (last_row < 1e-10) & (np.linalg.det(R) > 0)
+    fine &= np.isfinite(poses).all(axis=(1, 2))
+    for sample in np.flatnonzero(~fine):
+        require_rigid(poses[sample], f"tool pose {sample}")
     return poses
 
 

@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 
 TABLE_SIZE = 4096
 RESTARTS = 24
+SEARCHED_STARTS = 3
+"""Solutions that a search without a closed form stops at: it takes longer for each."""
 SAME_BRANCH = 0.1
 """Radians: solutions closer than this in every joint are one."""
 
@@ -94,19 +96,21 @@ class PinocchioKinematics:
     def _starts(self, pose: Array, near: Array) -> list[LocalSolution]:
         """Distinct solutions for a pose, closest to `near` first; when there is none, the closest miss."""
         seeds = [] if self._closed_form is None else list(self._closed_form.solve(pose, near))
-        found = self._distinct(pose, seeds, near)
+        found = self._distinct(pose, seeds, near, limit=8)
         if found:
             return found
         seeds = [near]
         if self._closed_form is not None:
             seeds += list(self._closed_form.solve(pose, near, stretch=True))
         seeds += list(self._table_seeds(pose))
-        found = self._distinct(pose, seeds, near)
+        found = self._distinct(pose, seeds, near, limit=SEARCHED_STARTS)
         return found or [min((self._arm.solve(pose, s) for s in seeds), key=lambda s: s.cost)]
 
-    def _distinct(self, pose: Array, seeds: list[Array], near: Array) -> list[LocalSolution]:
+    def _distinct(self, pose: Array, seeds: list[Array], near: Array, limit: int) -> list[LocalSolution]:
         found: list[LocalSolution] = []
         for seed in seeds:
+            if len(found) == limit:
+                break
             solution = self._arm.solve(pose, seed)
             if solution.reached and all(np.max(np.abs(solution.q - f.q)) > SAME_BRANCH for f in found):
                 found.append(solution)

@@ -8,6 +8,7 @@ moveit_msgs/DisplayTrajectory      MoveIt's plan; its definition must be in the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from rosbags.interfaces import Connection, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.typesys.store import Typestore
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.readers.common import MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed
@@ -88,8 +90,13 @@ def _choose(path: Path, reader: Reader, topic: str | None, notes: list[str]) -> 
     return best
 
 
+@lru_cache(maxsize=1)
+def _standard_types() -> Typestore:
+    return get_typestore(Stores.ROS2_JAZZY)
+
+
 def _messages(reader: Reader, connection: Connection) -> Iterator[tuple[int, Any]]:
-    store = get_typestore(Stores.ROS2_JAZZY)
+    store = _standard_types()
     if connection.msgtype not in store.fielddefs:
         if connection.msgdef.format != MessageDefinitionFormat.MSG:
             raise FileFormatError(
@@ -98,6 +105,7 @@ def _messages(reader: Reader, connection: Connection) -> Iterator[tuple[int, Any
                 hint="record with the MCAP storage, which keeps them",
                 code=ErrorCode.FILE_UNSUPPORTED,
             )
+        store = get_typestore(Stores.ROS2_JAZZY)  # a bag's own types stay with this bag
         definitions = get_types_from_msg(connection.msgdef.data, connection.msgtype)
         store.register({name: d for name, d in definitions.items() if name not in store.fielddefs})
     for count, (_, received_ns, data) in enumerate(reader.messages(connections=[connection])):

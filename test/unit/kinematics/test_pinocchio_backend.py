@@ -28,19 +28,15 @@ def violations(robot: Robot, path: IKPath) -> int:
     return int(np.sum((path.q < robot.lower) | (path.q > robot.upper)))
 
 
-@pytest.mark.parametrize("seeded", [False, True])
-def test_followable_paths_are_followed_without_flips_or_limits_passed(
-    yam: Robot, ik_suite: ModuleType, seeded: bool
-) -> None:
+def test_followable_paths_are_followed_without_flips_or_limits_passed(yam: Robot, ik_suite: ModuleType) -> None:
     kinematics = PinocchioKinematics(yam)
     kinds = set()
     for case in ik_suite.cases(yam, 18, seed=7):
-        path = kinematics.solve_path(case.base_T_tool)
-        if seeded:
-            path = kinematics.solve_path(case.base_T_tool, seed=path.q[0])
-        assert path.reached.all(), case.kind
-        assert flips(yam, case.base_T_tool, path) == 0, case.kind
-        assert violations(yam, path) == 0, case.kind
+        free = kinematics.solve_path(case.base_T_tool)
+        for path in (free, kinematics.solve_path(case.base_T_tool, seed=free.q[0])):
+            assert path.reached.all(), case.kind
+            assert flips(yam, case.base_T_tool, path) == 0, case.kind
+            assert violations(yam, path) == 0, case.kind
         kinds.add(case.kind)
     assert kinds == set(ik_suite.KINDS)
 
@@ -99,15 +95,17 @@ def test_continuous_joints_unwrap(primitive_arm: Robot) -> None:
 
 
 def test_without_a_seed_the_start_is_the_one_that_can_follow_the_whole_path(yam: Robot, ik_suite: ModuleType) -> None:
-    """Among many paths some have a start closest to home that ends at a limit; another must be taken."""
+    """Some of these paths have a start closest to home that ends at a limit; another must be taken."""
     kinematics, home = PinocchioKinematics(yam), yam.home_position()
     changed = 0
-    for case in ik_suite.cases(yam, 30, seed=11, kinds=("line", "circle")):
-        path = kinematics.solve_path(case.base_T_tool)
-        assert path.reached.all()
-        nearest = kinematics.inverse(case.base_T_tool[0])
-        others = np.linalg.norm(path.q[0] - home) > np.linalg.norm(nearest - home) + 0.1
-        changed += bool(others)
+    for seed in (2, 6, 8):
+        for case in ik_suite.cases(yam, 6, seed=seed, kinds=("line",)):
+            path = kinematics.solve_path(case.base_T_tool)
+            assert path.reached.all()
+            nearest = kinematics.inverse(case.base_T_tool[0])
+            if np.linalg.norm(path.q[0] - home) > np.linalg.norm(nearest - home) + 0.1:
+                changed += 1
+                assert not kinematics.solve_path(case.base_T_tool, seed=nearest).reached.all()
     assert changed > 0
 
 

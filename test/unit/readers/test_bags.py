@@ -241,7 +241,7 @@ def test_bags_with_damaged_bytes_never_raise_anything_else(tmp_path: Path, stora
     whole = bytearray(file.read_bytes())
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(60):
+    for _ in range(40):
         damaged = bytearray(whole)
         start = int(rng.integers(len(whole)))
         damaged[start : start + 16] = rng.bytes(len(damaged[start : start + 16]))
