@@ -25,10 +25,12 @@ def finger_links(robot: Robot) -> tuple[str, ...]:
 
 
 def outer_points(mesh: TriangleMesh) -> NDArray[np.float64]:
-    """(P, 3) vertices, at most `DIRECTIONS`, metres: the farthest in directions all around; their hull is the shape."""
+    """(P, 3) vertices, at most `DIRECTIONS` + 6, metres: the farthest in directions all around; their hull is the shape."""
     if mesh not in _POINTS:
         i = np.arange(DIRECTIONS) + 0.5
         polar, turn = np.arccos(1 - 2 * i / DIRECTIONS), np.pi * (1 + 5**0.5) * i
         directions = np.stack([np.cos(turn) * np.sin(polar), np.sin(turn) * np.sin(polar), np.cos(polar)])
+        # The axes too, so that the box around the points is that of the mesh.
+        directions = np.concatenate([directions, np.eye(3), -np.eye(3)], axis=1)
         _POINTS[mesh] = mesh.vertices[np.unique(np.argmax(mesh.vertices @ directions, axis=0))]
     return _POINTS[mesh]

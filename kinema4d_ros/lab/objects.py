@@ -29,7 +29,7 @@ class LabObject:
         size: (x, y, z) of the bounding box, metres.
         rgb: 0 to 1, sRGB.
         mass: kg.
-        friction: sliding friction against the table and the fingers.
+        friction: sliding friction against the table and other objects; the fingers' rubber decides its own.
     """
 
     name: str
@@ -37,7 +37,7 @@ class LabObject:
     size: tuple[float, float, float]
     rgb: tuple[float, float, float]
     mass: float
-    friction: float = 1.0
+    friction: float = 0.5
 
     @property
     def height(self) -> float:

@@ -43,6 +43,9 @@ LAMP_TARGET = (0.22, 0.0, 0.10)
 SKY_STEP = 4
 """Ambient occlusion is computed at every fourth subsample: every second pixel."""
 
+STILL = 1e-6
+"""Poses that differ by less, in metres and matrix entries, are the same picture."""
+
 _FURNITURE = ("table", "floor", "back_wall", "side_wall")
 
 
@@ -127,6 +130,9 @@ class LabCamera:
         self._curve = _tone_curve()
         self._objects: tuple[LabObject, ...] | None = None
         self._world: _World | None = None
+        self._last_poses: NDArray[np.float64] | None = None
+        self._last_rgb = np.empty((0, 0, 3), np.uint8)
+        self._last_truth: tuple[NDArray[np.float32], NDArray[np.uint8]] | None = None
 
     @classmethod
     def of(cls, lab: LabSimulation, camera: PinholeCamera | None = None, **options: object) -> LabCamera:
@@ -147,14 +153,23 @@ class LabCamera:
                 *[o.base_T_object[None] for o in state.objects.values()],
             ]
         )
-        rgb = self._paint(world, poses)
+        if not self._unchanged(poses):
+            self._last_rgb, self._last_truth = self._paint(world, poses), None
+            self._last_poses = poses
         depth = segmentation = None
         if truth:
-            exact = world.everything.draw(poses, self._lens.pinhole)
-            depth = self._lens.bend(exact.xyz[..., 2], "nearest").copy()
-            segmentation = self._lens.bend(exact.ids, "nearest").copy()
-        rgb = self._grain(self._lens.bend(rgb, "linear"), state.time_s)
+            if self._last_truth is None:
+                exact = world.everything.draw(poses, self._lens.pinhole)
+                self._last_truth = exact.xyz[..., 2].copy(), exact.ids.copy()
+            depth = self._lens.bend(self._last_truth[0], "nearest").copy()
+            segmentation = self._lens.bend(self._last_truth[1], "nearest").copy()
+        rgb = self._grain(self._lens.bend(self._last_rgb, "linear").copy(), state.time_s)
         return LabImage(rgb, self.camera, state.time_s, depth, segmentation, world.names)
+
+    def _unchanged(self, poses: NDArray[np.float64]) -> bool:
+        """Nothing moved by more than a micron since the last picture: it would be the same again."""
+        last = self._last_poses
+        return last is not None and last.shape == poses.shape and bool(np.abs(last - poses).max() < STILL)
 
     def _paint(self, world: _World, poses: NDArray[np.float64]) -> NDArray[np.uint8]:
         camera = self._lens.pinhole

@@ -14,21 +14,20 @@ The same name, seed and camera position give the same layout, on every machine.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
+from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
 from kinema4d_ros.lab.sightline import hidden_fraction
 from kinema4d_ros.resources import share_directory, share_path
 
-__all__ = ["Scenario", "ScenarioError", "make_scenario", "scenario_names"]
-
-CAMERA_POSITION = (0.88, -0.62, 0.72)
-"""Where the demonstration camera is, base frame, metres: from there occluders hide the target."""
+__all__ = ["Scenario", "ScenarioError", "demo_eye", "make_scenario", "scenario_names"]
 
 MIN_GAP_M = 0.006
 TRIES = 400
@@ -84,8 +83,16 @@ def scenario_names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in (share_directory() / "config" / "lab").glob("*.yaml")))
 
 
-def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike = CAMERA_POSITION) -> Scenario:
-    """The layout of a scenario for a seed; `camera_position` (3,) metres, base frame, is what occluders hide from.
+@lru_cache(maxsize=1)
+def demo_eye() -> NDArray[np.float64]:
+    """(3,) where the demonstration camera is, metres, base frame."""
+    return read_camera(share_path("calibration/demo_lab.yaml")).base_T_camera[:3, 3]
+
+
+def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike | None = None) -> Scenario:
+    """The layout of a scenario for a seed.
+
+    `camera_position` (3,) metres, base frame, is what occluders hide from; by default the demonstration camera's.
 
     Raises:
         ScenarioError: `SCENARIO_UNKNOWN`, with the names there are.
@@ -99,7 +106,7 @@ def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike = CAMERA_
     if seed < 0:
         raise ScenarioError(f"seed is {seed}", expected="0 or more")
     config = _read(name)
-    eye = np.asarray(camera_position, dtype=np.float64)
+    eye = demo_eye() if camera_position is None else np.asarray(camera_position, dtype=np.float64)
     # The name takes part, so that equal seeds of two scenarios are not the same table.
     rng = np.random.default_rng([seed, *name.encode()])
     for _ in range(LAYOUTS):

@@ -253,7 +253,7 @@ def _push(motion: Motion, placed: PlacedObject, direction: Array, distance_m: fl
     behind = placed.position[:2] - unit * (placed.object.radius + 0.030)
     contact = placed.position[:2] - unit * (placed.object.radius + 0.004)
     end = contact + unit * distance_m
-    z = min(0.4 * placed.object.height, 0.03) + TIP_M
+    z = min(0.3 * placed.object.height, 0.02) + TIP_M
     yaw = float(np.arctan2(unit[1], unit[0]))
     refusal: NoSolution | None = None
     for turned in (yaw, yaw + np.pi):

@@ -151,10 +151,10 @@ class LabSimulation:
                     )
                 return self.state()
             name = self._scenario.name if scenario is None else scenario
-            eye = () if self._camera is None else (self._camera.base_T_camera[:3, 3],)
+            eye = None if self._camera is None else self._camera.base_T_camera[:3, 3]
             for attempt in range(SETTLE_TRIES):
                 # Attempts use seeds far outside the range people use, so no two seeds share a table.
-                drawn = make_scenario(name, seed + attempt * (1 << 32), *eye)
+                drawn = make_scenario(name, seed + attempt * (1 << 32), eye)
                 if self._settled(Scenario(**{**vars(drawn), "seed": seed})):
                     return self.state()
             raise ScenarioError(f"no stable layout for '{name}' with seed {seed}", expected="ranges that leave room")

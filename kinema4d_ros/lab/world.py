@@ -38,7 +38,8 @@ _ROTOR_INERTIA = 7e-4
 _ROTOR_MASS = 2e-3
 """kg for each N of effort, likewise for sliding joints."""
 
-_FRICTION = (1.0, 0.01, 0.001)
+_FRICTION = (0.5, 0.01, 0.001)
+"""Sliding, spinning and rolling friction of wood and plastic. Fingers have rubber, which wins in any contact."""
 _FINGER_FRICTION = 1.2
 _FALLBACK_DENSITY = 800.0
 

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.kinematics import Kinematics, choose_kinematics
+from kinema4d_ros.lab.scenario import Scenario, ScenarioError, demo_eye, make_scenario, scenario_names
+from kinema4d_ros.lab.sightline import hidden_fraction
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.transforms import make
+
+SEEDS = range(40)
+
+
+def gaps(scenario: Scenario) -> list[float]:
+    """Between outlines of the target and the others, seen from above."""
+    target, *others = scenario.objects
+    return [
+        float(np.hypot(*(o.position - target.position)[:2])) - o.object.radius - target.object.radius for o in others
+    ]
+
+
+def test_an_unknown_scenario_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(ScenarioError) as caught:
+        make_scenario("tidy")
+    assert caught.value.code == ErrorCode.SCENARIO_UNKNOWN
+    assert all(name in str(caught.value) for name in ("canonical", "cluttered", "dynamic"))
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(ScenarioError, match="seed is -1"):
+        make_scenario("canonical", -1)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_equal_seeds_give_equal_tables_and_others_do_not(name: str) -> None:
+    a, b, c = make_scenario(name, 5), make_scenario(name, 5), make_scenario(name, 6)
+    assert [o.object for o in a.objects] == [o.object for o in b.objects]
+    for first, second in zip(a.objects, b.objects, strict=True):
+        assert np.array_equal(first.base_T_object, second.base_T_object)
+    assert np.array_equal(a.goal, b.goal)
+    assert not np.array_equal(a.objects[0].base_T_object, c.objects[0].base_T_object)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_objects_never_touch_and_have_their_own_names(name: str) -> None:
+    for seed in SEEDS:
+        objects = make_scenario(name, seed).objects
+        assert len({o.name for o in objects}) == len(objects)
+        for i, first in enumerate(objects):
+            assert first.position[2] == pytest.approx(first.object.height / 2)
+            for second in objects[:i]:
+                apart = np.hypot(*(first.position - second.position)[:2])
+                assert apart > first.object.radius + second.object.radius
+
+
+def test_canonical_has_one_object() -> None:
+    assert all(len(make_scenario("canonical", seed).objects) == 1 for seed in SEEDS)
+
+
+def test_cluttered_has_three_to_five_neighbours_within_five_centimetres() -> None:
+    counts = set()
+    for seed in SEEDS:
+        scenario = make_scenario("cluttered", seed)
+        counts.add(len(scenario.objects) - 1)
+        assert max(gaps(scenario)) <= 0.05
+    assert counts == {3, 4, 5}
+
+
+def test_dynamic_has_more_than_five_others_a_passage_and_partial_occlusion() -> None:
+    hidden = []
+    for seed in SEEDS:
+        scenario = make_scenario("dynamic", seed)
+        target, *others = scenario.objects
+        assert len(others) > 5
+        hidden.append(hidden_fraction(target, others, demo_eye()))
+        # The two posts stand on opposite sides, less than a fully open gripper with its fingers apart.
+        left, right = (o.position[:2] - target.position[:2] for o in others[:2])
+        assert np.dot(left, right) < 0
+        assert np.linalg.norm(left - right) - others[0].object.radius - others[1].object.radius < 0.13
+    assert min(hidden) > 0.05
+    assert max(hidden) <= 0.6
+    assert np.std(hidden) > 0.05
+
+
+def test_occlusion_is_seen_from_the_given_camera() -> None:
+    eye = (0.2, 1.0, 0.6)
+    target, *others = make_scenario("dynamic", 3, eye).objects
+    assert 0.05 < hidden_fraction(target, others, eye) <= 0.6
+
+
+@pytest.fixture(scope="module")
+def kinematics(yam: Robot) -> Kinematics:
+    return choose_kinematics(yam)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_target_and_goal_are_within_reach(name: str, kinematics: Kinematics) -> None:
+    for seed in range(6):
+        scenario = make_scenario(name, seed)
+        for x, y in (scenario.objects[0].position[:2], scenario.goal):
+            bearing = np.arctan2(y, x) - np.pi / 2
+            c, s = np.cos(bearing), np.sin(bearing)
+            for z in (0.02, 0.12):
+                kinematics.inverse(make([[c, s, 0], [s, -c, 0], [0, 0, -1.0]], [x, y, z]))

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.lab.objects import LabObject, PlacedObject
+from kinema4d_ros.lab.world import build_model
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.transforms import make
+
+
+def simulated_poses(robot: Robot, model: mujoco.MjModel, q: np.ndarray) -> np.ndarray:
+    data = mujoco.MjData(model)
+    for name, value in zip(robot.joint_names, q, strict=True):
+        data.qpos[model.joint(name).qposadr[0]] = value
+    for joint in robot.joints:
+        if joint.mimic:
+            leader = q[robot.joint_names.index(joint.mimic.joint)]
+            data.qpos[model.joint(joint.name).qposadr[0]] = joint.mimic.multiplier * leader + joint.mimic.offset
+    mujoco.mj_forward(model, data)
+    bodies = [model.body(link.name).id for link in robot.links]
+    return make(data.xmat[bodies].reshape(-1, 3, 3), data.xpos[bodies])
+
+
+@pytest.mark.parametrize("name", ["yam", "primitive_arm"])
+def test_the_lab_and_the_twin_agree_on_every_link(name: str, request: pytest.FixtureRequest) -> None:
+    robot = request.getfixturevalue(name)
+    model = build_model(robot, [])
+    rng = np.random.default_rng(1)
+    lower, upper = np.maximum(robot.lower, -3.0), np.minimum(robot.upper, 3.0)
+    for q in rng.uniform(lower, upper, (20, len(lower))):
+        difference = simulated_poses(robot, model, q) - forward_all(robot, q[None])[0]
+        assert np.abs(difference).max() < 1e-9
+
+
+def test_masses_inertias_and_efforts_come_from_the_urdf(yam: Robot) -> None:
+    model = build_model(yam, [])
+    for link in yam.links:
+        if link.inertial is None:
+            continue
+        body = model.body(link.name)
+        assert body.mass[0] == pytest.approx(link.inertial.mass)
+        np.testing.assert_allclose(body.ipos, link.inertial.center, atol=1e-12)
+        np.testing.assert_allclose(np.sort(body.inertia), np.linalg.eigvalsh(link.inertial.inertia), rtol=1e-6)
+    for joint in yam.actuated:
+        assert model.actuator(joint.name).forcerange[1] == joint.limits.effort
+        np.testing.assert_allclose(model.joint(joint.name).range, [joint.limits.lower, joint.limits.upper])
+
+
+def test_fingers_move_together_and_close_on_each_other(yam: Robot) -> None:
+    model = build_model(yam, [])
+    data = mujoco.MjData(model)
+    home = yam.home_position()
+    for name, value in zip(yam.joint_names, home, strict=True):
+        data.qpos[model.joint(name).qposadr[0]] = value
+    data.qpos[model.joint("right_finger_joint").qposadr[0]] = home[-1]
+    data.ctrl[:] = home
+    data.ctrl[model.actuator("left_finger_joint").id] = 0.04
+    for _ in range(500):
+        mujoco.mj_step(model, data)
+    left = data.qpos[model.joint("left_finger_joint").qposadr[0]]
+    right = data.qpos[model.joint("right_finger_joint").qposadr[0]]
+    assert left == pytest.approx(0.04, abs=5e-4)
+    assert right == pytest.approx(left, abs=2e-4)
+
+
+@pytest.mark.parametrize("shape", ["box", "cylinder", "sphere", "bin"])
+def test_objects_rest_on_the_table_with_their_own_mass(shape: str, primitive_arm: Robot) -> None:
+    thing = LabObject("thing", shape, (0.06, 0.06, 0.05 if shape != "sphere" else 0.06), (1, 0, 0), 0.08)  # type: ignore[arg-type]
+    model = build_model(primitive_arm, [PlacedObject.standing(thing, 0.4, 0.3, 0.4)])
+    data = mujoco.MjData(model)
+    for name, value in zip(primitive_arm.joint_names, primitive_arm.home_position(), strict=True):
+        data.qpos[model.joint(name).qposadr[0]] = value
+    data.ctrl[:] = primitive_arm.home_position()
+    for _ in range(500):
+        mujoco.mj_step(model, data)
+    assert model.body("thing").mass[0] == pytest.approx(0.08)
+    assert data.body("thing").xpos[2] == pytest.approx(thing.height / 2, abs=5e-4)
+    assert np.hypot(*(data.body("thing").xpos[:2] - (0.4, 0.3))) < 5e-4
