@@ -25,7 +25,7 @@ def finger_links(robot: Robot) -> tuple[str, ...]:
 
 
 def outer_points(mesh: TriangleMesh) -> NDArray[np.float64]:
-    """(P, 3) vertices, at most `DIRECTIONS` + 6, metres: the farthest in directions all around; their hull is the shape."""
+    """(P, 3) the farthest vertices in `DIRECTIONS` + 6 directions all around, metres; their hull is the shape."""
     if mesh not in _POINTS:
         i = np.arange(DIRECTIONS) + 0.5
         polar, turn = np.arccos(1 - 2 * i / DIRECTIONS), np.pi * (1 + 5**0.5) * i

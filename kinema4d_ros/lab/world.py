@@ -16,7 +16,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.lab.contact_shapes import finger_links, outer_points
+from kinema4d_ros.lab.gl_world import add_camera, add_visuals
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, boxes_of
 from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot
 from kinema4d_ros.transforms import to_quaternion
@@ -68,9 +70,19 @@ class Room:
 
 
 def build_model(
-    robot: Robot, objects: Sequence[PlacedObject], room: Room | None = None, timestep_s: float = TIMESTEP_S
+    robot: Robot,
+    objects: Sequence[PlacedObject],
+    room: Room | None = None,
+    timestep_s: float = TIMESTEP_S,
+    *,
+    visuals: bool = False,
+    camera: tuple[str, PinholeCamera] | None = None,
 ) -> mujoco.MjModel:
-    """The compiled model; bodies, joints, actuators and objects carry their own names."""
+    """The compiled model; bodies, joints, actuators and objects carry their own names.
+
+    `visuals` and a named `camera` add what only MuJoCo's own pictures need: the robot's visual meshes
+    (geometry group 2; contact shapes are in group 3) and a camera.
+    """
     spec = mujoco.MjSpec()
     spec.modelname = f"lab_{robot.name}"
     spec.compiler.degree = False
@@ -86,6 +98,10 @@ def build_model(
     _add_robot(spec, robot)
     for placed in objects:
         _add_object(spec, placed)
+    if visuals:
+        add_visuals(spec, robot)
+    if camera is not None:
+        add_camera(spec, *camera)
     model = spec.compile()
     _tune_servos(model, robot)
     return model
@@ -104,16 +120,17 @@ def _add_room(spec: Any, room: Room) -> None:
             rgba=[0.72, 0.56, 0.40, 1.0],
         )
     )
-    for name, pos, z_axis in (
-        ("floor", [0.0, 0.0, room.floor_z], [0.0, 0.0, 1.0]),
-        ("back_wall", [room.back_wall_x, 0.0, 0.0], [1.0, 0.0, 0.0]),
-        ("side_wall", [0.0, room.side_wall_y, 0.0], [0.0, -1.0, 0.0]),
+    quarter = float(np.sqrt(0.5))
+    # Turned so that the normal, a plane's z, points into the room: along z, x and -y.
+    for name, pos, quat in (
+        ("floor", [0.0, 0.0, room.floor_z], [1.0, 0.0, 0.0, 0.0]),
+        ("back_wall", [room.back_wall_x, 0.0, 0.0], [quarter, 0.0, quarter, 0.0]),
+        ("side_wall", [0.0, room.side_wall_y, 0.0], [quarter, quarter, 0.0, 0.0]),
     ):
-        plane = world.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_PLANE, size=[3.0, 3.0, 0.1], pos=pos)
-        plane.alt.zaxis = z_axis
+        plane = world.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_PLANE, size=[3.0, 3.0, 0.1], pos=pos, quat=quat)
         plane.rgba = [0.85, 0.86, 0.88, 1.0]
         _world_geom(plane)
-    world.add_light(pos=[0.6, -0.4, 1.6], dir=[-0.3, 0.3, -1.0])
+    world.add_light(pos=[0.55, -0.85, 1.55], dir=[-0.2, 0.5, -0.9], diffuse=[0.6, 0.6, 0.6], specular=[0.1, 0.1, 0.1])
 
 
 def _world_geom(geom: Any, friction: float = _FRICTION[0]) -> None:
@@ -209,6 +226,7 @@ def _robot_geom(geom: Any, friction: float) -> None:
     geom.friction = [friction, _FRICTION[1], _FRICTION[2]]
     geom.rgba = [0.25, 0.26, 0.28, 1.0]
     geom.priority = 1
+    geom.group = 3
 
 
 def _add_shape(spec: Any, body: Any, name: str, shape: Geometry) -> Any:

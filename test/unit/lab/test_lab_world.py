@@ -6,7 +6,7 @@ import pytest
 
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.objects import LabObject, PlacedObject
-from kinema4d_ros.lab.world import build_model
+from kinema4d_ros.lab.world import Room, build_model
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.transforms import make
 
@@ -79,3 +79,25 @@ def test_objects_rest_on_the_table_with_their_own_mass(shape: str, primitive_arm
     assert model.body("thing").mass[0] == pytest.approx(0.08)
     assert data.body("thing").xpos[2] == pytest.approx(thing.height / 2, abs=5e-4)
     assert np.hypot(*(data.body("thing").xpos[:2] - (0.4, 0.3))) < 5e-4
+
+
+def test_walls_and_floor_face_into_the_room(primitive_arm: Robot) -> None:
+    room = Room()
+    model = build_model(primitive_arm, [], room)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    for name, normal in (("floor", [0, 0, 1]), ("back_wall", [1, 0, 0]), ("side_wall", [0, -1, 0])):
+        np.testing.assert_allclose(data.geom(name).xmat.reshape(3, 3)[:, 2], normal, atol=1e-12)
+    assert data.geom("back_wall").xpos[0] == room.back_wall_x
+    table = data.geom("table")
+    assert table.xpos[2] + model.geom("table").size[2] == pytest.approx(room.table_z)
+
+
+def test_a_thing_pushed_over_the_edge_falls_to_the_floor(primitive_arm: Robot) -> None:
+    room = Room()
+    thing = LabObject("thing", "box", (0.05, 0.05, 0.05), (1, 0, 0), 0.05)
+    model = build_model(primitive_arm, [PlacedObject.standing(thing, room.table[1] + 0.1, 0.0, 0.0)], room)
+    data = mujoco.MjData(model)
+    for _ in range(1000):
+        mujoco.mj_step(model, data)
+    assert data.body("thing").xpos[2] == pytest.approx(room.floor_z + 0.025, abs=2e-3)
