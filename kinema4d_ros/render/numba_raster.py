@@ -421,7 +421,7 @@ def render_frame(packed, camera_T_link, camera, lamps, scratch, xyz, ids, rgb, s
                 scratch.corners,
                 scratch.tone,
                 scratch.sources,
-                -1,
+                np.int64(-1),
                 faces,
                 culls,
                 shaded,

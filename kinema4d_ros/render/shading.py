@@ -15,11 +15,12 @@ CREASE_DEG = 35.0
 """Faces that meet at a smaller angle are shaded as one curved surface."""
 
 _DEFAULT_RGBA = (0.74, 0.76, 0.79, 1.0)
+_DARKEST = 40.0
 _KEY = np.array([-0.45, -0.75, -0.55])
 _FILL = np.array([0.80, -0.10, -0.50])
 
 LAMPS: NDArray[np.float64] = np.concatenate(
-    [_KEY / np.linalg.norm(_KEY), _FILL / np.linalg.norm(_FILL), [0.30, 0.62, 0.22, 0.38, 0.12]]
+    [_KEY / np.linalg.norm(_KEY), _FILL / np.linalg.norm(_FILL), [0.34, 0.60, 0.24, 0.45, 0.35]]
 )
 """(11,) directions to the key and the fill lamp in the camera frame (they move with the camera: the side
 that is seen is lit), then the strengths of ambient light, key, fill, shine and rim."""
@@ -28,10 +29,15 @@ that is seen is lit), then the strengths of ambient light, key, fill, shine and 
 def base_colours(geometry: Geometry) -> NDArray[np.float32]:
     """(F, 3) float32, 0 to 255: the file's own colours, or the URDF's material, or a light grey."""
     if geometry.rgba is None and geometry.mesh.face_rgb is not None:
-        return geometry.mesh.face_rgb.astype(np.float32)
+        return _lifted(geometry.mesh.face_rgb.astype(np.float32))
     rgba = _DEFAULT_RGBA if geometry.rgba is None else geometry.rgba
     colour = np.clip(np.asarray(rgba[:3], dtype=np.float64), 0.0, 1.0) * 255.0
-    return np.tile(colour.astype(np.float32), (len(geometry.mesh.faces), 1))
+    return np.tile(_lifted(colour.astype(np.float32)), (len(geometry.mesh.faces), 1))
+
+
+def _lifted(colour: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Black becomes a dark grey: the shape of a black robot would not show otherwise."""
+    return np.float32(_DARKEST) + colour * np.float32(1 - _DARKEST / 255)
 
 
 def corner_normals(mesh: TriangleMesh, crease_deg: float = CREASE_DEG) -> NDArray[np.float32]:
