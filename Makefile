@@ -3,6 +3,8 @@
 PYTHON ?= python3
 TORCH ?= cpu
 OUT ?= out/demo
+HEADLESS ?= 0
+SIM_ARGS ?=
 VENV := .venv
 # Keeps a sourced ROS distribution out of the venv, and discovery on this machine.
 RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
@@ -20,8 +22,8 @@ setup: ## prepare .venv (TORCH=cuda for a GPU machine, TORCH=none to go without)
 setup-bench:
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH) --bench
 
-sim: setup ## render the demo plan of the YAM (OUT=folder)
-	@$(RUN) $(VENV)/bin/kinema4d render --out $(OUT)
+sim: setup ## the lab in a browser (HEADLESS=1: run the demo, save it in OUT and exit)
+	@$(RUN) $(VENV)/bin/kinema4d sim $(if $(filter-out 0,$(HEADLESS)),--headless --out $(OUT)) $(SIM_ARGS)
 
 test: lint ## lint, type-check and run all tests
 	@$(RUN) $(VENV)/bin/python -m pytest $(PYTEST_ARGS)

@@ -242,6 +242,12 @@ def main():
         digest(ROOT / "setup.py", ROOT / "setup.cfg", ROOT / "package.xml"),
         lambda: venv.install("--no-deps", "--no-build-isolation", "--editable", str(ROOT)),
     )
+    kernels = sorted(p for p in (ROOT / "kinema4d_ros").rglob("*.py") if "numba" in p.read_text())
+    venv.step(
+        "numba kernels",
+        digest(*kernels),
+        lambda: venv.run([str(venv.python), "-m", "kinema4d_ros.warmup"]),
+    )
     if arguments.bench:
         venv.step("peers of bench/", digest(bench), lambda: venv.install(*locked, str(bench)))
 

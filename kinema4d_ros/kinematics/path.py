@@ -140,7 +140,10 @@ def _advance(solver: LocalSolver, previous: Array, pose: Array, q: Array, postur
     for halvings in range(1, MAX_HALVINGS + 1):
         walked = _walk(solver, slerp(previous, pose, np.arange(1, 2**halvings + 1) / 2**halvings), q, posture)
         if walked is not None:
-            return walked
+            # Small steps may lead around a corner that one long step cuts: the samples are what the arm follows.
+            if not is_flip(solver, q, walked.q, pose_distance(previous, pose)):
+                return walked
+            return _creep(solver, pose, q, walked.q)
     return _creep(solver, pose, q, solution.q)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
+from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
@@ -132,8 +132,12 @@ def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
     return loaded, read_camera(path, base_frame=loaded.base_link)
 
 
-def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 4) -> int:
-    """Spin a node until it is told to end. Exit codes: 0 told to end, 2 cannot work with what it was given."""
+def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 1) -> int:
+    """Spin a node until it is told to end. Exit codes: 0 told to end, 2 cannot work with what it was given.
+
+    One thread is enough for callbacks that only enqueue, and costs half the CPU of several; a node whose
+    callbacks wait (the generator's goals) asks for more.
+    """
     rclpy.init(args=list(sys.argv if argv is None else argv), signal_handler_options=SignalHandlerOptions.NO)
     ending = threading.Event()
 
@@ -142,7 +146,7 @@ def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, 
 
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, end)
-    executor = MultiThreadedExecutor(num_threads=threads)
+    executor = SingleThreadedExecutor() if threads == 1 else MultiThreadedExecutor(num_threads=threads)
     node: KinemaNode | None = None
     try:
         node = make()

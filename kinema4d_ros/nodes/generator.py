@@ -62,12 +62,8 @@ class GeneratorNode(KinemaNode):
     def __init__(self) -> None:
         super().__init__("generator")
         self._settings = settings = declare(self, Settings)
-        backend, options = BACKENDS[settings.preset]
-        if backend == "composite":
-            options = {**options, "table_height_m": settings.table_height_m}
-        module = "kinema4d_ros.nodes.generator_worker"
         self._worker = Worker(
-            [sys.executable, "-m", module, "{fd}", backend, json.dumps(options)],
+            self._worker_command(),
             WorkerTimes(settings.load_timeout_s, settings.timeout_s, settings.cancel_grace_s),
         )
         self._turn = threading.Lock()
@@ -86,6 +82,13 @@ class GeneratorNode(KinemaNode):
             cancel_callback=lambda _goal: CancelResponse.ACCEPT,
             callback_group=ReentrantCallbackGroup(),
         )
+
+    def _worker_command(self) -> list[str]:
+        """What runs the back-end; `{fd}` is the socket it serves on."""
+        backend, options = BACKENDS[self._settings.preset]
+        if backend == "composite":
+            options = {**options, "table_height_m": self._settings.table_height_m}
+        return [sys.executable, "-m", "kinema4d_ros.nodes.generator_worker", "{fd}", backend, json.dumps(options)]
 
     def _load(self) -> None:
         try:

@@ -353,7 +353,7 @@ class Preview(KinemaNode):
 
 def main() -> int:
     """Run the node."""
-    return run_node(Preview, threads=6)
+    return run_node(Preview)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,56 @@
+"""A generator node whose back-end fails on command: the seed of the goal says how. Runs as node and as its worker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from typing import Any
+
+from kinema4d_ros.generators import Progress, create_generator, raise_if_cancelled
+from kinema4d_ros.nodes.common import run_node
+from kinema4d_ros.nodes.generator import GeneratorNode
+from kinema4d_ros.nodes.generator_worker import Handler
+from kinema4d_ros.worker import serve
+
+WORK, MEMORY, BUG, EXIT, SEGFAULT, HANG, SLOW = range(7)
+
+
+class FaultyGenerator:
+    """The composite generator, unless the seed asks for trouble."""
+
+    name = "composite"
+
+    def __init__(self) -> None:
+        self._good = create_generator("composite")
+
+    def generate(self, request: Any, progress: Any = None, cancel: Any = None) -> Any:
+        if request.seed == MEMORY:
+            raise MemoryError("injected")
+        if request.seed == BUG:
+            raise ZeroDivisionError("injected")
+        if request.seed == EXIT:
+            os._exit(5)
+        if request.seed == SEGFAULT:
+            ctypes.string_at(0)
+        if request.seed == HANG:
+            time.sleep(3600)
+        if request.seed == SLOW:
+            for step in range(1000):
+                raise_if_cancelled(cancel, Progress("denoise", step, 1000))
+                if progress is not None:
+                    progress(Progress("denoise", step, 1000))
+                time.sleep(0.02)
+        return self._good.generate(request, progress, cancel)
+
+
+class FaultyNode(GeneratorNode):
+    def _worker_command(self) -> list[str]:
+        return [sys.executable, __file__, "{fd}"]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2 and sys.argv[1].isdigit():
+        sys.exit(serve(int(sys.argv[1]), lambda: Handler(FaultyGenerator())))
+    sys.exit(run_node(FaultyNode, threads=24))

@@ -1,0 +1,118 @@
+"""The real graph for tests: nodes in processes of their own, on the test's ROS domain, and a client."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support.ros_graph import ROOT
+
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.client import PreviewClient
+
+START_S = 120.0
+"""A loaded machine imports, compiles and discovers slowly; nothing here asserts how slowly."""
+
+
+class NodeProcess:
+    """One node in a process; what it prints is kept for the failure message."""
+
+    def __init__(self, name: str, parameters: Mapping[str, Any] | None = None, arguments: Sequence[str] = ()) -> None:
+        self.name = name
+        command = [sys.executable, "-m", f"kinema4d_ros.nodes.{name}", "--ros-args"]
+        command += ["--params-file", str(ROOT / "config" / "sim.yaml"), *arguments]
+        for key, value in (parameters or {}).items():
+            command += ["-p", f"{key}:={str(value).lower() if isinstance(value, bool) else value}"]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._command, self._environment = command, environment
+        self.lines: list[str] = []
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.append(line.rstrip())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for_line(self, part: str, timeout_s: float = START_S) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not any(part in line for line in self.lines):
+            assert self.process.poll() is None, f"{self.name} ended:\n{self.text}"
+            assert time.monotonic() < deadline, f"{self.name} never printed '{part}':\n{self.text}"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(timeout=10)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            code = self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not end:\n{self.text}") from None
+        self._reader.join(timeout=5)
+        return code
+
+
+@contextmanager
+def running(
+    which: Sequence[str], parameters: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[dict[str, NodeProcess]]:
+    """Nodes that are ready; ended politely afterwards, and none may have crashed."""
+    nodes = {name: NodeProcess(name, (parameters or {}).get(name)) for name in which}
+    try:
+        for node in nodes.values():
+            node.wait_for_line("ready")
+        yield nodes
+    finally:
+        codes = {name: node.stop() for name, node in nodes.items()}
+    assert set(codes.values()) == {0}, {n: (codes[n], nodes[n].text) for n in codes if codes[n]}
+
+
+@contextmanager
+def client() -> Iterator[PreviewClient]:
+    """A client that already hears the arm and the camera."""
+    with PreviewClient() as made:
+        for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE, names.ROBOT_OVERLAY):
+            made.listen(endpoint)
+        yield made
+
+
+def kinema4d(*arguments: str, timeout_s: float = 300.0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "kinema4d_ros.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=cwd or ROOT,
+        env=dict(os.environ),
+    )
