@@ -8,7 +8,7 @@ import warp as wp
 
 __all__ = ["draw_faces", "resolve", "shade"]
 
-wp.config.quiet = True
+wp.config.log_level = wp.LOG_ERROR
 # Fused multiply-add would give the two faces of an edge different ideas of where it runs.
 wp.set_module_options({"fuse_fp": False, "enable_backward": False})
 
