@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rclpy.callback_groups import ReentrantCallbackGroup
 
+from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.errors import raise_from_msg
@@ -158,6 +159,8 @@ class Viewer(KinemaNode):
         self._page.show_progress(progress)
         if error is not None:
             self._page.say("bad", str(error))
+        elif message.phase == PreviewStatus.DONE:
+            self._page.say("quiet", "")
 
     def _hear_plan(self, message: Any) -> None:
         def take() -> None:

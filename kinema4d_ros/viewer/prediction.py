@@ -1,0 +1,149 @@
+"""A rollout made small for a browser: thinned clouds and reduced pictures, frame by frame, ready to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.rollout import Rollout
+
+__all__ = ["Cloud", "Prediction", "small_picture"]
+
+PICTURE_WIDTH = 480
+
+Frame = tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, eq=False)
+class Cloud:
+    """Points of one frame.
+
+    Attributes:
+        points: (N, 3) float32, metres, camera optical frame, finite.
+        rgb: (N, 3) uint8.
+        robot: (N,) bool, True = the exact robot.
+    """
+
+    points: NDArray[np.float32]
+    rgb: NDArray[np.uint8]
+    robot: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What the page shows of a rollout.
+
+    Attributes:
+        times: (T,) float64, seconds since the first frame.
+        clouds: T thinned clouds.
+        pictures: T pictures (h, w, 3) uint8, at most `PICTURE_WIDTH` wide.
+        base_T_camera: (4, 4) float64, metres: where the clouds belong.
+        spacing_m: about the distance of neighbouring points.
+        rollout_id, plan_hash: of the rollout.
+        maker: what predicted it, in words.
+    """
+
+    times: NDArray[np.float64]
+    clouds: tuple[Cloud, ...]
+    pictures: tuple[NDArray[np.uint8], ...]
+    base_T_camera: NDArray[np.float64]
+    spacing_m: float
+    rollout_id: str
+    plan_hash: str
+    maker: str
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first frame to the last."""
+        return float(self.times[-1])
+
+    def frame_at(self, time_s: float) -> int:
+        """Index of the frame that is shown at a time since the first frame."""
+        return int(np.clip(np.searchsorted(self.times, time_s + 1e-6, side="right") - 1, 0, len(self.times) - 1))
+
+    @staticmethod
+    def of(rollout: Rollout, max_points: int) -> Prediction:
+        """The prediction of a rollout that is in memory."""
+        frames = zip(rollout.xyz, rollout.rgb, rollout.robot_mask, strict=True)
+        return Prediction.from_frames(
+            frames,
+            rollout.camera,
+            rollout.times,
+            max_points,
+            rollout_id=rollout.rollout_id,
+            plan_hash=rollout.plan_hash,
+            maker=maker(rollout.provenance.generator, rollout.provenance.preset),
+        )
+
+    @staticmethod
+    def from_frames(
+        frames: Iterable[Frame],
+        camera: PinholeCamera,
+        times: NDArray[np.float64],
+        max_points: int,
+        *,
+        rollout_id: str,
+        plan_hash: str,
+        maker: str,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Prediction:
+        """Build it frame by frame, so that the full rollout need never be in memory.
+
+        Args:
+            frames: xyz (H, W, 3) float32 metres, camera optical frame, NaN = nothing; rgb (H, W, 3) uint8;
+                robot mask (H, W) bool.
+            camera: of the rollout.
+            times: (T,) seconds.
+            max_points: of one frame, at most.
+            rollout_id, plan_hash, maker: as in the attributes.
+            cancelled: asked before each frame; InterruptedError when it says True.
+        """
+        step = max(1.0, float(np.sqrt(camera.width * camera.height / max_points)))
+        rows = np.arange(0.0, camera.height, step).astype(np.int64)
+        columns = np.arange(0.0, camera.width, step).astype(np.int64)
+        pick = np.ix_(rows[: max_points // len(columns) or 1], columns)
+        clouds, pictures = [], []
+        depths = []
+        for xyz, rgb, mask in frames:
+            if cancelled():
+                raise InterruptedError("a newer rollout has arrived")
+            points = xyz[pick].reshape(-1, 3)
+            here = np.isfinite(points[:, 2])
+            depths.append(float(np.median(points[here, 2])) if here.any() else np.nan)
+            clouds.append(
+                Cloud(
+                    points[here],
+                    np.ascontiguousarray(rgb[pick].reshape(-1, 3)[here]),
+                    np.ascontiguousarray(mask[pick].reshape(-1)[here]),
+                )
+            )
+            pictures.append(small_picture(rgb))
+        depth_m = float(np.nanmedian(depths)) if np.isfinite(depths).any() else 1.0
+        return Prediction(
+            times=np.asarray(times, dtype=np.float64) - float(times[0]),
+            clouds=tuple(clouds),
+            pictures=tuple(pictures),
+            base_T_camera=camera.base_T_camera,
+            spacing_m=depth_m * step / float(camera.K[0, 0]),
+            rollout_id=rollout_id,
+            plan_hash=plan_hash,
+            maker=maker,
+        )
+
+
+def maker(generator: str, preset: str) -> str:
+    """What predicted a rollout, in words."""
+    return f"{generator} ({preset})" if preset else generator
+
+
+def small_picture(rgb: NDArray[np.uint8], width: int = PICTURE_WIDTH) -> NDArray[np.uint8]:
+    """The picture (H, W, 3) uint8, no wider than `width` pixels."""
+    if rgb.shape[1] <= width:
+        return np.ascontiguousarray(rgb)
+    height = max(1, round(rgb.shape[0] * width / rgb.shape[1]))
+    return np.asarray(cv2.resize(rgb, (width, height), interpolation=cv2.INTER_AREA), dtype=np.uint8)

@@ -1,0 +1,133 @@
+"""The page's words: small pieces of HTML, every value escaped."""
+
+from __future__ import annotations
+
+import base64
+import math
+from html import escape
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.report import PlanReport
+
+__all__ = ["Tone", "chip", "headline", "message_line", "picture", "report_table", "status_rows", "warning_list"]
+
+Tone = Literal["good", "busy", "bad", "quiet"]
+
+_COLOURS: dict[Tone, tuple[str, str]] = {
+    "good": ("#067647", "#ecfdf3"),
+    "busy": ("#175cd3", "#eff8ff"),
+    "bad": ("#b42318", "#fef3f2"),
+    "quiet": ("#475467", "#f2f4f7"),
+}
+_BODY = "font-size:0.82em;line-height:1.45;color:#344054;"
+_MAX_TEXT = 400
+_MAX_ROWS = 6
+
+
+def headline(robot: str) -> str:
+    """Title of the page."""
+    return (
+        '<div style="padding:0.35em 0.75em 0.1em 0.75em">'
+        '<div style="font-size:1.15em;font-weight:650;color:#101828">See the plan before the robot moves</div>'
+        f'<div style="{_BODY}color:#667085">Predicted in 4D for <b>{escape(robot)}</b></div></div>'
+    )
+
+
+def chip(tone: Tone, text: str) -> str:
+    """A coloured word."""
+    ink, paper = _COLOURS[tone]
+    return (
+        f'<span style="background:{paper};color:{ink};border-radius:1em;padding:0.1em 0.6em;'
+        f'font-weight:600;white-space:nowrap">{escape(text)}</span>'
+    )
+
+
+def status_rows(rows: list[tuple[str, Tone, str, str]]) -> str:
+    """Rows of (name, tone, word, detail)."""
+    cells = "".join(
+        f'<div style="display:flex;gap:0.5em;align-items:baseline;margin:0.18em 0">'
+        f'<span style="width:4.6em;flex:none;color:#667085">{escape(name)}</span>{chip(tone, word)}'
+        f'<span style="color:#667085;overflow-wrap:anywhere">{escape(detail[:_MAX_TEXT])}</span></div>'
+        for name, tone, word, detail in rows
+    )
+    return f'<div style="{_BODY}padding:0.2em 0.75em">{cells}</div>'
+
+
+def message_line(tone: Tone, text: str) -> str:
+    """What happened last, or what to do next."""
+    ink, paper = _COLOURS[tone]
+    return (
+        f'<div style="{_BODY}margin:0.2em 0.75em;padding:0.4em 0.7em;border-radius:0.5em;background:{paper};'
+        f'color:{ink};overflow-wrap:anywhere">{escape(text[:_MAX_TEXT])}</div>'
+    )
+
+
+def picture(label: str, rgb: NDArray[np.uint8], suffix: Literal[".jpg", ".png"] = ".jpg") -> str:
+    """A picture (H, W, 3) uint8 with its title, in the text itself: nothing to load, nothing to go stale."""
+    done, data = cv2.imencode(suffix, rgb[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 82] if suffix == ".jpg" else [])
+    if not done:
+        return message_line("bad", f"{label}: the picture cannot be encoded")
+    kind = "jpeg" if suffix == ".jpg" else "png"
+    source = f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
+    height, width = rgb.shape[:2]
+    return (
+        f'<div style="padding:0.15em 0.75em 0.4em 0.75em"><div style="font-size:0.85em;color:#344054">{escape(label)}'
+        f'</div><img decoding="sync" alt="{escape(label)}" width="{width}" height="{height}" src="{source}"'
+        ' style="width:100%;height:auto;display:block;border-radius:0.35em"/></div>'
+    )
+
+
+def report_table(report: PlanReport) -> str:
+    """The report's numbers."""
+    rows: list[tuple[str, Tone, str, str]] = []
+    if math.isfinite(report.min_clearance_m):
+        tone: Tone = "bad" if report.contact else "good"
+        where = f"{report.min_clearance_link or '?'} at {report.min_clearance_s:.1f} s"
+        rows.append(("Nearest", tone, f"{1000 * report.min_clearance_m:.0f} mm", where))
+    else:
+        rows.append(("Nearest", "quiet", "unknown", "no point of the world is in view"))
+    if report.contact:
+        rows.append(("Contact", "bad", f"at {report.first_contact_s:.1f} s", report.first_contact_link))
+    else:
+        rows.append(("Contact", "good", "none", f"nothing within {1000 * report.contact_threshold_m:.0f} mm"))
+    if len(report.joint_names):
+        tightest = int(np.argmin(report.position_margin))
+        margin = float(report.position_margin[tightest])
+        tone = "bad" if margin < 0 else "good"
+        rows.append(("Limits", tone, f"{margin:.3f}", f"least margin: {report.joint_names[tightest]}"))
+        fastest = int(np.argmax(report.velocity_ratio))
+        ratio = float(report.velocity_ratio[fastest])
+        rows.append(
+            (
+                "Speed",
+                "bad" if ratio > 1 else "good",
+                f"{100 * ratio:.0f} %",
+                f"of the limit: {report.joint_names[fastest]}",
+            )
+        )
+    if report.moved:
+        farthest = max(region.displacement_m for region in report.moved)
+        count = len(report.moved)
+        rows.append(("Moved", "busy", f"{count} object{'s' if count > 1 else ''}", f"up to {1000 * farthest:.0f} mm"))
+    else:
+        rows.append(("Moved", "quiet", "nothing", "in the predicted world"))
+    return status_rows(rows)
+
+
+def warning_list(report: PlanReport) -> str:
+    """The report's warnings, or nothing."""
+    if not report.warnings:
+        return ""
+    more = len(report.warnings) - _MAX_ROWS
+    items = [escape(text[:_MAX_TEXT]) for text in report.warnings[:_MAX_ROWS]]
+    if more > 0:
+        items.append(f"and {more} more")
+    lines = "".join(f'<li style="margin:0.15em 0">{item}</li>' for item in items)
+    return (
+        f'<ul style="{_BODY}color:#93370d;background:#fffaeb;margin:0.2em 0.75em;padding:0.4em 0.7em 0.4em 1.6em;'
+        f'border-radius:0.5em">{lines}</ul>'
+    )

@@ -1,0 +1,110 @@
+"""The page's words: what a message says can never become part of the page's code."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinema4d_ros.report import MovedRegion, PlanReport
+from kinema4d_ros.viewer import texts
+
+EVIL = "<img src=x onerror=alert(1)>\"'&"
+
+
+def report(**changes: object) -> PlanReport:
+    nowhere = np.full(3, np.nan)
+    values: dict[str, object] = {
+        "plan_hash": "",
+        "rollout_id": "",
+        "frame_id": "base_link",
+        "times": np.array([0.0, 1.0]),
+        "clearance_m": np.array([0.1, 0.02]),
+        "min_clearance_m": 0.02,
+        "min_clearance_s": 1.0,
+        "min_clearance_link": "gripper",
+        "min_clearance_robot_point": nowhere,
+        "min_clearance_world_point": nowhere,
+        "contact": False,
+        "contact_threshold_m": 0.005,
+        "first_contact_s": np.nan,
+        "first_contact_link": "",
+        "first_contact_point": nowhere,
+        "max_penetration_m": 0.0,
+        "joint_names": ("joint1", "joint2"),
+        "position_margin": np.array([0.5, 0.25]),
+        "velocity_ratio": np.array([0.2, 0.4]),
+        "moved": (),
+        "warnings": (),
+    }
+    return PlanReport(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=300))
+def test_no_text_escapes(text: str) -> None:
+    pages = [
+        texts.headline(text),
+        texts.chip("bad", text),
+        texts.message_line("good", text),
+        texts.status_rows([(text, "busy", text, text)]),
+        texts.warning_list(report(warnings=(text,))),
+        texts.report_table(report(min_clearance_link=text, joint_names=(text, text))),
+    ]
+    for page in pages:
+        assert not re.sub(r"</?(div|span|b|ul|li)( style=\"[^\"<>]*\")?>", "", page).count("<")
+
+
+def test_known_evil_is_shown_as_text() -> None:
+    page = texts.warning_list(report(warnings=(EVIL,))) + texts.message_line("bad", EVIL)
+    assert "<img" not in page
+    assert page.count("&lt;img") == 2
+
+
+def test_the_report_tells_the_least_clearance_and_the_tightest_joint() -> None:
+    page = texts.report_table(report())
+    assert "20 mm" in page
+    assert "gripper at 1.0 s" in page
+    assert "0.250" in page
+    assert "joint2" in page
+    assert "40 %" in page
+    assert "nothing within 5 mm" in page
+
+
+def test_contact_and_motion_are_told() -> None:
+    region = MovedRegion(np.zeros(3), np.ones(3), 0.12, 40, 0.5, np.empty((0, 3)))
+    page = texts.report_table(
+        report(contact=True, first_contact_s=1.5, first_contact_link="left_finger", moved=(region,))
+    )
+    assert "at 1.5 s" in page
+    assert "left_finger" in page
+    assert "1 object<" in page
+    assert "120 mm" in page
+
+
+def test_unknown_clearance_is_not_a_number() -> None:
+    page = texts.report_table(report(min_clearance_m=np.nan, min_clearance_s=np.nan, min_clearance_link=""))
+    assert "unknown" in page
+    assert "nan" not in page
+
+
+def test_many_warnings_are_cut() -> None:
+    page = texts.warning_list(report(warnings=tuple(f"warning {i}" for i in range(50))))
+    assert page.count("<li") == 7
+    assert "and 44 more" in page
+    assert texts.warning_list(report()) == ""
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_a_picture_travels_inside_the_text(suffix: str) -> None:
+    rgb = np.full((20, 30, 3), (200, 100, 50), np.uint8)
+    page = texts.picture("A & B", rgb, suffix)  # type: ignore[arg-type]
+    assert "A &amp; B" in page
+    data = re.search(r'src="data:image/\w+;base64,([^"]+)"', page)
+    assert data is not None
+    back = cv2.imdecode(np.frombuffer(base64.b64decode(data[1]), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
+    assert np.abs(back.astype(int) - rgb).max() <= 3
