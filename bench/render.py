@@ -150,7 +150,7 @@ def pyrender_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> D
 
 
 def open3d_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Drawer:
-    """A static ray casting scene per link; rays of the whole image, moved into each link's frame."""
+    """A static ray casting scene per link; rays of the link's box in the image, moved into its frame."""
     import open3d as o3d
 
     scenes = []
@@ -207,7 +207,7 @@ def memory_floor(frames: int, camera: PinholeCamera, rounds: int) -> dict[str, f
 
 
 def subset(robot: Robot, fraction: float) -> Scene:
-    """The scene with some of the triangles only, drawn from all over every mesh (open, so never culled)."""
+    """The scene with some of the triangles only, drawn from all over every mesh; back faces are still culled."""
     parts = []
     for link, g in shapes(robot):
         faces = g.mesh.faces[:: max(1, round(1 / fraction))]

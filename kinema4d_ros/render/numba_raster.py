@@ -1,7 +1,7 @@
 """The CPU rasteriser: one frame in, XYZ and link ids out.
 
 Coverage is decided in float64 without fused or reordered arithmetic, so two triangles that share an
-edge agree on it to the last bit: no holes, no pixel drawn twice, the same bytes on every machine.
+edge agree on it to the last bit: no holes, no pixel drawn twice.
 
 Coordinates: (u, v) has its integers at pixel centres; w = 1 / z in 1 / m, which is linear over the
 image. A row at v belongs to an edge if v_top <= v < v_bottom, a pixel to a span if left <= u < right.
@@ -115,7 +115,7 @@ def _order_clusters(packed, parts, scratch):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _project(packed, M, first, end, scratch):  # type: ignore[no-untyped-def]
-    """Fill `scratch.u, v, w` with a cluster's vertices; three loops, because one is not vectorised."""
+    """Fill `scratch.u, v, w` with a cluster's vertices; three loops, which measured faster than one."""
     m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11 = M[:12]
     x, y, z = packed.x[first:end], packed.y[first:end], packed.z[first:end]
     u, v, w = scratch.u, scratch.v, scratch.w

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 __all__ = ["BUCKETS", "PART_NUMBERS", "Packed", "Scratch", "make_scratch"]
 
 BUCKETS = 1024
-"""Depth steps of the front-to-back order; more would cost more than the better order saves."""
+"""Depth steps of the front-to-back order."""
 
 PART_NUMBERS = 36
 """float64 numbers per part and frame: projection 12, eye 3, culling 1, clip planes 5 x 4."""

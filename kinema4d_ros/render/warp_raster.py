@@ -23,7 +23,7 @@ from kinema4d_ros.render.shading import LAMPS
 __all__ = ["render_frames"]
 
 _PIXELS_PER_LAUNCH = 8_000_000
-"""Bounds the memory of keys and projected vertices; more brings no speed."""
+"""Bounds the memory of the keys on the device."""
 
 
 def render_frames(
