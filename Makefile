@@ -8,7 +8,7 @@ SIM_ARGS ?=
 VENV := .venv
 # Keeps a sourced ROS distribution out of the venv, and discovery on this machine.
 RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-bench sim test lint bench doctor lock error-codes clean
@@ -26,7 +26,8 @@ sim: setup ## the lab in a browser (HEADLESS=1: run the demo, save it in OUT and
 	@$(RUN) $(VENV)/bin/kinema4d sim $(if $(filter-out 0,$(HEADLESS)),--headless --out $(OUT)) $(SIM_ARGS)
 
 test: lint ## lint, type-check and run all tests
-	@$(RUN) $(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	@$(RUN) $(VENV)/bin/python -m pytest test/unit -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(RUN) $(VENV)/bin/python -m pytest test/ros test/system $(PYTEST_ARGS)
 
 lint: setup ## ruff and mypy
 	@$(RUN) $(VENV)/bin/ruff check .

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,6 +133,16 @@ def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
     return loaded, read_camera(path, base_frame=loaded.base_link)
 
 
+def _spin_once(executor: Any, node: KinemaNode) -> None:
+    """One round; a callback that fails in an unforeseen way is logged, and the node goes on serving."""
+    try:
+        executor.spin_once(timeout_sec=0.2)
+    except (ExternalShutdownException, KeyboardInterrupt):
+        raise
+    except Exception:
+        node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}")
+
+
 def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 1) -> int:
     """Spin a node until it is told to end. Exit codes: 0 told to end, 2 cannot work with what it was given.
 
@@ -153,7 +164,7 @@ def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, 
         executor.add_node(node)
         node.get_logger().info("ready")
         while rclpy.ok() and not ending.is_set():
-            executor.spin_once(timeout_sec=0.2)
+            _spin_once(executor, node)
     except KinemaError as error:
         print(f"cannot start: {error}", file=sys.stderr, flush=True)
         return 2

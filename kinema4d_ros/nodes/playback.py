@@ -29,7 +29,7 @@ class PlaybackNode(KinemaNode):
 
     def __init__(self) -> None:
         super().__init__("playback")
-        self._clock = PlaybackClock()
+        self._player = PlaybackClock()
         self._lock = threading.Lock()
         self._rollout: tuple[Any, PinholeCamera] | None = None
         self._show_again = threading.Event()
@@ -56,7 +56,7 @@ class PlaybackNode(KinemaNode):
             return
         with self._lock:
             self._rollout = (message, camera)
-            self._clock.load(list(message.times), self.now_s())
+            self._player.load(list(message.times), self.now_s())
         self._show_again.set()
 
     def _play_forever(self) -> None:
@@ -64,7 +64,7 @@ class PlaybackNode(KinemaNode):
         while not self.closing.wait(TICK_S):
             with self._lock:
                 rollout = self._rollout
-                frame = self._clock.frame(self.now_s())
+                frame = self._player.frame(self.now_s())
             if rollout is None or frame is None:
                 continue
             due = (rollout[0].rollout_id, frame)
@@ -94,10 +94,10 @@ class PlaybackNode(KinemaNode):
         except KinemaError as error:
             response.error = error_to_msg(error)
         with self._lock:
-            response.playing = self._clock.playing and self._rollout is not None
-            response.time_s = self._clock.position_s(now_s)
-            response.duration_s = self._clock.duration_s
-            response.speed = self._clock.speed
+            response.playing = self._player.playing and self._rollout is not None
+            response.time_s = self._player.position_s(now_s)
+            response.duration_s = self._player.duration_s
+            response.speed = self._player.speed
             response.rollout_id = "" if self._rollout is None else self._rollout[0].rollout_id
         return response
 
@@ -110,14 +110,14 @@ class PlaybackNode(KinemaNode):
                 "there is no rollout to play", expected="a preview first", hint="send a plan", code=ErrorCode.NO_ROLLOUT
             )
         if command == request.PLAY:
-            self._clock.play(now_s)
+            self._player.play(now_s)
         elif command == request.PAUSE:
-            self._clock.pause(now_s)
+            self._player.pause(now_s)
         elif command == request.SEEK:
-            self._clock.seek(value, now_s)
+            self._player.seek(value, now_s)
             self._show_again.set()
         elif command == request.SPEED:
-            self._clock.set_speed(value, now_s)
+            self._player.set_speed(value, now_s)
         else:
             raise KinemaError(
                 f"playback command {command} is not known",
@@ -127,10 +127,10 @@ class PlaybackNode(KinemaNode):
 
     def health(self) -> Health:
         """Whether there is something to play."""
-        values = {"frames published": self._published, "speed": self._clock.speed}
+        values = {"frames published": self._published, "speed": self._player.speed}
         if self._rollout is None:
             return Health(message="waiting for a rollout", values=values)
-        return Health(message="playing" if self._clock.playing else "paused", values=values)
+        return Health(message="playing" if self._player.playing else "paused", values=values)
 
     def close(self) -> None:
         """Wait for the playing thread."""

@@ -29,7 +29,7 @@ from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
 
 NODES = ("lab", "twin", "preview", "generator", "playback", "gate")
-WAIT_S = 60.0
+WAIT_S = 180.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -91,7 +91,7 @@ def test_the_twin_lies_on_the_picture(graph: PreviewClient, yam: Robot) -> None:
     pixels = image_to_array(drawn).astype(int)
     assert np.abs(pixels - image_to_array(image)).max() > 20
     points, colours = points_from_cloud(graph.newest(names.ROBOT_POINTS))
-    assert points.shape[0] > 1000
+    assert points.size > 3000
     assert np.isfinite(points).all()
     assert colours is not None
     description = graph.newest(names.ROBOT_DESCRIPTION).data
