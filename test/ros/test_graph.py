@@ -188,7 +188,7 @@ def test_tool_poses_become_a_plan(graph: PreviewClient, yam: Robot) -> None:
     tool = [link.name for link in yam.links].index(yam.tool_link)
     pose = forward_all(yam, yam.positions(joints, q[None]))[0, tool]
     poses = np.tile(pose, (10, 1, 1))
-    poses[:, 2, 3] += np.linspace(0.0, 0.04, 10)
+    poses[:, 2, 3] -= np.linspace(0.0, 0.04, 10)
     publisher = graph.node.create_publisher(names.EE_PATH.interface(), names.EE_PATH.name, profile(names.EE_PATH))
     graph.wait_for(lambda: publisher.get_subscription_count() > 0, WAIT_S, "a preview node")
     old = graph.newest(names.PREDICTED_ROLLOUT)

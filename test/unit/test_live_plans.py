@@ -1,0 +1,73 @@
+"""Plans before their preview: checked against the robot and against where the arm is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.live import ArmState, check_plan, plan_from_poses
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.trajectory_hash import hash_trajectory
+
+
+def arm_at(q: np.ndarray) -> ArmState:
+    return ArmState(q, np.zeros_like(q), 0.0, 0.0)
+
+
+def test_a_partial_plan_leaves_the_other_joints_where_the_arm_has_them(yam: Robot) -> None:
+    q = yam.home_position() + 0.001
+    plan = JointTrajectory.from_positions(["joint1"], [[q[0]], [q[0] + 0.3]], times=[0.0, 2.0])
+    checked = check_plan(yam, plan, arm_at(q))
+    assert len(checked.frames) == 49
+    assert checked.frames.names == yam.joint_names
+    np.testing.assert_allclose(checked.frames.positions[:, 1:], np.tile(q[1:], (49, 1)))
+    assert checked.plan_hash == hash_trajectory(plan)
+
+
+def test_a_start_elsewhere_says_which_joint_and_how_far(yam: Robot) -> None:
+    q = yam.home_position()
+    plan = JointTrajectory.from_positions(["joint2"], [[q[1] + 0.06], [q[1]]], times=[0.0, 2.0])
+    with pytest.raises(KinemaError, match="joint2") as caught:
+        check_plan(yam, plan, arm_at(q))
+    assert caught.value.code == ErrorCode.PLAN_START_MISMATCH
+    check_plan(yam, plan, arm_at(q), start_tolerance_rad=0.1)
+
+
+def test_poses_without_times_get_a_gentle_pace_and_start_at_the_arm(yam: Robot) -> None:
+    kinematics = choose_kinematics(yam, "pinocchio")
+    q = yam.home_position()
+    tool = [link.name for link in yam.links].index(yam.tool_link)
+    pose = forward_all(yam, q[None])[0, tool]
+    poses = np.tile(pose, (8, 1, 1))
+    poses[:, 2, 3] -= np.linspace(0.01, 0.08, 8)
+    plan = plan_from_poses(kinematics, poses, None, arm_at(q))
+    checked = check_plan(yam, plan, arm_at(q))
+    reached = forward_all(yam, yam.positions(plan.names, plan.positions, fill=q))[:, tool]
+    np.testing.assert_allclose(reached[0], pose, atol=1e-9)
+    np.testing.assert_allclose(reached[-1], poses[-1], atol=1e-3)
+    speed = np.linalg.norm(np.diff(reached[:, :3, 3], axis=0), axis=1) / np.diff(plan.times)
+    assert speed.max() <= 0.151
+    assert checked.frames.duration_s == pytest.approx(plan.duration_s)
+
+
+def test_poses_with_times_keep_them(yam: Robot) -> None:
+    kinematics = choose_kinematics(yam, "pinocchio")
+    q = yam.home_position()
+    tool = [link.name for link in yam.links].index(yam.tool_link)
+    poses = np.tile(forward_all(yam, q[None])[0, tool], (4, 1, 1))
+    poses[:, 2, 3] -= np.array([0.0, 0.01, 0.03, 0.04])
+    times = np.array([0.0, 1.0, 1.5, 4.0])
+    plan = plan_from_poses(kinematics, poses, times, arm_at(q))
+    np.testing.assert_allclose(np.diff(plan.times)[1:], np.diff(times))
+
+
+def test_an_unreachable_pose_is_refused_with_the_closest_one(yam: Robot) -> None:
+    far = np.eye(4)
+    far[:3, 3] = [3.0, 0.0, 0.2]
+    with pytest.raises(KinemaError) as caught:
+        plan_from_poses(choose_kinematics(yam, "pinocchio"), far[None], None, arm_at(yam.home_position()))
+    assert caught.value.code == ErrorCode.IK_NO_SOLUTION
