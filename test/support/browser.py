@@ -1,0 +1,85 @@
+"""A real browser for tests of the web page: headless Chromium, with a record of what went wrong in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+MISSING = "needs Chromium: apt-get install -y chromium"
+
+# WebGL on the CPU; no calls home, which a closed network would report as errors.
+_FLAGS = [
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--use-gl=angle",
+    "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader",
+    "--ignore-gpu-blocklist",
+]
+_HARMLESS = ("THREE.Clock", "GPU stall due to ReadPixels")
+"""Warnings of the page's libraries that say nothing about the page."""
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A running browser."""
+    from playwright.sync_api import sync_playwright
+
+    flags = [*_FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Window:
+    """One browser window on the page; remembers errors and every address that was asked for."""
+
+    def __init__(self, browser: Any, url: str, *, wait_s: float, size: tuple[int, int] = (1000, 700)) -> None:
+        self.page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+        self.page.set_default_timeout(1000 * wait_s)
+        self.complaints: list[str] = []
+        self.addresses: list[str] = []
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
+        self.page.on("request", lambda request: self.addresses.append(request.url))
+        self.page.on("websocket", lambda socket: self.addresses.append(socket.url))
+        self.page.goto(url)
+
+    def _console(self, message: Any) -> None:
+        if message.type in ("error", "warning") and not any(part in message.text for part in _HARMLESS):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def button(self, name: str) -> Any:
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def press(self, name: str) -> None:
+        """Click when it is possible; in the page itself, because a busy renderer holds up the browser's own mouse."""
+        self.wait_until(name, enabled=True)
+        self.button(name).evaluate("button => button.click()")
+
+    def wait_until(self, name: str, *, enabled: bool) -> None:
+        self.page.wait_for_function(
+            "([name, enabled]) => [...document.querySelectorAll('button')]"
+            ".some(b => b.innerText.trim() === name && b.disabled !== enabled)",
+            arg=[name, enabled],
+        )
+
+    def wait_for_text(self, text: str) -> None:
+        self.page.wait_for_function("text => document.body.innerText.includes(text)", arg=text)
+
+    def slider(self) -> tuple[float, float]:
+        """Where the time slider is, and its end."""
+        thumb = self.page.get_by_role("slider").first
+        return float(thumb.get_attribute("aria-valuenow")), float(thumb.get_attribute("aria-valuemax"))
