@@ -36,8 +36,8 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
-    tf_rate_hz: float = parameter(50.0, "Link frames per second, at most.", low=1.0, high=200.0, read_only=True)
-    rate_hz: float = parameter(10.0, "Robot clouds and overlays per second.", low=0.1, high=60.0, read_only=True)
+    tf_rate_hz: float = parameter(30.0, "Link frames per second, at most.", low=1.0, high=200.0, read_only=True)
+    rate_hz: float = parameter(5.0, "Robot clouds and overlays per second.", low=0.1, high=60.0, read_only=True)
     max_age_s: float = parameter(0.5, "Joint states and images older than this are stale.", low=0.05, high=10.0)
     overlay_alpha: float = parameter(0.55, "Opacity of the drawn robot.", low=0.0, high=1.0)
 

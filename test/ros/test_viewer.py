@@ -80,7 +80,8 @@ def scene_pixels(window: Window) -> np.ndarray:
     shot = window.page.screenshot(timeout=1000 * WAIT_S)
     picture = cv2.imdecode(np.frombuffer(shot, np.uint8), cv2.IMREAD_COLOR)
     assert picture is not None
-    return picture[250:, 360:640]
+    height, width = picture.shape[:2]
+    return picture[round(0.36 * height) :, round(0.36 * width) : round(0.64 * width)]
 
 
 def test_a_visitor_previews_looks_approves_and_executes(window: Window, graph: PreviewClient, tmp_path: Path) -> None:
