@@ -125,11 +125,13 @@ def test_a_plan_is_previewed_played_approved_and_executed(graph: PreviewClient) 
     assert len(report.clearance_m) == 49
     assert np.isfinite(report.min_clearance_m)
 
+    graph.wait_for(lambda: graph.newest(names.PREDICTED_ROLLOUT) is not None, WAIT_S, "the rollout")
     rollout = rollout_from_msg(graph.newest(names.PREDICTED_ROLLOUT))
     assert rollout.plan_hash == report.plan_hash
     assert rollout.rgb.shape == (49, 480, 720, 3)
     assert rollout.robot_mask.any(axis=(1, 2)).all()
     assert rollout.provenance.generator == "composite"
+    graph.wait_for(lambda: graph.newest(names.MARKERS) is not None, WAIT_S, "the report's markers")
     assert graph.newest(names.MARKERS).markers
 
     def played() -> bool:
