@@ -103,9 +103,6 @@ PREVIEW_STATUS = _out(
     "kinema4d/preview/status", "kinema4d_msgs/msg/PreviewStatus", "LATCHED", "where the preview of a plan stands"
 )
 PREVIEWED_PLAN = _out(
-    "kinema4d/preview/plan", "kinema4d_msgs/msg/PreviewedPlan", "LATCHED", "the plan that a person may now approve"
-)
-PREVIEWED_PLAN = _out(
     "kinema4d/previewed_plan",
     "kinema4d_msgs/msg/PreviewedPlan",
     "EVENT",
