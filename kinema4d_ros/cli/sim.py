@@ -113,7 +113,10 @@ def _supervise(processes: Sequence[ProcessSpec]) -> int:
     supervisor = Supervisor(processes)
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda _number, _frame: supervisor.stop.set())
-    failed = lambda: any(member.failed for member in supervisor.members)  # noqa: E731 (one line, one use)
+
+    def failed() -> bool:
+        return any(member.failed for member in supervisor.members)
+
     supervisor.run(until=failed)
     print("ended")
     return 2 if failed() else 0

@@ -40,4 +40,5 @@ def studio(camera: PinholeCamera) -> NDArray[np.uint8]:
     floor = FLOOR + line[..., None] * (LINE - FLOOR)
     fade = np.clip(1.0 - np.linalg.norm(xy, axis=-1) / FADE_M, 0.0, 1.0) ** 0.5
     weight = np.where(on_floor, fade, 0.0)[..., None]
-    return np.rint(image + weight * (floor - image)).astype(np.uint8)
+    mixed: NDArray[np.uint8] = np.rint(image + weight * (floor - image)).astype(np.uint8)
+    return mixed
