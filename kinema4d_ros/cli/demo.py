@@ -143,11 +143,11 @@ def _screenshot(path: Path, port: int) -> None:
     try:
         with sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=browser, args=options)
-            page = chromium.new_page(viewport={"width": 1600, "height": 900})
+            page = chromium.new_page(viewport={"width": 1280, "height": 800})
             page.goto(f"http://127.0.0.1:{port}", timeout=60_000)
             page.wait_for_selector("canvas", timeout=60_000)
             page.wait_for_timeout(8_000)
-            page.screenshot(path=str(path))
+            page.screenshot(path=str(path), timeout=180_000)
             chromium.close()
     except Error as error:
         print(f"no picture of the page: {str(error).splitlines()[0]}")

@@ -145,6 +145,8 @@ class Preview(KinemaNode):
     # The worker: one plan at a time.
 
     def _work_forever(self) -> None:
+        # Loads compiled code and packs the meshes now, so that the first plan does not wait for it.
+        render_pointmaps(self._robot, self._robot.home_position()[None], self._eye.camera, rgb=True)
         while not self.closing.is_set():
             with self._wake:
                 if self._newest is None and not self._wake.wait(timeout=0.2):

@@ -38,7 +38,8 @@ class Settings:
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
     tf_rate_hz: float = parameter(30.0, "Link frames per second, at most.", low=1.0, high=200.0, read_only=True)
     rate_hz: float = parameter(5.0, "Robot clouds and overlays per second.", low=0.1, high=60.0, read_only=True)
-    max_age_s: float = parameter(0.5, "Joint states and images older than this are stale.", low=0.05, high=10.0)
+    max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=10.0, read_only=True)
+    image_max_age_s: float = parameter(2.0, "Images older than this are stale.", low=0.05, high=60.0, read_only=True)
     overlay_alpha: float = parameter(0.55, "Opacity of the drawn robot.", low=0.0, high=1.0)
 
 
@@ -51,7 +52,7 @@ class Twin(KinemaNode):
         self._robot, lens = load_scene(self._settings.robot, self._settings.calibration)
         self._scene = Scene.from_robot(self._robot)
         self._arm = ArmInput(self, self._robot, self._settings.max_age_s)
-        self._eye = CameraInput(self, lens, self._settings.max_age_s)
+        self._eye = CameraInput(self, lens, self._settings.image_max_age_s)
         self._points = self.publisher(names.ROBOT_POINTS)
         self._overlay = self.publisher(names.ROBOT_OVERLAY)
         self._description = self.publisher(names.ROBOT_DESCRIPTION)

@@ -88,4 +88,7 @@ def _average_loop(faces, normals, areas, by_vertex, start, cosine):  # type: ign
     return out
 
 
-_average = numba.njit(nogil=True)(_average_loop)
+try:
+    _average = numba.njit(nogil=True, cache=True)(_average_loop)
+except RuntimeError:  # no folder for the cache is writable: compile in every process
+    _average = numba.njit(nogil=True)(_average_loop)

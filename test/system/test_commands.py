@@ -1,0 +1,130 @@
+"""The commands of the README, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from kinema4d_ros.media import load_pointmaps, write_image
+from kinema4d_ros.trajectory import JointTrajectory
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def kinema4d(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kinema4d_ros.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+        env=dict(os.environ),
+    )
+
+
+def test_render_writes_what_it_says(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done = kinema4d("render", "--out", out, "--size", "180x120", "--frames", "7")
+    assert done.returncode == 0, done.stderr
+    sequence = load_pointmaps(out / "pointmaps")
+    assert sequence.xyz.shape == (7, 120, 180, 3)
+    assert sequence.mask.any(axis=(1, 2)).all()
+    with av.open(str(out / "overlay.mp4")) as video:
+        assert sum(1 for _ in video.decode(video=0)) == 7
+    strip = cv2.imread(str(out / "strip.png"))
+    assert strip is not None
+    assert strip.std() > 10
+    assert (out / "frame_006.ply").read_bytes().startswith(b"ply\nformat binary_little_endian")
+    summary = json.loads((out / "render.json").read_text())
+    assert summary["frames"] == 7
+    again = kinema4d("render", "--out", out, "--size", "90x60", "--frames", "2")
+    assert again.returncode == 0, again.stderr
+    assert load_pointmaps(out / "pointmaps").xyz.shape == (2, 60, 90, 3)
+
+
+def test_render_draws_another_robot_over_an_image(tmp_path: Path) -> None:
+    image = np.full((480, 720, 3), (200, 30, 30), np.uint8)
+    write_image(tmp_path / "background.png", image)
+    plan = JointTrajectory.from_positions(["joint1"], [[0.0], [0.5]], times=[0.0, 1.0])
+    table = tmp_path / "plan.csv"
+    robot = "primitive_arm"
+    from kinema4d_ros.readers import write_trajectory
+    from kinema4d_ros.robot import Robot
+
+    names = Robot.load(robot).joint_names
+    write_trajectory(table, JointTrajectory.from_positions(names[:1], plan.positions, times=plan.times))
+    done = kinema4d(
+        "render", "--robot", robot, "--trajectory", table, "--image", tmp_path / "background.png",
+        "--frames", "2", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--robot", "no_such_robot"], ["no_such_robot", "yam"]),
+        (["--trajectory", "missing.csv"], ["missing.csv"]),
+        (["--camera", "missing.yaml"], ["missing.yaml"]),
+        (["--image", "README.md"], ["README.md"]),
+        (["--size", "big"], ["big", "1440x960"]),
+        (["--ply-frame", "99"], ["99"]),
+    ],
+)
+def test_render_refuses_bad_input_in_one_line(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    done = kinema4d("render", "--out", tmp_path / "out", "--frames", "2", "--size", "90x60", *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_image_of_another_size_is_refused(tmp_path: Path) -> None:
+    write_image(tmp_path / "small.png", np.zeros((10, 20, 3), np.uint8))
+    done = kinema4d("render", "--out", tmp_path / "out", "--image", tmp_path / "small.png")
+    assert done.returncode == 2
+    assert "20 x 10" in done.stderr
+    assert "720 x 480" in done.stderr
+
+
+def test_a_folder_with_other_things_is_not_touched(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("do not lose")
+    done = kinema4d("render", "--out", precious, "--frames", "2", "--size", "90x60")
+    assert done.returncode == 2
+    assert [path.name for path in precious.iterdir()] == ["thesis.txt"]
+
+
+def test_the_doctor_tells_what_is_here() -> None:
+    done = kinema4d("doctor", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert {"Python", "ROS 2", "MoveIt", "YAM meshes", "calibration", "GL", "free disk"} <= set(checks)
+    assert checks["YAM meshes"]["status"] == "ok"
+    missing = [check for check in checks.values() if check["status"] == "missing"]
+    assert all(check["fix"] for check in missing)
+    assert done.returncode == (1 if missing else 0)
+
+
+def test_the_doctor_looks_at_a_calibration(tmp_path: Path) -> None:
+    broken = tmp_path / "camera.yaml"
+    broken.write_text("intrinsics: {}\nextrinsics: {}\n")
+    done = kinema4d("doctor", "--camera", broken)
+    assert done.returncode == 1
+    assert "calibration" in done.stdout
+
+
+def test_unknown_verbs_and_help() -> None:
+    assert kinema4d("--help").returncode == 0
+    assert kinema4d("fly").returncode == 2
+    assert "kinema4d" in kinema4d("--version").stdout
