@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.media import load_pointmaps, write_image
+from kinema4d_ros.readers import write_trajectory
+from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,11 +59,8 @@ def test_render_draws_another_robot_over_an_image(tmp_path: Path) -> None:
     plan = JointTrajectory.from_positions(["joint1"], [[0.0], [0.5]], times=[0.0, 1.0])
     table = tmp_path / "plan.csv"
     robot = "primitive_arm"
-    from kinema4d_ros.readers import write_trajectory
-    from kinema4d_ros.robot import Robot
-
     names = Robot.load(robot).joint_names
-    write_trajectory(table, JointTrajectory.from_positions(names[:1], plan.positions, times=plan.times))
+    write_trajectory(JointTrajectory.from_positions(names[:1], plan.positions, times=plan.times), table)
     done = kinema4d(
         "render", "--robot", robot, "--trajectory", table, "--image", tmp_path / "background.png",
         "--frames", "2", "--out", tmp_path / "out",
