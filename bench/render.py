@@ -8,7 +8,8 @@ seconds are user + system of the whole process. Ends with one line of JSON.
 
 Conventions of the peers: MuJoCo and pyrender read OpenGL buffers, whose pixel centres agree with ours
 (u + 0.5, v + 0.5) once rows are flipped; depth is converted to metres along the optical axis. MuJoCo
-draws depth and segmentation in two passes, because one pass gives either.
+draws depth and segmentation in two passes, because one pass gives either; pyrender draws both in one.
+Everybody delivers the same: XYZ of every pixel as float32, NaN where there is no robot, and link ids.
 """
 
 from __future__ import annotations
@@ -33,6 +34,16 @@ from kinema4d_ros.robot import Geometry, Robot, TriangleMesh
 
 Drawer = Callable[[], tuple[np.ndarray, np.ndarray]]
 NEAR, FAR = 0.01, 10.0
+
+
+def unproject(z: np.ndarray, ids: np.ndarray, camera: PinholeCamera, xyz: np.ndarray) -> None:
+    """XYZ of a frame from depth along the axis, into `xyz`: what a depth image still lacks of a pointmap."""
+    if id(camera) not in _rays:
+        _rays[id(camera)] = camera.rays().astype(np.float32)
+    np.multiply(_rays[id(camera)], np.where(ids > 0, z, np.float32(np.nan))[..., None], out=xyz)
+
+
+_rays: dict[int, np.ndarray] = {}
 
 
 def cpu_seconds() -> float:
@@ -96,8 +107,8 @@ def mujoco_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Dra
     links = np.array([0, *(i + 1 for i, _ in shapes(robot))])
 
     def draw() -> tuple[np.ndarray, np.ndarray]:
-        z = np.empty((len(poses), camera.height, camera.width), np.float32)
-        ids = np.empty(z.shape, np.uint8)
+        xyz = np.empty((len(poses), camera.height, camera.width, 3), np.float32)
+        ids = np.empty(xyz.shape[:3], np.uint8)
         for f in range(len(poses)):
             for n, (link, _) in enumerate(shapes(robot)):
                 T = poses[f, link]
@@ -107,18 +118,19 @@ def mujoco_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Dra
             mujoco.mj_camlight(model, data)
             renderer.update_scene(data, camera="eye")
             renderer.enable_depth_rendering()
-            z[f] = renderer.render()
+            z = renderer.render()
             renderer.disable_depth_rendering()
             renderer.enable_segmentation_rendering()
             ids[f] = links[renderer.render()[..., 0] + 1]
             renderer.disable_segmentation_rendering()
-        return np.where(ids > 0, z, np.nan), ids
+            unproject(z, ids[f], camera, xyz[f])
+        return xyz, ids
 
     return draw
 
 
 def pyrender_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Drawer:
-    """Depth only, which flatters it: link ids would need a second pass."""
+    """Depth and link ids in one pass, the ids as colours."""
     import pyrender
     import pyrender.renderer
     import trimesh
@@ -138,13 +150,18 @@ def pyrender_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> D
     scene.add(eye, pose=camera.base_T_camera @ np.diag([1.0, -1.0, -1.0, 1.0]))
     renderer = pyrender.OffscreenRenderer(camera.width, camera.height)
 
+    colours = {node: (link + 1, 0, 0) for link, node in nodes}
+
     def draw() -> tuple[np.ndarray, np.ndarray]:
-        z = np.empty((len(poses), camera.height, camera.width), np.float32)
+        xyz = np.empty((len(poses), camera.height, camera.width, 3), np.float32)
+        ids = np.empty(xyz.shape[:3], np.uint8)
         for f in range(len(poses)):
             for link, node in nodes:
                 scene.set_pose(node, poses[f, link])
-            z[f] = renderer.render(scene, flags=pyrender.RenderFlags.DEPTH_ONLY)
-        return np.where(z > 0, z, np.nan), (z > 0).astype(np.uint8)
+            colour, z = renderer.render(scene, flags=pyrender.RenderFlags.SEG, seg_node_map=colours)
+            ids[f] = colour[..., 0]
+            unproject(z, ids[f], camera, xyz[f])
+        return xyz, ids
 
     return draw
 
@@ -167,9 +184,10 @@ def open3d_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Dra
     camera_T_link = camera.camera_T_base @ poses
 
     def draw() -> tuple[np.ndarray, np.ndarray]:
-        z = np.full((len(poses), camera.height, camera.width), np.inf, np.float32)
-        ids = np.zeros(z.shape, np.uint8)
+        xyz = np.empty((len(poses), camera.height, camera.width, 3), np.float32)
+        ids = np.zeros(xyz.shape[:3], np.uint8)
         for f in range(len(poses)):
+            z = np.full((camera.height, camera.width), np.inf, np.float32)
             for link, scene, corners in scenes:
                 T = camera_T_link[f, link]
                 uv = camera.project(corners @ T[:3, :3].T + T[:3, 3])
@@ -182,10 +200,11 @@ def open3d_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Dra
                 start = np.broadcast_to(-T[:3, :3].T @ T[:3, 3], directions.shape)
                 table = np.hstack([start, directions]).astype(np.float32)
                 hit = scene.cast_rays(o3d.core.Tensor(table))["t_hit"].numpy().reshape(v1 - v0, u1 - u0)
-                nearer = hit < z[f][box]
-                z[f][box][nearer] = hit[nearer]
+                nearer = hit < z[box]
+                z[box][nearer] = hit[nearer]
                 ids[f][box][nearer] = link + 1
-        return np.where(ids > 0, z, np.nan), ids
+            unproject(z, ids[f], camera, xyz[f])
+        return xyz, ids
 
     return draw
 
@@ -217,11 +236,11 @@ def subset(robot: Robot, fraction: float) -> Scene:
 
 
 def agreement(name: str, ours: Any, theirs: tuple[np.ndarray, np.ndarray]) -> str:
-    z, ids = theirs
-    mine, other = ours.link_ids > 0, ids > 0
-    both = mine & other
-    error = np.abs(ours.xyz[..., 2][both] - z[both]).mean() * 1e6
-    return f"{name}: {(mine ^ other).sum()} of {(mine | other).sum()} pixels differ, mean |dz| {error:.2f} um"
+    xyz, ids = theirs
+    differ = int((ours.link_ids != ids).sum())
+    same = (ours.link_ids == ids) & (ids > 0)
+    error = np.abs(ours.xyz[..., 2][same] - xyz[..., 2][same]).mean() * 1e6
+    return f"{name}: {differ} of {(ours.link_ids > 0).sum()} pixels differ in link, mean |dz| {error:.2f} um"
 
 
 def scaling(robot: Robot, rounds: int) -> None:
