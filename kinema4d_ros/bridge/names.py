@@ -100,7 +100,7 @@ PREDICTED_ROLLOUT = _out("kinema4d/predicted/rollout", "kinema4d_msgs/msg/Rollou
 PLAN_REPORT = _out("kinema4d/plan_report", "kinema4d_msgs/msg/PlanReport", "LATCHED", "what the plan would do")
 MARKERS = _out("kinema4d/markers", "visualization_msgs/msg/MarkerArray", "LATCHED", "the report, drawn for RViz")
 PREVIEW_STATUS = _out(
-    "kinema4d/preview/status", "kinema4d_msgs/msg/PreviewStatus", "LATCHED", "where the preview of a plan stands"
+    "kinema4d/preview/status", "kinema4d_msgs/msg/PreviewStatus", "STATUS", "where the preview of a plan stands"
 )
 PREVIEWED_PLAN = _out(
     "kinema4d/previewed_plan",

@@ -14,6 +14,7 @@ __all__ = [
     "PLAN_IN",
     "PROFILES",
     "SENSOR_IN",
+    "STATUS",
     "STREAM_OUT",
     "TF",
     "TF_STATIC",
@@ -42,6 +43,9 @@ STREAM_OUT = _profile(3)
 LATCHED = _profile(1, latched=True)
 """Results and states: whoever joins late gets the newest one at once."""
 
+STATUS = _profile(20, latched=True)
+"""Steps of one piece of work: all of them arrive, and whoever joins late gets the newest ones, the last one last."""
+
 COMMAND_OUT = _profile(1)
 """To the arm: delivered, never queued up, never replayed to a controller that joins later."""
 
@@ -64,6 +68,7 @@ PROFILES: dict[str, QoSProfile] = {
     "LATCHED": LATCHED,
     "PLAN_IN": PLAN_IN,
     "SENSOR_IN": SENSOR_IN,
+    "STATUS": STATUS,
     "STREAM_OUT": STREAM_OUT,
     "TF": TF,
     "TF_STATIC": TF_STATIC,

@@ -114,10 +114,13 @@ def test_a_plan_is_previewed_played_approved_and_executed(graph: PreviewClient) 
     plan = swing(graph)
     phases: list[int] = []
     report = graph.preview(plan, lambda status: phases.append(status.phase), timeout_s=WAIT_S)
-    # The status topic keeps only its newest message, so a short phase may be missed, but never comes out of order.
-    assert phases == sorted(phases)
-    assert phases[-1] == PreviewStatus.DONE
-    assert PreviewStatus.GENERATING in phases
+    assert [p for i, p in enumerate(phases) if i == 0 or phases[i - 1] != p] == [
+        PreviewStatus.CHECKING,
+        PreviewStatus.RENDERING,
+        PreviewStatus.GENERATING,
+        PreviewStatus.REPORTING,
+        PreviewStatus.DONE,
+    ]
     assert report.plan_hash == hash_trajectory(plan)
     assert len(report.clearance_m) == 49
     assert np.isfinite(report.min_clearance_m)

@@ -54,8 +54,15 @@ def test_a_plan_reaches_us_from_default_and_latched_publishers_but_is_never_repl
 
 
 def test_results_are_latched_and_reliable() -> None:
-    for endpoint in (names.PREDICTED_ROLLOUT, names.PLAN_REPORT, names.PREVIEW_STATUS, names.ROBOT_DESCRIPTION):
+    for endpoint in (names.PREDICTED_ROLLOUT, names.PLAN_REPORT, names.ROBOT_DESCRIPTION):
         profile = qos.profile(endpoint)
         assert profile.durability == QoSDurabilityPolicy.TRANSIENT_LOCAL
         assert profile.reliability == QoSReliabilityPolicy.RELIABLE
         assert profile.depth == 1
+
+
+def test_every_step_of_a_preview_arrives_and_stays() -> None:
+    profile = qos.profile(names.PREVIEW_STATUS)
+    assert profile.durability == QoSDurabilityPolicy.TRANSIENT_LOCAL
+    assert profile.reliability == QoSReliabilityPolicy.RELIABLE
+    assert profile.depth >= 8, "a depth of 1 loses phases that end before the next one is sent"
