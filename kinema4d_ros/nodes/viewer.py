@@ -12,25 +12,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rclpy.callback_groups import ReentrantCallbackGroup
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.errors import raise_from_msg
-from kinema4d_ros.bridge.joints import trajectory_from_msg, trajectory_to_msg
-from kinema4d_ros.bridge.names import Endpoint
+from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
-from kinema4d_ros.bridge.stamps import header, nanoseconds
 from kinema4d_ros.bridge.viewer import objects_from_markers, prediction_from_msg, progress_from_msg, report_from_msg
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import scenario_names
+from kinema4d_ros.nodes.calls import ServiceCalls
 from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput
+from kinema4d_ros.nodes.viewer_buttons import Buttons
+from kinema4d_ros.nodes.viewer_playback import PlaybackFollower
 from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.viewer.demo import plan_home, plan_pick_and_place
 from kinema4d_ros.viewer.desk import PlanDesk
 from kinema4d_ros.viewer.page import Page
 from kinema4d_ros.viewer.panel import Actions
@@ -41,8 +39,6 @@ __all__ = ["Viewer", "main"]
 
 DRAW_S, STATUS_S, PLAYBACK_S = 1 / 15, 0.5, 0.1
 PICTURE_S = 0.15
-SERVICE_S, ANSWER_S, RESET_S = 2.0, 5.0, 30.0
-"""Seconds to look for a service, to wait for its answer, and for a table to be laid."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +66,10 @@ class Viewer(KinemaNode):
         super().__init__("viewer")
         self._settings = settings = declare(self, Settings)
         self._robot, lens = load_scene(settings.robot, settings.calibration)
-        self._kinematics = choose_kinematics(self._robot)
         control = is_loopback(settings.host) or settings.allow_remote_control
         self._desk = PlanDesk(control)
         self._lock = threading.Lock()
         self._work: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue(maxsize=8)
-        self._playback_wish: dict[int, float] = {}
         self._rollout: Any = None
         self._rollout_news = threading.Event()
         self._prediction: Prediction | None = None
@@ -97,7 +91,7 @@ class Viewer(KinemaNode):
             for name, work, period in (
                 ("draw", self._draw, DRAW_S),
                 ("status", self._show_status, STATUS_S),
-                ("playback", self._follow_playback, PLAYBACK_S),
+                ("playback", self._playback.follow, PLAYBACK_S),
                 ("rollouts", self._take_rollout, 0.0),
                 ("buttons", self._press, 0.0),
             )
@@ -110,12 +104,9 @@ class Viewer(KinemaNode):
         self._arm = ArmInput(self, self._robot, self._settings.max_age_s)
         self._eye = CameraInput(self, lens, self._settings.image_max_age_s)
         self._picture_ns, self._picture_due = 0, 0.0
-        self._plans = self.publisher(names.PLAN)
-        group = ReentrantCallbackGroup()
-        self._service_clients = {
-            endpoint.name: self.create_client(endpoint.interface(), endpoint.name, callback_group=group)
-            for endpoint in (names.PLAYBACK, names.APPROVE, names.EXECUTE, names.LAB_RESET)
-        }
+        calls = ServiceCalls(self, (names.PLAYBACK, names.APPROVE, names.EXECUTE, names.LAB_RESET))
+        self._buttons = Buttons(self, self._page, self._desk, calls, self._arm, choose_kinematics(self._robot))
+        self._playback = PlaybackFollower(self, self._page, calls, self._shown_rollout)
         self.subscription(names.PREDICTED_ROLLOUT, self._hear_rollout)
         self.subscription(names.PLAN_REPORT, self._hear_report)
         self.subscription(names.PREVIEW_STATUS, self._hear_status)
@@ -134,14 +125,14 @@ class Viewer(KinemaNode):
         playback = Playback.Request
         return Actions(
             preview_pick=lambda name: self._enqueue("preview", lambda: self._preview_pick(name)),
-            preview_home=lambda: self._enqueue("preview", self._preview_home),
-            approve=lambda: self._enqueue("approve", self._approve),
-            execute=lambda: self._enqueue("execute", self._execute),
+            preview_home=lambda: self._enqueue("preview", lambda: self._buttons.preview_home()),
+            approve=lambda: self._enqueue("approve", lambda: self._buttons.approve(f"page {self._server.url}")),
+            execute=lambda: self._enqueue("execute", lambda: self._buttons.execute()),
             reset=lambda scenario, seed: self._enqueue("reset", lambda: self._reset(scenario, seed)),
-            play=lambda: self._wish(playback.PLAY, 0.0),
-            pause=lambda: self._wish(playback.PAUSE, 0.0),
-            seek=self._seek,
-            speed=lambda speed: self._wish(playback.SPEED, speed),
+            play=lambda: self._playback.wish(playback.PLAY),
+            pause=lambda: self._playback.wish(playback.PAUSE),
+            seek=lambda time_s: self._playback.seek(time_s),
+            speed=lambda speed: self._playback.wish(playback.SPEED, speed),
         )
 
     # What the graph says.
@@ -244,24 +235,6 @@ class Viewer(KinemaNode):
         except KinemaError as error:
             self._page.show_source("Camera", "bad", "stale", error.what)
 
-    def _follow_playback(self) -> None:
-        with self._lock:
-            wishes, self._playback_wish = self._playback_wish, {}
-            ready = self._prediction is not None
-        if not wishes and not (ready and self._page.windows):
-            return
-        try:
-            for command, value in wishes.items() or ((Playback.Request.STATUS, 0.0),):
-                answer = self._call(names.PLAYBACK, Playback.Request(command=command, value=value))
-        except KinemaError as error:
-            self._page.playback_missing(f"The prediction cannot be played: {error.what}")
-            self.closing.wait(1.0)
-            return
-        with self._lock:
-            same = self._prediction is not None and answer.rollout_id == self._prediction.rollout_id
-        if same:
-            self._page.show_playback(answer.time_s, answer.playing, answer.speed)
-
     # What is pressed.
 
     def _enqueue(self, what: str, work: Callable[[], None]) -> None:
@@ -284,78 +257,20 @@ class Viewer(KinemaNode):
 
     def _preview_pick(self, name: str) -> None:
         with self._lock:
-            objects = dict(self._objects)
-        self._send(plan_pick_and_place(self._kinematics, self._arm.state().positions, objects, name))
-
-    def _preview_home(self) -> None:
-        self._send(plan_home(self._kinematics, self._arm.state().positions))
-
-    def _send(self, plan: JointTrajectory) -> None:
-        if self._plans.get_subscription_count() == 0:
-            raise _missing(names.PLAN, "nobody takes plans")
-        self._page.say("busy", f"A plan of {plan.duration_s:.1f} s was sent to be previewed")
-        self._plans.publish(trajectory_to_msg(plan, header(self.get_clock().now().to_msg(), self._robot.base_link)))
-
-    def _approve(self) -> None:
-        desk = self._desk.now(self.now_s())
-        if not desk.may_approve:
-            self._page.say("bad", f"Not approved. {desk.text}")
-            return
-        request = names.APPROVE.interface().Request(plan_hash=desk.plan_hash, approver=f"page {self._server.url}")
-        answer = self._call(names.APPROVE, request)
-        raise_from_msg(answer.error)
-        left_s = (nanoseconds(answer.expires) - self.get_clock().now().nanoseconds) * 1e-9
-        self._desk.approved(desk.plan_hash, answer.token, self.now_s() + left_s)
-        self._page.say("good", "Approved. The robot moves when Execute is pressed")
-
-    def _execute(self) -> None:
-        desk = self._desk.now(self.now_s())
-        if not desk.may_execute:
-            self._page.say("bad", f"Not executed. {desk.text}")
-            return
-        request = names.EXECUTE.interface().Request(plan_hash=desk.plan_hash, token=desk.token)
-        # Whatever comes of it, a token is tried once.
-        self._desk.refused()
-        answer = self._call(names.EXECUTE, request)
-        raise_from_msg(answer.error)
-        self._desk.executed(desk.plan_hash, self.now_s(), answer.duration_s)
-        self._page.say("good", f"The robot follows the plan, {answer.duration_s:.1f} s")
+            objects = self._objects
+        self._buttons.preview_pick(name, objects)
 
     def _reset(self, scenario: str, seed: int) -> None:
-        if not self._settings.lab:
-            return
-        request = names.LAB_RESET.interface().Request(scenario=scenario, seed=seed)
-        self._page.say("busy", f"Laying the table: {scenario}, seed {seed}")
-        answer = self._call(names.LAB_RESET, request, RESET_S)
-        raise_from_msg(answer.error)
-        self._desk.withdraw()
+        if self._settings.lab:
+            self._buttons.reset(scenario, seed, self._forget_prediction)
+
+    def _forget_prediction(self) -> None:
         with self._lock:
             self._prediction = self._plan = None
-        self._page.show_prediction(None)
-        self._page.show_report(None)
-        self._page.say("good", f"On the table: {', '.join(answer.objects)}")
 
-    def _wish(self, command: int, value: float) -> None:
+    def _shown_rollout(self) -> str | None:
         with self._lock:
-            self._playback_wish[command] = value
-
-    def _seek(self, time_s: float) -> None:
-        self._page.touched_slider()
-        self._wish(Playback.Request.SEEK, time_s)
-
-    def _call(self, endpoint: Endpoint, request: Any, answer_s: float = ANSWER_S) -> Any:
-        client = self._service_clients[endpoint.name]
-        deadline = time.monotonic() + SERVICE_S
-        while not client.service_is_ready():
-            if time.monotonic() > deadline or self.closing.wait(0.02):
-                raise _missing(endpoint, "nobody answers")
-        done = threading.Event()
-        future = client.call_async(request)
-        future.add_done_callback(lambda _: done.set())
-        if not done.wait(answer_s):
-            client.remove_pending_request(future)
-            raise _missing(endpoint, f"no answer within {answer_s:g} s")
-        return future.result()
+            return None if self._prediction is None else self._prediction.rollout_id
 
     # Threads.
 
@@ -386,15 +301,6 @@ class Viewer(KinemaNode):
         for thread in self._threads:
             thread.join(timeout=5.0)
         self._server.stop()
-
-
-def _missing(endpoint: Endpoint, what: str) -> KinemaError:
-    return KinemaError(
-        f"{what} on {endpoint.name}",
-        expected="the node that offers it",
-        hint="is the whole graph running?",
-        code=ErrorCode.GRAPH_UNAVAILABLE,
-    )
 
 
 def main() -> int:
