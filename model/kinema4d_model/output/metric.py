@@ -1,0 +1,260 @@
+"""Metres for a predicted world: the robot is known exactly, so its pixels tell scale and offset of each axis.
+
+    predicted, normalised to about [0, 1]  ──┐  value = gain * metres + shift, per axis, robust
+    exact robot pointmap, metres ────────────┘  -> metres = (value - shift) / gain everywhere
+
+The exact points carry no error and the predicted ones do, so values are explained by metres, and the line is
+turned round afterwards: the other way round, noise would shrink the world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode, GeneratorError
+
+__all__ = ["MetricFit", "MetricLimits", "bounds_fit", "fit_metric"]
+
+AXES = ("x", "y", "z")
+_PAIRS = 120
+_SCORED = 1500
+_ROUNDS = 20
+_TUKEY = 4.685
+"""Of a normal distribution's standard deviation: 95 % efficiency of Tukey's biweight."""
+_SMALLEST_NOISE = 1e-7
+"""In normalised values: below what float32 keeps, so that perfect data still has a scale to weigh by."""
+
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MetricLimits:
+    """When a fit is refused.
+
+    Attributes:
+        min_pixels: robot pixels over all frames.
+        min_spread_m: 5 % to 95 % range of the robot's points on each axis, metres.
+        max_noise: residual of an axis as a share of that range; above it the prediction does not follow the robot.
+        min_inliers: share of pixels that the fit of an axis explains.
+        max_condition: of the axis' equations; large when the robot is a small patch far from the origin.
+        max_pixels: more are thinned out evenly.
+    """
+
+    min_pixels: int = 200
+    min_spread_m: float = 0.02
+    max_noise: float = 0.25
+    min_inliers: float = 0.5
+    max_condition: float = 1000.0
+    max_pixels: int = 200_000
+
+
+@dataclass(frozen=True, eq=False)
+class MetricFit:
+    """How normalised values become metres: `metres = scale * value + offset` on each axis.
+
+    Attributes:
+        scale: (3,) float64, metres per unit, positive.
+        offset: (3,) float64, metres.
+        axis_residual_m: (3,) float64, RMS over the pixels that count, metres.
+        residual_m: RMS distance over all robot pixels, outliers included, metres.
+        condition: (3,) float64, condition number of each axis' equations.
+        inliers: (3,) float64, share of pixels that count.
+        pixels: how many robot pixels were used.
+        refused: why there is no fit and the bounds of the condition are used instead; "" for a fit.
+    """
+
+    scale: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    axis_residual_m: NDArray[np.float64]
+    residual_m: float
+    condition: NDArray[np.float64]
+    inliers: NDArray[np.float64]
+    pixels: int
+    refused: str = ""
+
+    def apply(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Metres (..., 3) float32 of normalised values (..., 3)."""
+        out: NDArray[np.float32] = values * self.scale.astype(np.float32) + self.offset.astype(np.float32)
+        return out
+
+    def summary(self) -> str:
+        """One line for provenance and logs."""
+        if self.refused:
+            return f"bounds of the condition, residual {1000 * self.residual_m:.1f} mm; fit refused: {self.refused}"
+        condition = "/".join(f"{c:.0f}" for c in self.condition)
+        return (
+            f"fit on {self.pixels} robot pixels, residual {1000 * self.residual_m:.1f} mm, "
+            f"condition {condition}, inliers {self.inliers.min():.0%}"
+        )
+
+
+def fit_metric(
+    values: NDArray[np.float32],
+    robot_xyz: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    limits: MetricLimits | None = None,
+) -> MetricFit:
+    """The fit that maps predicted values to metres on the robot's pixels.
+
+    Args:
+        values: (T, H, W, 3) float32, predicted pointmap, normalised, any affine scale.
+        robot_xyz: (T, H, W, 3) float32, metres, camera optical frame; looked at under the mask only.
+        mask: (T, H, W) bool, True = robot. Pixels on its edge mix robot and world and are left out while
+            enough others remain.
+        limits: when to refuse.
+
+    Raises:
+        GeneratorError: METRIC_REFUSED when the robot's pixels cannot tell.
+    """
+    limits = limits or MetricLimits()
+    predicted, exact = robot_pixels(values, robot_xyz, mask, limits)
+    if len(exact) < limits.min_pixels:
+        raise _refuse(f"the robot covers {len(exact)} pixels", f"at least {limits.min_pixels} over all frames")
+    gains, shifts = np.empty(3), np.empty(3)
+    residuals, conditions, inliers = np.empty(3), np.empty(3), np.empty(3)
+    for axis, name in enumerate(AXES):
+        x, v = exact[:, axis], predicted[:, axis]
+        low, high = np.percentile(x, (5, 95))
+        spread = float(high - low)
+        if spread < limits.min_spread_m:
+            raise _refuse(
+                f"the robot spans {1000 * spread:.1f} mm on the {name} axis", f"{1000 * limits.min_spread_m:g} mm"
+            )
+        gain, shift, weights = _robust_line(x, v)
+        if not gain > 0:
+            raise _refuse(f"the prediction runs backwards on the {name} axis (gain {gain:.3g})", "a positive gain")
+        error_m = (v - gain * x - shift) / gain
+        counted = weights > 0
+        gains[axis], shifts[axis] = gain, shift
+        residuals[axis] = float(np.sqrt(np.mean(error_m[counted] ** 2)))
+        inliers[axis] = float(counted.mean())
+        conditions[axis] = _condition(x[counted])
+        if inliers[axis] < limits.min_inliers:
+            raise _refuse(f"only {inliers[axis]:.0%} of the robot's pixels agree on the {name} axis", "most of them")
+        if residuals[axis] > limits.max_noise * spread:
+            raise _refuse(
+                f"the predicted robot is {1000 * residuals[axis]:.1f} mm off on the {name} axis, "
+                f"where it spans {1000 * spread:.1f} mm",
+                f"less than {limits.max_noise:.0%} of it",
+            )
+        if conditions[axis] > limits.max_condition:
+            raise _refuse(f"the {name} axis has condition number {conditions[axis]:.0f}", f"{limits.max_condition:g}")
+    scale, offset = 1.0 / gains, -shifts / gains
+    distance = predicted * scale + offset - exact
+    rms = float(np.sqrt(np.mean(np.sum(distance**2, -1))))
+    return MetricFit(scale, offset, residuals, rms, conditions, inliers, len(exact))
+
+
+def bounds_fit(
+    bounds: NDArray[np.float64],
+    values: NDArray[np.float32],
+    robot_xyz: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    refused: str,
+) -> MetricFit:
+    """What is left without a fit: the (2, 3) bounds in metres that the condition was normalised with.
+
+    The residual is measured on the robot's pixels all the same; 0 when none is in view.
+    """
+    scale, offset = bounds[1] - bounds[0], bounds[0].copy()
+    predicted, exact = robot_pixels(values, robot_xyz, mask, MetricLimits())
+    distance = predicted * scale + offset - exact
+    some = len(exact) > 0
+    return MetricFit(
+        scale,
+        offset,
+        np.sqrt(np.mean(distance**2, 0)) if some else np.zeros(3),
+        float(np.sqrt(np.mean(np.sum(distance**2, -1)))) if some else 0.0,
+        np.full(3, np.nan),
+        np.zeros(3),
+        len(exact),
+        refused,
+    )
+
+
+def robot_pixels(
+    values: NDArray[np.float32], robot_xyz: NDArray[np.float32], mask: NDArray[np.bool_], limits: MetricLimits
+) -> tuple[Points, Points]:
+    """(N, 3) float64 predicted values and exact metres of the robot's inner pixels, evenly thinned out."""
+    if values.shape != (*mask.shape, 3) or robot_xyz.shape != values.shape or mask.ndim != 3:
+        raise GeneratorError(
+            f"values {values.shape}, robot {robot_xyz.shape} and mask {mask.shape} do not belong together",
+            expected="(T, H, W, 3), (T, H, W, 3) and (T, H, W)",
+            code=ErrorCode.GENERATOR_BAD_REQUEST,
+        )
+    chosen = _inner(mask)
+    if int(chosen.sum()) < limits.min_pixels:
+        chosen = mask
+    where = np.flatnonzero(chosen)
+    where = where[:: max(1, -(-where.size // limits.max_pixels))]
+    predicted = values.reshape(-1, 3)[where].astype(np.float64)
+    exact = robot_xyz.reshape(-1, 3)[where].astype(np.float64)
+    good = np.isfinite(predicted).all(-1) & np.isfinite(exact).all(-1)
+    return predicted[good], exact[good]
+
+
+def _inner(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    inner = mask.copy()
+    inner[:, 1:] &= mask[:, :-1]
+    inner[:, :-1] &= mask[:, 1:]
+    inner[:, :, 1:] &= mask[:, :, :-1]
+    inner[:, :, :-1] &= mask[:, :, 1:]
+    return inner
+
+
+def _robust_line(x: Points, v: Points) -> tuple[float, float, Points]:
+    """Gain, shift and weights of v = gain * x + shift; up to about 40 % of the pairs may be anything."""
+    gain, shift = _least_median(x, v)
+    weights = np.ones_like(x)
+    for _ in range(_ROUNDS):
+        residual = v - gain * x - shift
+        noise = max(1.4826 * float(np.median(np.abs(residual))), _SMALLEST_NOISE)
+        weights = np.clip(1.0 - (residual / (_TUKEY * noise)) ** 2, 0.0, None) ** 2
+        total = weights.sum()
+        mean_x, mean_v = float(weights @ x / total), float(weights @ v / total)
+        deviation = x - mean_x
+        variance = float(weights @ deviation**2)
+        if variance <= 0.0:
+            return 0.0, mean_v, weights
+        previous = gain
+        gain = float(weights @ (deviation * (v - mean_v)) / variance)
+        shift = mean_v - gain * mean_x
+        if abs(gain - previous) <= 1e-12 * max(abs(gain), 1e-12):
+            break
+    return gain, shift, weights
+
+
+def _least_median(x: Points, v: Points) -> tuple[float, float]:
+    """A first line that half of the data cannot spoil: the pair of points with the least median residual."""
+    random = np.random.default_rng(0)
+    first = random.integers(0, x.size, 20 * _PAIRS)
+    second = random.integers(0, x.size, 20 * _PAIRS)
+    apart = np.abs(x[first] - x[second])
+    # The farthest pairs tell the gain best; half the span keeps them frequent for any robot.
+    wide = np.flatnonzero(apart > 0.5 * apart.max())[:_PAIRS]
+    first, second = first[wide], second[wide]
+    gains = (v[first] - v[second]) / (x[first] - x[second])
+    shifts = v[first] - gains * x[first]
+    step = max(1, x.size // _SCORED)
+    residual = np.abs(v[None, ::step] - gains[:, None] * x[None, ::step] - shifts[:, None])
+    best = int(np.median(residual, axis=1).argmin())
+    return float(gains[best]), float(shifts[best])
+
+
+def _condition(x: Points) -> float:
+    """Condition number of the matrix [x, 1], columns of metres and ones."""
+    moments = np.array([[np.mean(x**2), np.mean(x)], [np.mean(x), 1.0]])
+    low, high = np.linalg.eigvalsh(moments)
+    return float(np.sqrt(high / low)) if low > 0 else float("inf")
+
+
+def _refuse(what: str, expected: str) -> GeneratorError:
+    return GeneratorError(
+        f"no metric fit: {what}",
+        expected=expected,
+        hint="move the camera so that it sees more of the robot",
+        code=ErrorCode.METRIC_REFUSED,
+    )

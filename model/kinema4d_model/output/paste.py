@@ -1,0 +1,48 @@
+"""The exact robot over the prediction: under its mask nothing is left to the network."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.pointmap import PointmapSequence
+
+__all__ = ["paste_robot", "points_on_rays"]
+
+
+def paste_robot(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequence) -> None:
+    """Write the robot's points, and its colours where the sequence has them, into rgb and xyz (T, H, W, 3)."""
+    for t in range(len(robot)):
+        under = robot.mask[t][..., None]
+        np.copyto(xyz[t], robot.xyz[t], where=under)
+        if robot.rgb is not None:
+            np.copyto(rgb[t], robot.rgb[t], where=under)
+
+
+def points_on_rays(
+    xyz: NDArray[np.float32], camera: PinholeCamera, *, nearest_m: float = 0.01
+) -> tuple[NDArray[np.float32], float]:
+    """The points moved onto their pixels' rays, and how far they had been off them.
+
+    A pixel can only show what lies on its ray, and the camera is known: each predicted point (T, H, W, 3)
+    moves to the nearest place on it, which uses all three of its coordinates. NaN where that place is closer
+    than `nearest_m` in z or behind the camera.
+
+    Returns:
+        (T, H, W, 3) float32, metres, camera optical frame; and the RMS distance moved, metres.
+    """
+    rays = camera.rays()
+    unit = (rays / np.sum(rays * rays, axis=-1, keepdims=True)).astype(np.float32)
+    rays32 = rays.astype(np.float32)
+    out = np.empty_like(xyz)
+    squares, count = 0.0, 0
+    for points, moved in zip(xyz, out, strict=True):
+        z = np.einsum("vuc,vuc->vu", points, unit)
+        z[~(z > nearest_m)] = np.nan
+        np.multiply(rays32, z[..., None], out=moved)
+        off = np.sum((moved - points) ** 2, axis=-1)
+        good = np.isfinite(off)
+        squares += float(off[good].sum(dtype=np.float64))
+        count += int(good.sum())
+    return out, float(np.sqrt(squares / count)) if count else 0.0
