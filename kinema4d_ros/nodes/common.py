@@ -23,6 +23,7 @@ from rclpy.signals import SignalHandlerOptions
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
+from kinema4d_ros.bridge.streams import Streams
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import KinemaError
@@ -61,6 +62,7 @@ class KinemaNode(Node):  # type: ignore[misc]
         self._diagnostics_timer = self.create_timer(
             DIAGNOSTICS_PERIOD_S, self._publish_health, callback_group=MutuallyExclusiveCallbackGroup()
         )
+        self._streams = Streams(self, self.complain)
         self.closing = threading.Event()
         """Set when the node is about to end: threads look at it."""
 
@@ -77,6 +79,10 @@ class KinemaNode(Node):  # type: ignore[misc]
             profile(endpoint),
             callback_group=MutuallyExclusiveCallbackGroup(),
         )
+
+    def stream(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> Any:
+        """A subscription to a fast topic, whose callback copies and is done: it costs the executor nothing."""
+        return self._streams.listen(endpoint, callback)
 
     def service(self, endpoint: Endpoint, callback: Callable[[Any, Any], Any]) -> Any:
         """A service of the table."""
@@ -109,6 +115,7 @@ class KinemaNode(Node):  # type: ignore[misc]
     def close(self) -> None:
         """End threads and processes; nodes that have some extend this."""
         self.closing.set()
+        self._streams.close()
 
     def _publish_health(self) -> None:
         health = self.health()

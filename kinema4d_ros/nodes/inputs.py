@@ -33,7 +33,7 @@ class ArmInput:
         self._node = node
         self.monitor = JointStateMonitor(robot, max_age_s)
         self._newest_ns = 0
-        node.subscription(names.JOINT_STATES, self._take)
+        node.stream(names.JOINT_STATES, self._take)
 
     def _take(self, message: Any) -> None:
         try:
@@ -93,10 +93,10 @@ class CameraInput:
         self._depth: tuple[Any, float] | None = None
         self._mismatch: KinemaError | None = None
         self._info_seen = False
-        node.subscription(names.CAMERA_IMAGE, self._take_image)
-        node.subscription(names.CAMERA_INFO, self._take_info)
+        node.stream(names.CAMERA_IMAGE, self._take_image)
+        node.stream(names.CAMERA_INFO, self._take_info)
         if depth:
-            node.subscription(names.CAMERA_DEPTH, self._take_depth)
+            node.stream(names.CAMERA_DEPTH, self._take_depth)
 
     def _take_image(self, message: Any) -> None:
         with self._lock:

@@ -103,6 +103,10 @@ class Twin(KinemaNode):
                 self.complain(error, "drawing: ")
 
     def _draw(self) -> None:
+        wants_points = self._points.get_subscription_count() > 0
+        wants_overlay = self._overlay.get_subscription_count() > 0
+        if not wants_points and not wants_overlay:
+            return
         state = self._arm.state()
         try:
             picture: Picture | None = self._eye.picture()
@@ -114,10 +118,10 @@ class Twin(KinemaNode):
         mask = drawn.mask[0]
         head = header(stamp, self._eye.camera.frame_id)
         stamp_ns = nanoseconds(stamp)
-        if drawn.rgb is not None and stamp_ns != self._last_points_ns:
+        if wants_points and drawn.rgb is not None and stamp_ns != self._last_points_ns:
             self._last_points_ns = stamp_ns
             self._points.publish(cloud_from_points(drawn.xyz[0][mask], drawn.rgb[0][mask], head, dense=True))
-        if drawn.rgb is not None and picture is not None and stamp_ns != self._last_overlay_ns:
+        if wants_overlay and drawn.rgb is not None and picture is not None and stamp_ns != self._last_overlay_ns:
             self._last_overlay_ns = stamp_ns
             mixed = overlay(picture.rgb, drawn.rgb[0], mask, self._settings.overlay_alpha)
             self._overlay.publish(image_from_array(mixed, "rgb8", head))

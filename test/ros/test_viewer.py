@@ -86,7 +86,7 @@ def scene_pixels(window: Window) -> np.ndarray:
 
 def test_a_visitor_previews_looks_approves_and_executes(window: Window, graph: PreviewClient, tmp_path: Path) -> None:
     assert window.page.title() == "Kinema4D"
-    window.page.wait_for_function("() => (document.body.innerText.match(/live/g) || []).length >= 2")
+    window.wait_for("() => (document.body.innerText.match(/live/g) || []).length >= 2", None, "both sources to be live")
     window.wait_until("Approve", enabled=False)
     window.wait_until("Execute", enabled=False)
     empty = scene_pixels(window)
@@ -96,8 +96,10 @@ def test_a_visitor_previews_looks_approves_and_executes(window: Window, graph: P
     window.wait_for_text("Nearest")
     position, end = window.slider()
     assert end == pytest.approx(playback(graph).duration_s, abs=0.02)
-    window.page.wait_for_function(
-        "now => Number(document.querySelector('[role=slider]').getAttribute('aria-valuenow')) !== now", arg=position
+    window.wait_for(
+        "now => Number(document.querySelector('[role=slider]').getAttribute('aria-valuenow')) !== now",
+        position,
+        "the slider to move",
     )
     predicted = scene_pixels(window)
     changed = np.abs(predicted.astype(int) - empty).max(axis=2) > 24

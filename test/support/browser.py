@@ -43,6 +43,14 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
+# A CPU that draws WebGL at every frame it can has no time left for the graph that the page is about.
+_SLOW_DISPLAY = """
+window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 200);
+window.cancelAnimationFrame = clearTimeout;
+"""
+_POLL_MS = 200
+
+
 class Window:
     """One browser window on the page; remembers errors and every address that was asked for."""
 
@@ -50,6 +58,7 @@ class Window:
         # Half as many pixels each way: a CPU that stands in for a GPU has enough to do.
         self.page = browser.new_page(viewport={"width": size[0], "height": size[1]}, device_scale_factor=0.5)
         self.page.set_default_timeout(1000 * wait_s)
+        self.page.add_init_script(_SLOW_DISPLAY)
         self.complaints: list[str] = []
         self.addresses: list[str] = []
         self.page.on("console", self._console)
@@ -71,14 +80,25 @@ class Window:
         self.button(name).evaluate("button => button.click()")
 
     def wait_until(self, name: str, *, enabled: bool) -> None:
-        self.page.wait_for_function(
+        self.wait_for(
             "([name, enabled]) => [...document.querySelectorAll('button')]"
             ".some(b => b.innerText.trim() === name && b.disabled !== enabled)",
-            arg=[name, enabled],
+            [name, enabled],
+            f"'{name}' to be {'enabled' if enabled else 'disabled'}",
         )
 
     def wait_for_text(self, text: str) -> None:
-        self.page.wait_for_function("text => document.body.innerText.includes(text)", arg=text)
+        self.wait_for("text => document.body.innerText.includes(text)", text, f"'{text}'")
+
+    def wait_for(self, condition: str, argument: Any, what: str) -> None:
+        """Wait until a function of the page says yes; a failure tells what the page says instead."""
+        from playwright.sync_api import TimeoutError as WaitedTooLong
+
+        try:
+            self.page.wait_for_function(condition, arg=argument, polling=_POLL_MS)
+        except WaitedTooLong:
+            text = self.page.evaluate("() => document.body.innerText")
+            raise AssertionError(f"waited for {what} in vain; the page says:\n{text}") from None
 
     def slider(self) -> tuple[float, float]:
         """Where the time slider is, and its end."""
