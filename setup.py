@@ -5,6 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 PACKAGE = "kinema4d_ros"
+MODEL = "kinema4d_model"
 ROOT = Path(__file__).resolve().parent
 NODES = ("gate", "generator", "lab", "playback", "preview", "recorder", "twin", "viewer")
 
@@ -34,10 +35,15 @@ setup(
     maintainer="kinema4d_ros maintainers",
     maintainer_email="maintainers@kinema4d-ros.invalid",
     python_requires=">=3.10",
-    packages=find_packages(include=[PACKAGE, f"{PACKAGE}.*"]),
+    packages=[
+        *find_packages(include=[PACKAGE, f"{PACKAGE}.*"]),
+        *find_packages("model", include=[MODEL, f"{MODEL}.*"]),
+    ],
+    package_dir={MODEL: f"model/{MODEL}"},
     install_requires=requirements("runtime"),
     extras_require={
         "ros": requirements("ros"),
+        "model": ["torch", *requirements("model")],
         "test": requirements("test"),
         "bench": requirements("bench"),
         "yam": ["dreamscale-i2rt"],

@@ -218,6 +218,7 @@ def main():
     venv = Venv(arguments.venv.resolve())
     lock = ROOT / "requirements" / "lock.txt"
     assets = ROOT / "requirements" / "assets.txt"
+    model = ROOT / "requirements" / "model-lock.txt"
     bench = ROOT / "requirements" / "bench-lock.txt"
     messages = ROOT / "kinema4d_msgs"
     locked = ("--no-deps", "--require-hashes", "-r")
@@ -227,6 +228,8 @@ def main():
     # torch first: a package that asks for any torch would bring the CUDA build.
     venv.step("torch", f"{TORCH} {arguments.torch}", lambda: install_torch(venv, arguments.torch))
     venv.step("packages of requirements/lock.txt", digest(lock), lambda: venv.install(*locked, str(lock)))
+    if arguments.torch != "none":
+        venv.step("packages of the learned generator", digest(model), lambda: venv.install(*locked, str(model)))
     venv.step("robot meshes", digest(assets), lambda: venv.install(*locked, str(assets)))
     venv.step(
         "kinema4d_msgs (compiles for one or two minutes)",

@@ -1,4 +1,4 @@
-"""Imports go downward only: nodes -> bridge -> core, and the core knows neither ROS nor torch."""
+"""Imports go downward only: nodes -> bridge -> core and nodes -> kinema4d_model -> core; the core knows no torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "kinema4d_ros"
+MODEL = ROOT / "model" / "kinema4d_model"
 ROS_FOLDERS = {"nodes", "bridge"}
 ROS = {
     "rclpy", "tf2_ros", "cv_bridge", "launch", "launch_ros", "kinema4d_msgs", "sensor_msgs", "std_msgs",
@@ -18,7 +19,7 @@ ROS = {
 SPEAKS_ROS = {"kinematics/moveit_backend.py"}
 """MoveIt is a ROS library: its poses are messages. Nothing else in the core may."""
 
-HEAVY = {"torch", "diffusers", "peft", "transformers"}
+HEAVY = {"torch", "diffusers", "peft", "transformers", "accelerate", "safetensors", "torchao", "huggingface_hub"}
 
 
 def imported(path: Path) -> set[tuple[str, bool]]:
@@ -36,6 +37,10 @@ def imported(path: Path) -> set[tuple[str, bool]]:
 
 def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
+
+
+def model_modules() -> list[Path]:
+    return sorted(MODEL.rglob("*.py"))
 
 
 def folder(path: Path) -> str:
@@ -57,9 +62,19 @@ def test_imports_go_downward(path: Path) -> None:
             assert below != "nodes", f"{module} is above the bridge"
         # The doctor looks at the GPU through torch, inside a function, when torch is there.
         assert root not in HEAVY or (path.name == "health.py" and not at_top), f"{module} belongs in kinema4d_model"
+        # Where torch is missing, everything but the learned generator must still start.
+        assert root != "kinema4d_model" or not at_top, f"{module} must be imported inside a function"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", model_modules(), ids=lambda p: str(p.relative_to(MODEL)))
+def test_the_model_knows_no_ros(path: Path) -> None:
+    for module, _ in imported(path):
+        assert module.split(".")[0] not in ROS, f"{module} is ROS, and this is the model"
+        below = module.split(".")[1] if module.startswith("kinema4d_ros.") else ""
+        assert below not in {*ROS_FOLDERS, "cli", "viewer"}, f"{module} is above the model"
+
+
+@pytest.mark.parametrize("path", [*modules(), *model_modules()], ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_module_says_what_it_is_for(path: Path) -> None:
     docstring = ast.get_docstring(ast.parse(path.read_text()))
     assert docstring, "no docstring"

@@ -1,0 +1,19 @@
+"""What the network is told: first image, ramp or environment, robot, mask; pure functions and one container."""
+
+from __future__ import annotations
+
+from kinema4d_model.conditioning.build import build_conditions
+from kinema4d_model.conditioning.conditions import Conditions
+from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soften
+from kinema4d_model.conditioning.videos import first_frame_video, ramp_pointmap, robot_videos
+
+__all__ = [
+    "Conditions",
+    "build_conditions",
+    "downsample_mask",
+    "first_frame_video",
+    "mask_channels",
+    "ramp_pointmap",
+    "robot_videos",
+    "soften",
+]

@@ -1,0 +1,7 @@
+"""The network: diffusers' `WanTransformer3DModel` with two halves side by side and the robot in place of text."""
+
+from __future__ import annotations
+
+from kinema4d_model.network.transformer import KinemaTransformer, Prepared
+
+__all__ = ["KinemaTransformer", "Prepared"]

@@ -1,0 +1,187 @@
+"""`KinemaTransformer`: diffusers' Wan transformer that sees [RGB | XYZ] and a robot instead of a text.
+
+noisy (B,16,F,h,2w) ─┐
+mask  (B, 4,F,h,2w) ─┼─ cat: 36 channels ─> patches + domain ─> Wan's blocks ─> velocity (B,16,F,h,2w)
+condition + robot   ─┘                                            ^
+image tokens, robot tokens (B,N,width) ───────────────────────────┘ cross attention
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from diffusers import WanTransformer3DModel
+from diffusers.configuration_utils import register_to_config
+
+from kinema4d_model.conditioning.conditions import Conditions
+from kinema4d_model.network.attention import ContextAttentionProcessor
+from kinema4d_model.network.domain import DomainPatchEmbedding
+from kinema4d_model.network.embedding import TimeContextEmbedding
+from kinema4d_model.network.robot_tokens import ActionTokens, RobotInjection, RobotTokens
+from kinema4d_model.network.rope import SharedRotaryEmbedding
+from kinema4d_model.preset import Preset
+from kinema4d_ros.errors import ErrorCode, GeneratorError
+
+__all__ = ["KinemaTransformer", "Prepared"]
+
+ADDED = ("patch_embedding.domain", "robot_tokens.", "robot_injection.", "action_tokens.")
+"""Beginnings of the names of the parameters that Wan does not have."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What every step of a rollout shares: nothing of it depends on noise or time."""
+
+    mask: torch.Tensor
+    """(B, 4, F, h, 2w)."""
+    condition: torch.Tensor
+    """(B, 16, F, h, 2w), without the robot."""
+    injection: torch.Tensor
+    """(B, 16, F, h, 2w), what the robot adds to the condition."""
+    context: torch.Tensor
+    """(B, image + robot tokens, width)."""
+
+
+class KinemaTransformer(WanTransformer3DModel):
+    """Wan 2.1 with two halves and a robot. Parameters that Wan has keep Wan's names.
+
+    `robot_variant` "act" takes the robot's RGB and XYZ latents, "pm" its XYZ latents alone.
+    """
+
+    @register_to_config
+    def __init__(
+        self,
+        patch_size: tuple[int, int, int] = (1, 2, 2),
+        num_attention_heads: int = 40,
+        attention_head_dim: int = 128,
+        in_channels: int = 36,
+        out_channels: int = 16,
+        text_dim: int = 4096,
+        freq_dim: int = 256,
+        ffn_dim: int = 13824,
+        num_layers: int = 40,
+        cross_attn_norm: bool = True,
+        qk_norm: str | None = "rms_norm_across_heads",
+        eps: float = 1e-6,
+        image_dim: int | None = None,
+        added_kv_proj_dim: int | None = None,
+        rope_max_seq_len: int = 1024,
+        pos_embed_seq_len: int | None = None,
+        robot_variant: str = "act",
+        robot_hidden: int = 128,
+        robot_token_patch: int = 15,
+        robot_position_grid: tuple[int, int, int] = (13, 4, 6),
+        action_dim: int | None = None,
+        image_tokens: int = 257,
+    ) -> None:
+        super().__init__(
+            patch_size, num_attention_heads, attention_head_dim, in_channels, out_channels, text_dim, freq_dim,
+            ffn_dim, num_layers, cross_attn_norm, qk_norm, eps, image_dim, added_kv_proj_dim, rope_max_seq_len,
+            pos_embed_seq_len,
+        )  # fmt: skip
+        width = num_attention_heads * attention_head_dim
+        both = robot_variant == "act"
+        self.rope = SharedRotaryEmbedding(attention_head_dim, patch_size, rope_max_seq_len)
+        self.patch_embedding = DomainPatchEmbedding(in_channels, width, patch_size)
+        self.condition_embedder = TimeContextEmbedding(
+            width, freq_dim, 6 * width, text_dim, image_dim, pos_embed_seq_len
+        )
+        self.robot_tokens = RobotTokens(out_channels, robot_hidden, width, robot_token_patch, robot_position_grid, both)
+        self.robot_injection = RobotInjection(out_channels, both)
+        self.action_tokens = (
+            None if action_dim is None else ActionTokens(action_dim, robot_hidden, width, robot_position_grid[0])
+        )
+        if image_dim is not None:
+            for block in self.blocks:
+                block.attn2.set_processor(ContextAttentionProcessor(image_tokens))
+
+    @classmethod
+    def from_preset(cls, preset: Preset) -> KinemaTransformer:
+        """A new network of the preset's sizes, with the default generator's random weights."""
+        t, r = preset.transformer, preset.robot
+        return cls(
+            patch_size=t.patch,
+            num_attention_heads=t.heads,
+            attention_head_dim=t.head_dim,
+            in_channels=t.in_channels,
+            out_channels=t.out_channels,
+            text_dim=t.text_dim,
+            freq_dim=t.freq_dim,
+            ffn_dim=t.ffn_dim,
+            num_layers=t.layers,
+            image_dim=t.image_dim,
+            added_kv_proj_dim=None if t.image_dim is None else t.width,
+            rope_max_seq_len=t.rope_max_seq_len,
+            robot_variant=r.variant,
+            robot_hidden=r.hidden,
+            robot_token_patch=r.token_patch,
+            robot_position_grid=r.position_grid,
+            action_dim=r.action_dim,
+            image_tokens=t.image_tokens,
+        )
+
+    @staticmethod
+    def is_added(name: str) -> bool:
+        """True for the name of a parameter that plain Wan does not have."""
+        return name.startswith(ADDED)
+
+    def prepare(self, conditions: Conditions) -> Prepared:
+        """Everything that is the same in every step; call it once a rollout."""
+        self._check(conditions)
+        dtype = self.patch_embedding.weight.dtype
+        conditions = conditions.to(dtype=dtype)
+        if conditions.text_tokens is not None:
+            tokens = self.condition_embedder.text_embedder(conditions.text_tokens)
+        elif conditions.actions is not None and self.action_tokens is not None:
+            tokens = self.action_tokens(conditions.actions)
+        else:
+            tokens = self.robot_tokens(conditions.robot_mask, conditions.robot_latents)
+        if conditions.image_tokens is not None:
+            image = self.condition_embedder.image_embedder(conditions.image_tokens)
+            tokens = torch.cat([image.to(tokens.dtype), tokens], dim=1)
+        return Prepared(
+            mask=conditions.mask,
+            condition=conditions.condition,
+            injection=self.robot_injection(conditions.robot_latents),
+            context=tokens,
+        )
+
+    def forward(
+        self, noisy: torch.Tensor, timestep: torch.Tensor, prepared: Prepared, *, injection_scale: float = 1.0
+    ) -> torch.Tensor:
+        """The prediction for one step.
+
+        Args:
+            noisy: (B, 16, F, h, 2w), latents of [RGB | XYZ] with noise.
+            timestep: (B,), 0 = clean, 1000 = noise.
+            prepared: of the same batch, from `prepare`.
+            injection_scale: 2 repeats the official second pass, which adds the robot twice.
+
+        Returns:
+            (B, 16, F, h, 2w), noise - clean, or what the preset's `prediction` says.
+        """
+        condition = prepared.condition + injection_scale * prepared.injection
+        stacked = torch.cat([noisy.to(condition.dtype), prepared.mask, condition], dim=1)
+        return super().forward(stacked, timestep, prepared.context, return_dict=False)[0]
+
+    def _check(self, conditions: Conditions) -> None:
+        _, p_h, p_w = self.config.patch_size
+        height, width = conditions.condition.shape[-2:]
+        needs_image = self.config.image_dim is not None
+        image = conditions.image_tokens
+        problem = ""
+        if height % p_h or width % (2 * p_w):
+            problem = f"latents of {height} x {width} do not divide into two halves of {p_h} x {p_w} patches"
+        elif needs_image != (image is not None):
+            problem = f"image tokens are {'missing' if needs_image else 'given, but this network takes none'}"
+        elif image is not None and image.shape[1:] != (self.config.image_tokens, self.config.image_dim):
+            problem = (
+                f"image tokens are {tuple(image.shape[1:])}, not {self.config.image_tokens, self.config.image_dim}"
+            )
+        elif conditions.actions is not None and self.action_tokens is None:
+            problem = "actions are given, but this network has no action_dim"
+        if problem:
+            raise GeneratorError(
+                problem, expected="conditions made for this preset", code=ErrorCode.GENERATOR_BAD_REQUEST
+            )

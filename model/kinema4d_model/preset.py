@@ -1,0 +1,290 @@
+"""Presets: everything that tells nano from Wan 14B, read from `config/model/*.yaml` and checked once.
+
+>>> preset = load_preset("tiny")
+>>> preset.frames, preset.latent_frames, preset.latent_height, preset.latent_width
+(9, 3, 4, 6)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+from kinema4d_model._typed_mapping import build, plain
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_yaml, write_yaml
+from kinema4d_ros.resources import share_directory
+
+__all__ = [
+    "Ablation",
+    "CodecSpec",
+    "ConditionSpec",
+    "ImageEncoderSpec",
+    "Preset",
+    "RobotSpec",
+    "SamplerSpec",
+    "TransformerSpec",
+    "WeightSource",
+    "load_preset",
+    "preset_names",
+    "save_preset",
+]
+
+
+class Ablation(str, Enum):
+    """What the network is told about the robot: the rows of the paper's table of conditions."""
+
+    RGB_POINTMAP = "rgb_pointmap"
+    """Robot picture and robot pointmap: the full condition."""
+    POINTMAP = "pointmap"
+    """Robot pointmap only; the RGB half stays empty."""
+    RGB = "rgb"
+    """Robot picture only; the pointmap half stays empty."""
+    DEPTH = "depth"
+    """The pointmap's z on all three channels: no x and y."""
+    BINARY_MASK = "binary_mask"
+    """The silhouette, white on black, in both halves."""
+    NO_MASK = "no_mask"
+    """The full condition without the guided mask."""
+    EMBEDDING = "embedding"
+    """One token a frame from the action vector; nothing aligned with pixels."""
+    TEXT = "text"
+    """Text embeddings given by the caller; nothing of the robot."""
+    NULL = "null"
+    """Nothing of the robot at all: the floor that every other row must beat."""
+
+
+@dataclass(frozen=True)
+class TransformerSpec:
+    """Sizes of diffusers' `WanTransformer3DModel`; `image_dim` None leaves the CLIP branch out."""
+
+    layers: int
+    heads: int
+    head_dim: int
+    ffn_dim: int
+    patch: tuple[int, int, int] = (1, 2, 2)
+    in_channels: int = 36
+    out_channels: int = 16
+    text_dim: int = 4096
+    freq_dim: int = 256
+    image_dim: int | None = None
+    image_tokens: int = 257
+    rope_max_seq_len: int = 1024
+
+    @property
+    def width(self) -> int:
+        """Channels of a token."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class CodecSpec:
+    """Sizes of diffusers' `AutoencoderKLWan` and the statistics that normalise its latents."""
+
+    base_dim: int
+    dim_mult: tuple[int, ...]
+    num_res_blocks: int
+    temporal_downsample: tuple[bool, ...]
+    latents_mean: tuple[float, ...]
+    latents_std: tuple[float, ...]
+    xyz_mean: float = -0.17
+    xyz_std: float = 1.36
+    latent_channels: int = 16
+    patch_size: int | None = None
+    is_residual: bool = False
+    spatial_factor: int = 8
+    temporal_factor: int = 4
+
+
+@dataclass(frozen=True)
+class RobotSpec:
+    """How the robot enters: "act" has robot picture and pointmap, "pm" the pointmap alone."""
+
+    variant: Literal["act", "pm"]
+    hidden: int
+    token_patch: int
+    position_grid: tuple[int, int, int]
+    action_dim: int | None = None
+
+
+@dataclass(frozen=True)
+class ConditionSpec:
+    """What the conditioning puts in: the ablation, the soft mask, the environment's own pointmap."""
+
+    ablation: Ablation = Ablation.RGB_POINTMAP
+    mask: bool = True
+    soft_ratio: float = 0.0
+    environment: bool = False
+
+
+@dataclass(frozen=True)
+class SamplerSpec:
+    """How noise becomes a prediction."""
+
+    kind: Literal["euler", "unipc"] = "unipc"
+    steps: int = 50
+    shift: float = 3.0
+    guidance: Literal["none", "compat"] = "none"
+    guidance_scale: float = 5.0
+
+
+@dataclass(frozen=True)
+class ImageEncoderSpec:
+    """Sizes of transformers' `CLIPVisionModel`, which sees the first image."""
+
+    hidden: int
+    layers: int
+    heads: int
+    mlp: int
+    image_size: int
+    patch_size: int
+    projection_dim: int = 1024
+    hidden_act: str = "gelu"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens it gives: one a patch and one for the whole."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """Files of one hub repository; `size_gb` None means that the size is asked from the hub."""
+
+    role: Literal["base", "official", "init", "bundle"]
+    repo: str
+    files: tuple[str, ...]
+    revision: str = "main"
+    size_gb: float | None = None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One model: its sizes, its conditioning, its sampler and where its weights come from.
+
+    `frames`, `height` and `width` are of one modality, in pixels; the network works on [RGB | XYZ],
+    which is twice as wide. They are the sizes it was made for, not the only ones it takes.
+    """
+
+    name: str
+    frames: int
+    height: int
+    width: int
+    transformer: TransformerSpec
+    codec: CodecSpec
+    robot: RobotSpec
+    condition: ConditionSpec = field(default_factory=ConditionSpec)
+    sampler: SamplerSpec = field(default_factory=SamplerSpec)
+    prediction: Literal["velocity", "residual"] = "velocity"
+    image_encoder: ImageEncoderSpec | None = None
+    weights: tuple[WeightSource, ...] = ()
+
+    @property
+    def latent_frames(self) -> int:
+        """Frames of the latent video: the first alone, then groups."""
+        return (self.frames - 1) // self.codec.temporal_factor + 1
+
+    @property
+    def latent_height(self) -> int:
+        """Rows of the latent video."""
+        return self.height // self.codec.spatial_factor
+
+    @property
+    def latent_width(self) -> int:
+        """Columns of one half of the latent video."""
+        return self.width // self.codec.spatial_factor
+
+    def with_size(self, frames: int, height: int, width: int) -> Preset:
+        """The same model at another length and resolution; position embeddings are interpolated to it."""
+        return dataclasses.replace(self, frames=frames, height=height, width=width)
+
+    def with_condition(self, condition: ConditionSpec) -> Preset:
+        """The same model, told something else about the robot."""
+        return dataclasses.replace(self, condition=condition)
+
+    def __post_init__(self) -> None:
+        problems = [*_size_problems(self), *_part_problems(self)]
+        if problems:
+            raise FileFormatError(
+                f"preset '{self.name}' does not fit together: " + "; ".join(problems),
+                expected="sizes that divide each other as config/model/wan14b.yaml's do",
+            )
+
+
+def _size_problems(p: Preset) -> list[str]:
+    found = []
+    if p.frames < 1 or (p.frames - 1) % p.codec.temporal_factor:
+        found.append(f"frames {p.frames} is not 1 + a multiple of {p.codec.temporal_factor}")
+    for name, value, patch in (
+        ("height", p.height, p.transformer.patch[1]),
+        ("width", p.width, p.transformer.patch[2]),
+    ):
+        step = p.codec.spatial_factor * patch
+        if value < step or value % step:
+            found.append(f"{name} {value} is not a multiple of {step}")
+    if p.transformer.patch[0] != 1:
+        found.append(f"transformer.patch {p.transformer.patch} joins frames; the first must stay alone")
+    return found
+
+
+def _part_problems(p: Preset) -> list[str]:
+    found = []
+    t, c, e = p.transformer, p.codec, p.image_encoder
+    if t.in_channels != 2 * c.latent_channels + c.temporal_factor:
+        found.append(f"transformer.in_channels {t.in_channels} is not noisy + mask + condition")
+    if t.out_channels != c.latent_channels:
+        found.append(f"transformer.out_channels {t.out_channels} is not codec.latent_channels")
+    if len(c.latents_mean) != c.latent_channels or len(c.latents_std) != c.latent_channels:
+        found.append(
+            f"codec.latents_mean and latents_std hold {len(c.latents_mean)} and {len(c.latents_std)} values, "
+            f"not {c.latent_channels}"
+        )
+    if min([*c.latents_std, c.xyz_std]) <= 0:
+        found.append("a standard deviation of the codec is not positive")
+    if t.head_dim % 2 or t.head_dim < 6:
+        found.append(f"transformer.head_dim {t.head_dim} is not even and at least 6")
+    if (t.image_dim is None) != (e is None):
+        found.append("transformer.image_dim and image_encoder go together")
+    elif e is not None and (t.image_dim, t.image_tokens) != (e.hidden, e.tokens):
+        found.append(f"image_encoder gives {e.tokens} tokens of {e.hidden}, the transformer takes "
+                     f"{t.image_tokens} of {t.image_dim}")  # fmt: skip
+    if not 0 <= p.condition.soft_ratio <= 1:
+        found.append(f"condition.soft_ratio {p.condition.soft_ratio} is not in [0, 1]")
+    if p.condition.ablation is Ablation.EMBEDDING and p.robot.action_dim is None:
+        found.append("condition.ablation embedding needs robot.action_dim")
+    if p.sampler.steps < 1 or p.sampler.shift <= 0:
+        found.append("sampler.steps and sampler.shift must be positive")
+    return found
+
+
+def _folder() -> Path:
+    return share_directory() / "config" / "model"
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the presets that come with the package."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+
+
+def load_preset(name_or_path: str | Path) -> Preset:
+    """A preset by its name, or by the path of a YAML file (anything with a suffix or a separator)."""
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml") and len(path.parts) == 1:
+        path = _folder() / f"{name_or_path}.yaml"
+        if not path.is_file():
+            raise FileFormatError(
+                f"preset '{name_or_path}' does not exist",
+                expected=f"one of {', '.join(preset_names())}, or the path of a YAML file",
+                code=ErrorCode.FILE_MISSING,
+            )
+    preset: Preset = build(Preset, read_yaml(path), str(path))
+    return preset
+
+
+def save_preset(preset: Preset, path: str | Path) -> None:
+    """Write a preset so that `load_preset(path)` gives an equal one."""
+    document: dict[str, Any] = plain(preset)
+    write_yaml(path, document, "A kinema4d_model preset.")
