@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sensor_msgs.msg import CameraInfo as CameraInfoMsg
 
+from kinema4d_ros.bridge.poses import transform_to_matrix
 from kinema4d_ros.calibration.camera_info import CameraInfo
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError, CameraError, ErrorCode
 
-__all__ = ["camera_from_info", "info_from_camera"]
+__all__ = ["camera_from_info", "camera_from_msg", "info_from_camera"]
 
 
 def camera_from_info(
@@ -60,6 +61,16 @@ def camera_from_info(
     frame_id = message.header.frame_id or "camera_optical_frame"
     camera = info.camera(pose, frame_id=frame_id, base_frame=base_frame)
     return _binned(_cropped(camera, message.roi), int(message.binning_x), int(message.binning_y))
+
+
+def camera_from_msg(message: Any) -> PinholeCamera:
+    """The camera that a kinema4d_msgs/Rollout or RobotFrames was made for: rectified, at its pose in its base frame."""
+    return camera_from_info(
+        message.camera_info,
+        transform_to_matrix(message.base_to_camera),
+        base_frame=message.base_frame or "base_link",
+        rectified=True,
+    )
 
 
 def info_from_camera(camera: PinholeCamera, stamp: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from kinema4d_msgs.msg import RobotFrames
-from kinema4d_ros.bridge.camera import camera_from_info, info_from_camera
+from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera
 from kinema4d_ros.bridge.compressed import bytes_from_compressed, compressed_from_bytes
-from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
+from kinema4d_ros.bridge.poses import matrix_to_transform
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.errors import ErrorCode, PointmapError
 from kinema4d_ros.pointmap.sequence import PointmapSequence
@@ -70,12 +70,7 @@ def frames_from_msg(message: Any) -> ReceivedFrames:
             expected="as many times as depth pictures, and as many link ids or none",
             code=ErrorCode.WIRE_CORRUPT,
         )
-    camera = camera_from_info(
-        message.camera_info,
-        transform_to_matrix(message.base_to_camera),
-        base_frame=message.base_frame or "base_link",
-        rectified=True,
-    )
+    camera = camera_from_msg(message)
     wire = WireFrames(
         depth=tuple(bytes_from_compressed(picture) for picture in message.depth),
         link_ids=tuple(bytes_from_compressed(picture) for picture in message.link_ids) or None,

@@ -83,6 +83,12 @@ EE_PATH = _in("kinema4d/ee_path", "geometry_msgs/msg/PoseArray", "PLAN_IN", "a p
 EE_TIMED_PATH = _in(
     "kinema4d/ee_timed_path", "nav_msgs/msg/Path", "PLAN_IN", "a plan to preview, as tool poses with their times"
 )
+WORLD_CHANGED = _in(
+    "kinema4d/world_changed",
+    "std_msgs/msg/Header",
+    "LATCHED",
+    "the world is another since this stamp: plans previewed in older images are void; the lab says so at each reset",
+)
 
 ROBOT_DESCRIPTION = _out("robot_description", "std_msgs/msg/String", "LATCHED", "the robot's URDF")
 ROBOT_POINTS = _out("kinema4d/robot/points", "sensor_msgs/msg/PointCloud2", "STREAM_OUT", "the live twin as points")
@@ -107,6 +113,12 @@ PREVIEWED_PLAN = _out(
     "kinema4d_msgs/msg/PreviewedPlan",
     "EVENT",
     "the plan a person may approve; not latched: a gate that restarts knows no plan",
+)
+EXECUTION_STATUS = _out(
+    "kinema4d/execution/status",
+    "kinema4d_msgs/msg/ExecutionStatus",
+    "STATUS",
+    "what became of an executed plan: sent, done, aborted with the controller's reason",
 )
 LAB_OBJECTS = _out(
     "kinema4d/lab/objects",
@@ -158,6 +170,8 @@ RECORDED: tuple[str, ...] = tuple(
         PLAN_REPORT,
         PREVIEW_STATUS,
         PREVIEWED_PLAN,
+        EXECUTION_STATUS,
+        WORLD_CHANGED,
         ARM_TRAJECTORY,
         TF,
         TF_STATIC,

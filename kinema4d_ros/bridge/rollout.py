@@ -14,7 +14,7 @@ from kinema4d_msgs.msg import PointFrame
 from kinema4d_msgs.msg import Provenance as ProvenanceMsg
 from kinema4d_msgs.msg import Rollout as RolloutMsg
 from kinema4d_ros.bridge._point_kernels import measure, points_on_rays, steps_to_xyz, xyz_to_steps, z_to_steps
-from kinema4d_ros.bridge.camera import camera_from_info, info_from_camera
+from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera
 from kinema4d_ros.bridge.compressed import (
     Format,
     bytes_from_compressed,
@@ -23,7 +23,7 @@ from kinema4d_ros.bridge.compressed import (
     encode_rgb,
     parallel,
 )
-from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
+from kinema4d_ros.bridge.poses import matrix_to_transform
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, PointmapError
@@ -69,12 +69,7 @@ def rollout_to_msg(rollout: Rollout, stamp: Any, *, rgb_format: Format = "jpeg",
 
 def rollout_from_msg(message: Any) -> Rollout:
     """The rollout of a kinema4d_msgs/Rollout; damaged pictures and numbers that do not match are refused."""
-    camera = camera_from_info(
-        message.camera_info,
-        transform_to_matrix(message.base_to_camera),
-        base_frame=message.base_frame or "base_link",
-        rectified=True,
-    )
+    camera = camera_from_msg(message)
     width, height, frames = camera.width, camera.height, len(message.times)
     counts = (len(message.rgb), len(message.points), len(message.robot_mask))
     if counts != (frames, frames, frames):

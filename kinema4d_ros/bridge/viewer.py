@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from visualization_msgs.msg import Marker
 
 from kinema4d_msgs.msg import PreviewStatus
-from kinema4d_ros.bridge.camera import camera_from_info
+from kinema4d_ros.bridge.camera import camera_from_msg
 from kinema4d_ros.bridge.compressed import bytes_from_compressed, decode_rgb
 from kinema4d_ros.bridge.errors import error_from_msg
-from kinema4d_ros.bridge.poses import pose_to_matrix, transform_to_matrix
+from kinema4d_ros.bridge.poses import pose_to_matrix
 from kinema4d_ros.bridge.rollout import decode_points
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
@@ -100,12 +100,7 @@ def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], b
             expected="at least one frame, and one of each for every frame",
             code=ErrorCode.WIRE_CORRUPT,
         )
-    camera = camera_from_info(
-        message.camera_info,
-        transform_to_matrix(message.base_to_camera),
-        base_frame=message.base_frame or "base_link",
-        rectified=True,
-    )
+    camera = camera_from_msg(message)
     return Prediction.from_frames(
         _frames(message, camera),
         camera,

@@ -2,8 +2,8 @@
 
     previewed(plan) ──> approve(hash) ──> token ──> execute(hash, token) ──> the plan, once
           │                   │                            │
-      newest only      arm at its start          token valid, unused, unexpired;
-                                                 arm still there and still
+      newest only,     arm at its start          token valid, unused, unexpired;
+   of the world as it is                         arm still there and still
 
 No ROS here, and no clock: the caller passes a monotonic time, so a clock that jumps opens nothing.
 All state is in memory, so a crash closes the gate.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,8 @@ class _Previewed:
     plan: JointTrajectory
     plan_hash: str
     at_s: float
+    world_ns: int
+    void: bool = False
 
 
 class ExecutionGate:
@@ -77,12 +79,17 @@ class ExecutionGate:
         self._approval: Approval | None = None
         self._used: set[str] = set()
         self._busy_until_s = -np.inf
+        self._changed_ns = 0
         revolute = np.array([j.kind != "prismatic" for j in robot.actuated])
         self._start_tolerance = np.where(revolute, self.policy.start_tolerance_rad, self.policy.start_tolerance_m)
         self._still_speed = np.where(revolute, self.policy.still_rad_s, self.policy.still_m_s)
 
-    def previewed(self, plan: JointTrajectory, plan_hash: str, now_s: float) -> None:
-        """Take the plan whose preview a person can now see. It replaces the one before, and its approval."""
+    def previewed(self, plan: JointTrajectory, plan_hash: str, now_s: float, world_ns: int | None = None) -> None:
+        """Take the plan whose preview a person can now see. It replaces the one before, and its approval.
+
+        `world_ns` is the stamp of the camera image that the preview starts from, nanoseconds; a preview of
+        a world that has changed since is refused. None: of the world as it is.
+        """
         if plan_hash != (found := hash_trajectory(plan)):
             raise KinemaError(
                 f"the plan's hash is {found}, not {plan_hash} as announced",
@@ -92,11 +99,27 @@ class ExecutionGate:
             )
         plan.validate(self.robot, check_velocity=True)
         with self._lock:
-            if self._previewed is not None and self._previewed.plan_hash != plan_hash:
-                self._superseded.add(self._previewed.plan_hash)
+            world_ns = self._changed_ns + 1 if world_ns is None else world_ns
+            if world_ns <= self._changed_ns:
+                raise self._refuse("the preview shows a world that has changed since", ErrorCode.WORLD_CHANGED)
+            before = self._previewed
+            if before is not None and before.plan_hash != plan_hash:
+                self._superseded.add(before.plan_hash)
+            if before is not None and (before.plan_hash != plan_hash or before.void):
                 self._approval = None
             self._superseded.discard(plan_hash)
-            self._previewed = _Previewed(plan, plan_hash, now_s)
+            self._previewed = _Previewed(plan, plan_hash, now_s, world_ns)
+
+    def world_changed(self, stamp_ns: int) -> bool:
+        """The world is another since this stamp: previews of images up to it are void. True when one was."""
+        with self._lock:
+            # Not the latest of all: a simulation that starts again sets its clock back.
+            self._changed_ns = stamp_ns
+            if self._previewed is None or self._previewed.void or self._previewed.world_ns > stamp_ns:
+                return False
+            # The approval stays, so that whoever holds its token is told why it no longer works.
+            self._previewed = replace(self._previewed, void=True)
+            return True
 
     def approve(self, plan_hash: str, approver: str, arm: ArmState, now_s: float) -> Approval:
         """A person approves the newest previewed plan, named by its hash; an earlier approval ends."""
@@ -148,6 +171,8 @@ class ExecutionGate:
             raise self._refuse("a newer plan was previewed since", ErrorCode.PLAN_SUPERSEDED)
         if previewed is None or previewed.plan_hash != plan_hash:
             raise self._refuse(f"plan '{plan_hash[:12]}' was never previewed here", ErrorCode.PLAN_UNKNOWN)
+        if previewed.void:
+            raise self._refuse("the world has changed since this plan was previewed", ErrorCode.WORLD_CHANGED)
         age_s = now_s - previewed.at_s
         if age_s > self.policy.plan_max_age_s:
             raise self._refuse(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kinema4d_msgs.msg import ExecutionStatus
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.errors import error_to_msg
-from kinema4d_ros.bridge.joints import trajectory_from_msg, trajectory_to_msg
+from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
-from kinema4d_ros.bridge.stamps import header, time_from_ns
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.bridge.stamps import nanoseconds, time_from_ns
+from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.live import ExecutionGate, GatePolicy
+from kinema4d_ros.nodes.arm_ways import WAYS
 from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, run_node
 from kinema4d_ros.nodes.inputs import ArmInput
 from kinema4d_ros.robot import Robot
@@ -26,6 +28,9 @@ class Settings:
     """Parameters of the gate."""
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
+    controller: str = parameter(
+        "topic", "How plans reach the arm: its controller's topic or action.", choices=tuple(WAYS), read_only=True
+    )
     max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=5.0, read_only=True)
     plan_max_age_s: float = parameter(
         POLICY.plan_max_age_s, "A preview older than this cannot be approved.", low=1.0, high=600.0, read_only=True
@@ -42,7 +47,7 @@ class Settings:
 
 
 class Gate(KinemaNode):
-    """Serves `approve` and `execute`, and publishes to the arm's controller."""
+    """Serves `approve` and `execute`, and speaks to the arm's controller."""
 
     def __init__(self) -> None:
         super().__init__("gate")
@@ -58,19 +63,27 @@ class Gate(KinemaNode):
                 start_tolerance_m=settings.start_tolerance_m,
             ),
         )
-        self._refused = self._executed = 0
-        self._command = self.publisher(names.ARM_TRAJECTORY)
+        self._refused = self._executed = self._aborted = 0
+        self._failure: KinemaError | None = None
+        self._durations: dict[str, float] = {}
+        self._status = self.publisher(names.EXECUTION_STATUS)
+        self._way = WAYS[settings.controller](self, self._ended)
         self.subscription(names.PREVIEWED_PLAN, self._previewed)
+        self.subscription(names.WORLD_CHANGED, self._world_changed)
         self.service(names.APPROVE, self._approve)
         self.service(names.EXECUTE, self._execute)
 
     def _previewed(self, message: Any) -> None:
         try:
             plan = trajectory_from_msg(message.trajectory)
-            self._gate.previewed(plan, message.plan_hash, self.now_s())
+            self._gate.previewed(plan, message.plan_hash, self.now_s(), nanoseconds(message.world_stamp))
         except KinemaError as error:
             self._refused += 1
             self.complain(error, "previewed plan: ")
+
+    def _world_changed(self, message: Any) -> None:
+        if self._gate.world_changed(nanoseconds(message.stamp)):
+            self.get_logger().info("the world has changed: the previewed plan is void")
 
     def _approve(self, request: Any, response: Any) -> Any:
         try:
@@ -85,26 +98,43 @@ class Gate(KinemaNode):
         self.get_logger().info(f"{request.approver or 'somebody'} approved plan {request.plan_hash[:12]}")
         return response
 
-    def _execute(self, request: Any, response: Any) -> Any:
+    async def _execute(self, request: Any, response: Any) -> Any:
         try:
             state = self._arm.state()
-            if self._command.get_subscription_count() == 0:
-                raise KinemaError(
-                    f"the arm stays where it is: nobody listens on {self._command.topic_name}",
-                    expected="the arm's trajectory controller",
-                    hint="start the arm's driver and its controller",
-                    code=ErrorCode.ARM_UNAVAILABLE,
-                )
+            self._way.require_ready()
             plan = self._gate.execute(request.plan_hash, request.token, state, self.now_s())
+            try:
+                await self._way.send(plan, request.plan_hash)
+            except KinemaError:
+                self._gate.finished()
+                raise
         except KinemaError as error:
             return self._refuse(response, error, f"execution of {request.plan_hash[:12]}")
-        # A stamp of 0 tells ros2_control to start now; any other is a start time on its clock.
-        self._command.publish(trajectory_to_msg(plan, header(0)))
         self._executed += 1
+        self._durations[request.plan_hash] = plan.duration_s
+        self._tell(request.plan_hash, ExecutionStatus.SENT)
         response.error = error_to_msg()
         response.duration_s = plan.duration_s
         self.get_logger().info(f"plan {request.plan_hash[:12]} goes to the arm, {plan.duration_s:.1f} s")
         return response
+
+    def _ended(self, plan_hash: str, error: KinemaError | None) -> None:
+        """The arm's controller says how a motion ended."""
+        self._gate.finished()
+        self._failure = error
+        if error is None:
+            self.get_logger().info(f"the arm followed plan {plan_hash[:12]} to its end")
+            self._tell(plan_hash, ExecutionStatus.DONE)
+        else:
+            self._aborted += 1
+            self.get_logger().error(f"plan {plan_hash[:12]}: {error}")
+            self._tell(plan_hash, ExecutionStatus.ABORTED, error)
+
+    def _tell(self, plan_hash: str, phase: int, error: KinemaError | None = None) -> None:
+        status = ExecutionStatus(plan_hash=plan_hash, phase=phase, error=error_to_msg(error))
+        status.header.stamp = self.get_clock().now().to_msg()
+        status.duration_s = self._durations.get(plan_hash, 0.0)
+        self._status.publish(status)
 
     def _refuse(self, response: Any, error: KinemaError, what: str) -> Any:
         self._refused += 1
@@ -114,11 +144,19 @@ class Gate(KinemaNode):
 
     def health(self) -> Health:
         """Whether the arm is heard of, and what was let through."""
-        values = {**self._arm.values(), "plans executed": self._executed, "refused": self._refused}
+        self._way.look()
+        values = {
+            **self._arm.values(),
+            "plans executed": self._executed,
+            "refused": self._refused,
+            "aborted by the arm": self._aborted,
+        }
         try:
             self._arm.state()
         except KinemaError as error:
             return Health(WARN, error.what, values)
+        if self._failure is not None:
+            return Health(WARN, str(self._failure), values)
         return Health(message="closed until a plan is approved", values=values)
 
 

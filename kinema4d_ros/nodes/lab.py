@@ -16,7 +16,6 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.camera import info_from_camera
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.poses import matrix_to_pose
 from kinema4d_ros.bridge.qos import STREAM_OUT
@@ -25,6 +24,7 @@ from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.lab import LabSimulation, LabState
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.nodes.lab_controller import LabController
 
 __all__ = ["Lab", "main"]
 
@@ -61,10 +61,12 @@ class Lab(KinemaNode):
         self._depth = self.publisher(names.CAMERA_DEPTH) if settings.depth else None
         self._markers = self.publisher(names.LAB_OBJECTS)
         self._poses: dict[str, Any] = {}
-        self._followed = self._pictures = self._lag_steps = 0
+        self._changes = self.publisher(names.WORLD_CHANGED)
+        self._pictures = self._lag_steps = 0
         self._newest_lock = threading.Lock()
         self._newest: tuple[LabState, Any] = (self._lab.state(), self.get_clock().now().to_msg())
-        self.subscription(names.ARM_TRAJECTORY, self._follow)
+        self._controller = LabController(self, self._lab)
+        self._tell_of_change()
         self.service(names.LAB_RESET, self._reset)
         self.create_timer(1.0 / OBJECT_RATE_HZ, self._publish_objects)
         self._threads = [
@@ -86,7 +88,10 @@ class Lab(KinemaNode):
         due = time.monotonic()
         while not self.closing.is_set():
             self._lab.step(period_s)
-            state, stamp = self._lab.state(), self.get_clock().now().to_msg()
+            self._controller.tick()
+            # The stamp first: a state of a table that is being laid anew must not look newer than the change.
+            stamp = self.get_clock().now().to_msg()
+            state = self._lab.state()
             with self._newest_lock:
                 self._newest = (state, stamp)
             message = JointState(header=header(stamp))
@@ -131,22 +136,14 @@ class Lab(KinemaNode):
             self._poses[name].publish(PoseStamped(header=head, pose=pose))
         self._markers.publish(MarkerArray(markers=markers))
 
-    def _follow(self, message: Any) -> None:
-        try:
-            plan = trajectory_from_msg(message)
-            self._lab.follow(plan)
-        except KinemaError as error:
-            self.complain(error, "arm: ")
-            return
-        self._followed += 1
-        self.get_logger().info(f"the arm follows a plan of {plan.duration_s:.1f} s")
-
     def _reset(self, request: Any, response: Any) -> Any:
         try:
             state = self._lab.reset(request.scenario or None, int(request.seed))
         except KinemaError as error:
             response.error = error_to_msg(error)
             return response
+        self._tell_of_change()
+        self._controller.interrupt("the table was laid anew")
         for name in set(self._poses) - set(state.objects):
             self.destroy_publisher(self._poses.pop(name))
         response.error = error_to_msg()
@@ -154,13 +151,16 @@ class Lab(KinemaNode):
         self.get_logger().info(f"table '{self._lab.scenario.name}', seed {request.seed}: {', '.join(response.objects)}")
         return response
 
+    def _tell_of_change(self) -> None:
+        self._changes.publish(header(self.get_clock().now().to_msg(), self._lab.robot.base_link))
+
     def health(self) -> Health:
         """How the simulation keeps up."""
         values = {
             "scenario": self._lab.scenario.name,
             "simulated": f"{self._lab.time_s:.0f} s",
             "pictures": self._pictures,
-            "plans followed": self._followed,
+            "plans followed": self._controller.followed,
             "times fallen behind": self._lag_steps,
         }
         if self._lag_steps:

@@ -5,39 +5,34 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-
-from rclpy.action import ActionClient
-from rclpy.callback_groups import ReentrantCallbackGroup
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_msgs.msg import PreviewedPlan, PreviewStatus
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.compressed import encode_rgb
-from kinema4d_ros.bridge.display import trajectory_from_display
-from kinema4d_ros.bridge.errors import error_to_msg, raise_from_msg
+from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.frames import frames_to_msg
 from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.joints import trajectory_from_msg, trajectory_to_msg
+from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
-from kinema4d_ros.bridge.poses import path_to_matrices, pose_array_to_matrices
 from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header, nanoseconds
-from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError, TrajectoryError
+from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
-from kinema4d_ros.live import ArmState, CheckedPlan, check_plan, plan_from_poses
+from kinema4d_ros.live import CheckedPlan, check_plan
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
+from kinema4d_ros.nodes.preview_generate import GenerateClient
+from kinema4d_ros.nodes.preview_plans import PlanInputs, ReadPlan
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.report import make_report
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["Preview", "main"]
 
-POLL_S = 0.01
+POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -62,10 +57,11 @@ class Job:
     """One plan on its way."""
 
     number: int
-    message: Any
-    read: Callable[[Any, ArmState], JointTrajectory]
     stamp: Any
+    read: ReadPlan
     plan_hash: str = ""
+    world_ns: int = 0
+    """Stamp of the image that the preview starts from; 0 before it is chosen."""
     stage_s: list[float] = field(default_factory=list)
 
 
@@ -76,7 +72,6 @@ class Preview(KinemaNode):
         super().__init__("preview")
         self._settings = settings = declare(self, Settings)
         self._robot, lens = load_scene(settings.robot, settings.calibration)
-        self._kinematics = choose_kinematics(self._robot, settings.kinematics)
         self._arm = ArmInput(self, self._robot, settings.max_age_s)
         self._eye = CameraInput(self, lens, settings.image_max_age_s, depth=True)
         self._rollouts = self.publisher(names.PREDICTED_ROLLOUT)
@@ -84,63 +79,28 @@ class Preview(KinemaNode):
         self._markers = self.publisher(names.MARKERS)
         self._previewed = self.publisher(names.PREVIEWED_PLAN)
         self._status = self.publisher(names.PREVIEW_STATUS)
-        self._client = ActionClient(self, GenerateRollout, names.GENERATE.name, callback_group=ReentrantCallbackGroup())
+        self._generator = GenerateClient(self, settings.server_timeout_s, settings.generate_timeout_s)
         self._wake = threading.Condition()
         self._newest: Job | None = None
         self._number = self._done = self._failed = 0
         self._last_error = ""
-        self.subscription(names.PLAN, self._take_plan)
-        self.subscription(names.EE_PATH, self._take_poses)
-        self.subscription(names.EE_TIMED_PATH, self._take_timed)
-        try:
-            self.subscription(names.DISPLAY_PLAN, self._take_display)
-        except ImportError:
-            self.get_logger().info("moveit_msgs is not installed: plans on display_planned_path are not taken")
+        self._changed_ns = 0
+        self.subscription(names.WORLD_CHANGED, self._world_changed)
+        kinematics = choose_kinematics(self._robot, settings.kinematics)
+        self._plans = PlanInputs(self, kinematics, self._enqueue)
         self._worker = threading.Thread(target=self._work_forever, name="preview", daemon=True)
         self._worker.start()
 
-    # Callbacks: copy, stamp, enqueue.
-
-    def _take_plan(self, message: Any) -> None:
-        self._enqueue(message, message.header.stamp, lambda m, _arm: trajectory_from_msg(m))
-
-    def _take_display(self, message: Any) -> None:
-        first = message.trajectory[0].joint_trajectory.header.stamp if message.trajectory else None
-        self._enqueue(message, first, lambda m, _arm: trajectory_from_display(m))
-
-    def _take_poses(self, message: Any) -> None:
-        def read(m: Any, arm: ArmState) -> JointTrajectory:
-            self._require_base(m.header.frame_id)
-            return plan_from_poses(self._kinematics, pose_array_to_matrices(m), None, arm)
-
-        self._enqueue(message, message.header.stamp, read)
-
-    def _take_timed(self, message: Any) -> None:
-        def read(m: Any, arm: ArmState) -> JointTrajectory:
-            self._require_base(m.header.frame_id)
-            poses, times = path_to_matrices(m)
-            return plan_from_poses(self._kinematics, poses, times, arm)
-
-        self._enqueue(message, message.header.stamp, read)
-
-    def _require_base(self, frame: str) -> None:
-        if frame not in ("", self._robot.base_link):
-            raise TrajectoryError(
-                f"the path is in frame '{frame}'",
-                expected=f"'{self._robot.base_link}'",
-                hint="transform it before sending it",
-                code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
-            )
-
-    def _enqueue(self, message: Any, stamp: Any, read: Callable[[Any, ArmState], JointTrajectory]) -> None:
-        # Planners often leave the stamp empty; then the plan's moment is that of its arrival.
-        moment = stamp if stamp is not None and nanoseconds(stamp) else self.get_clock().now().to_msg()
+    def _enqueue(self, stamp: Any, read: ReadPlan) -> None:
         with self._wake:
             self._number += 1
-            replaced, self._newest = self._newest, Job(self._number, message, read, moment)
+            replaced, self._newest = self._newest, Job(self._number, stamp, read)
             self._wake.notify()
         if replaced is not None:
             self._tell(replaced, PreviewStatus.SUPERSEDED)
+
+    def _world_changed(self, message: Any) -> None:
+        self._changed_ns = nanoseconds(message.stamp)
 
     # The worker: one plan at a time.
 
@@ -183,7 +143,10 @@ class Preview(KinemaNode):
         self._tell(job, PreviewStatus.RENDERING)
         goal = self._render(job, checked, picture)
         lap()
-        result = self._generate(job, goal)
+        self._tell(job, PreviewStatus.GENERATING)
+        result = self._generator.generate(
+            goal, lambda feedback: self._tell_progress(job, feedback), lambda: self._raise_if_superseded(job)
+        )
         lap()
         self._tell(job, PreviewStatus.REPORTING)
         self._publish(job, checked, result)
@@ -194,7 +157,7 @@ class Preview(KinemaNode):
 
     def _check(self, job: Job) -> tuple[CheckedPlan, Picture]:
         arm = self._arm.state()
-        plan = job.read(job.message, arm)
+        plan = job.read(arm)
         checked = check_plan(
             self._robot,
             plan,
@@ -208,7 +171,16 @@ class Preview(KinemaNode):
             self.get_logger().info(f"{overshoot}, within the tolerance")
         if self._eye.mismatch is not None:
             raise self._eye.mismatch
-        return checked, self._eye.picture()
+        picture = self._picture()
+        job.world_ns = nanoseconds(picture.stamp)
+        return checked, picture
+
+    def _picture(self) -> Picture:
+        """The newest image, of the world as it is: right after a change one is waited for."""
+        deadline = self.now_s() + self._settings.image_max_age_s
+        while self._eye.newest_stamp_ns() <= self._changed_ns and self.now_s() < deadline:
+            self.closing.wait(POLL_S)
+        return self._eye.picture()
 
     def _render(self, job: Job, checked: CheckedPlan, picture: Picture) -> Any:
         camera = self._eye.camera
@@ -224,58 +196,6 @@ class Preview(KinemaNode):
             goal.robot_rgb = encode_rgb(robot.rgb, "jpeg", head)
         goal.timeout_s = self._settings.generate_timeout_s
         return goal
-
-    def _generate(self, job: Job, goal: Any) -> Any:
-        self._tell(job, PreviewStatus.GENERATING)
-        deadline = time.monotonic() + self._settings.server_timeout_s
-        while not self._client.server_is_ready():
-            self._raise_if_superseded(job)
-            if time.monotonic() > deadline:
-                raise GeneratorError(
-                    f"no generator answers on {names.GENERATE.name}",
-                    expected=f"one within {self._settings.server_timeout_s:g} s",
-                    hint="start it: kinema4d generator, or ros2 launch kinema4d_ros generator.launch.py",
-                    code=ErrorCode.GENERATOR_UNAVAILABLE,
-                )
-            time.sleep(POLL_S)
-        feedback = lambda message: self._tell_progress(job, message.feedback)  # noqa: E731 (one line, one use)
-        handle = self._wait(job, self._client.send_goal_async(goal, feedback), self._settings.server_timeout_s, None)
-        if not handle.accepted:
-            raise GeneratorError(
-                "the generator is busy",
-                expected="a place in its queue",
-                hint="wait, or give it a longer queue",
-                code=ErrorCode.GENERATOR_BUSY,
-            )
-        # The generator ends itself at its time-out; a few seconds more tell a lost machine from a slow one.
-        patience_s = self._settings.generate_timeout_s + 10.0
-        result = self._wait(job, handle.get_result_async(), patience_s, handle).result
-        raise_from_msg(result.error)
-        return result
-
-    def _wait(self, job: Job, future: Any, timeout_s: float, handle: Any) -> Any:
-        """The future's result; cancels the goal when the plan is superseded, gives up when its server is gone."""
-        deadline = time.monotonic() + timeout_s
-        lost_at = math.inf
-        while not future.done():
-            now = time.monotonic()
-            if self._superseded(job):
-                if handle is not None:
-                    handle.cancel_goal_async()
-                self._raise_if_superseded(job)
-            lost_at = math.inf if self._client.server_is_ready() else min(lost_at, now)
-            if now > deadline or now - lost_at > self._settings.server_timeout_s:
-                if handle is not None:
-                    handle.cancel_goal_async()
-                lost = now <= deadline
-                raise GeneratorError(
-                    "the generator went away" if lost else f"no answer from the generator after {timeout_s:g} s",
-                    expected="a rollout",
-                    hint="look at the generator's log; preview again when it is back",
-                    code=ErrorCode.GENERATOR_UNAVAILABLE if lost else ErrorCode.GENERATOR_TIMEOUT,
-                )
-            time.sleep(POLL_S)
-        return future.result()
 
     def _publish(self, job: Job, checked: CheckedPlan, result: Any) -> None:
         rollout = rollout_from_msg(result.rollout)
@@ -295,12 +215,20 @@ class Preview(KinemaNode):
                 trajectory=trajectory_to_msg(checked.plan, head),
                 plan_hash=checked.plan_hash,
                 rollout_id=rollout.rollout_id,
+                world_stamp=result.rollout.header.stamp,
             )
         )
 
     def _raise_if_superseded(self, job: Job) -> None:
         if self._superseded(job):
             raise Cancelled("a newer plan took its place", code=ErrorCode.PLAN_SUPERSEDED)
+        if job.world_ns and job.world_ns <= self._changed_ns:
+            raise KinemaError(
+                "the world has changed while the plan was previewed",
+                expected="a world that stays as the camera saw it",
+                hint="preview the plan again",
+                code=ErrorCode.WORLD_CHANGED,
+            )
 
     def _tell_progress(self, job: Job, feedback: Any) -> None:
         if not self._superseded(job):
@@ -341,7 +269,7 @@ class Preview(KinemaNode):
             self._eye.picture()
         except KinemaError as error:
             return Health(WARN, error.what, values)
-        if not self._client.server_is_ready():
+        if not self._generator.ready():
             return Health(WARN, "no generator answers", values)
         return Health(message="ready for a plan", values=values)
 

@@ -179,8 +179,33 @@ def test_previewing_the_same_plan_again_renews_it(yam: Robot) -> None:
     scene.execute(scene.approve(now_s=55.0), now_s=56.0)
 
 
+def test_a_changed_world_voids_the_plan_until_it_is_previewed_again(scene: Scene) -> None:
+    token = scene.approve()
+    assert scene.gate.world_changed(1_000)
+    assert refused(scene.execute, token) == ErrorCode.WORLD_CHANGED
+    assert refused(scene.approve) == ErrorCode.WORLD_CHANGED
+    assert refused(scene.gate.previewed, scene.plan, scene.hash, 1.5, world_ns=1_000) == ErrorCode.WORLD_CHANGED
+    scene.gate.previewed(scene.plan, scene.hash, 1.5, world_ns=1_001)
+    assert refused(scene.execute, token) == ErrorCode.APPROVAL_INVALID
+    scene.execute(scene.approve())
+
+
+def test_a_change_before_the_image_voids_nothing(scene: Scene) -> None:
+    scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=2_000)
+    token = scene.approve()
+    assert not scene.gate.world_changed(1_999)
+    scene.execute(token)
+
+
+def test_a_clock_that_went_back_does_not_close_the_gate_for_ever(scene: Scene) -> None:
+    scene.gate.world_changed(5_000_000_000)
+    scene.gate.world_changed(10)
+    scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=20)
+    scene.execute(scene.approve())
+
+
 class Attack(RuleBasedStateMachine):
-    """Random previews, approvals, executions, waits and bumps: no motion without a fresh approval of that very plan."""
+    """Random previews, approvals, executions, waits, bumps and changes: no motion without a fresh approval of that."""
 
     robot = Robot.load("primitive_arm")
 
@@ -192,15 +217,24 @@ class Attack(RuleBasedStateMachine):
         self.hashes = [hash_trajectory(plan) for plan in self.plans]
         self.newest: tuple[int, float] | None = None
         self.valid: tuple[str, int, float] | None = None
+        self.changes = 0
         self.seen: list[str] = ["", "0" * 32]
         self.busy_until = -1.0
+        self.void = False
 
     @rule(which=st.integers(0, 2))
     def preview(self, which: int) -> None:
         self.gate.previewed(self.plans[which], self.hashes[which], self.now)
-        if self.newest is None or self.newest[0] != which:
+        if self.newest is None or self.newest[0] != which or self.void:
             self.valid = None
         self.newest = (which, self.now)
+        self.void = False
+
+    @rule(after=st.integers(1, 5))
+    def change_the_world(self, after: int) -> None:
+        self.gate.world_changed(10 * self.changes + after)
+        self.changes += 1
+        self.void = self.newest is not None
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 31.0, 121.0]))
     def wait(self, seconds: float) -> None:
@@ -214,6 +248,7 @@ class Attack(RuleBasedStateMachine):
             and self.now - self.newest[1] <= 120.0
             and offset < 0.02
             and self.now >= self.busy_until
+            and not self.void
         )
         try:
             approval = self.gate.approve(self.hashes[which], "x", make_arm(self.robot, offset), self.now)
@@ -235,6 +270,7 @@ class Attack(RuleBasedStateMachine):
             and self.now - self.newest[1] <= 120.0
             and self.now >= self.busy_until
             and offset < 0.02
+            and not self.void
         )
         try:
             plan = self.gate.execute(self.hashes[which], token, make_arm(self.robot, offset), self.now)
@@ -243,7 +279,7 @@ class Attack(RuleBasedStateMachine):
             if self.valid is not None and self.valid[0] == token and self.valid[1] == which:
                 expired = self.now - self.valid[2] > 30.0
                 fresh = self.newest is not None and self.now - self.newest[1] <= 120.0
-                if expired or (fresh and self.now >= self.busy_until and offset >= 0.02):
+                if expired or (fresh and not self.void and self.now >= self.busy_until and offset >= 0.02):
                     self.valid = None
             return
         assert allowed

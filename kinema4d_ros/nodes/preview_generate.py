@@ -1,0 +1,104 @@
+"""The generate action from the caller's side: found, asked, followed, cancelled, and given up on with a code."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.action import ActionClient
+from rclpy.callback_groups import ReentrantCallbackGroup
+
+from kinema4d_msgs.action import GenerateRollout
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.errors import raise_from_msg
+from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.nodes.common import KinemaNode
+
+__all__ = ["GenerateClient"]
+
+POLL_S = 0.01
+PATIENCE_S = 10.0
+"""The generator ends itself at its time-out; a few seconds more tell a lost machine from a slow one."""
+
+
+class GenerateClient:
+    """Asks the generator for one rollout at a time, from a thread that may wait.
+
+    Args:
+        node: the node that asks, spinning in another thread.
+        server_timeout_s: how long to look for the generator, and to miss it while it works.
+        generate_timeout_s: longest time for one rollout.
+    """
+
+    def __init__(self, node: KinemaNode, server_timeout_s: float, generate_timeout_s: float) -> None:
+        self._client = ActionClient(node, GenerateRollout, names.GENERATE.name, callback_group=ReentrantCallbackGroup())
+        self._server_timeout_s = server_timeout_s
+        self._generate_timeout_s = generate_timeout_s
+
+    def ready(self) -> bool:
+        """Whether a generator answers."""
+        return bool(self._client.server_is_ready())
+
+    def generate(self, goal: Any, feedback: Callable[[Any], None], raise_if_unwanted: Callable[[], None]) -> Any:
+        """The result of a goal.
+
+        Args:
+            goal: kinema4d_msgs/GenerateRollout goal.
+            feedback: sees every feedback message of it.
+            raise_if_unwanted: raises once nobody wants the rollout any more; the goal is then cancelled.
+
+        Raises:
+            GeneratorError: GENERATOR_UNAVAILABLE, GENERATOR_BUSY, GENERATOR_TIMEOUT, or the generator's own error.
+        """
+        deadline = time.monotonic() + self._server_timeout_s
+        while not self._client.server_is_ready():
+            raise_if_unwanted()
+            if time.monotonic() > deadline:
+                raise GeneratorError(
+                    f"no generator answers on {names.GENERATE.name}",
+                    expected=f"one within {self._server_timeout_s:g} s",
+                    hint="start it: kinema4d generator, or ros2 launch kinema4d_ros generator.launch.py",
+                    code=ErrorCode.GENERATOR_UNAVAILABLE,
+                )
+            time.sleep(POLL_S)
+        asked = self._client.send_goal_async(goal, lambda message: feedback(message.feedback))
+        handle = self._wait(asked, self._server_timeout_s, None, raise_if_unwanted)
+        if not handle.accepted:
+            raise GeneratorError(
+                "the generator is busy",
+                expected="a place in its queue",
+                hint="wait, or give it a longer queue",
+                code=ErrorCode.GENERATOR_BUSY,
+            )
+        patience_s = self._generate_timeout_s + PATIENCE_S
+        result = self._wait(handle.get_result_async(), patience_s, handle, raise_if_unwanted).result
+        raise_from_msg(result.error)
+        return result
+
+    def _wait(self, future: Any, timeout_s: float, handle: Any, raise_if_unwanted: Callable[[], None]) -> Any:
+        """The future's result; cancels the goal when it is unwanted, gives up when its server is gone."""
+        deadline = time.monotonic() + timeout_s
+        lost_at = math.inf
+        while not future.done():
+            now = time.monotonic()
+            try:
+                raise_if_unwanted()
+            except KinemaError:
+                if handle is not None:
+                    handle.cancel_goal_async()
+                raise
+            lost_at = math.inf if self._client.server_is_ready() else min(lost_at, now)
+            if now > deadline or now - lost_at > self._server_timeout_s:
+                if handle is not None:
+                    handle.cancel_goal_async()
+                lost = now <= deadline
+                raise GeneratorError(
+                    "the generator went away" if lost else f"no answer from the generator after {timeout_s:g} s",
+                    expected="a rollout",
+                    hint="look at the generator's log; preview again when it is back",
+                    code=ErrorCode.GENERATOR_UNAVAILABLE if lost else ErrorCode.GENERATOR_TIMEOUT,
+                )
+            time.sleep(POLL_S)
+        return future.result()
