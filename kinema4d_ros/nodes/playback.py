@@ -60,29 +60,35 @@ class PlaybackNode(KinemaNode):
         self._show_again.set()
 
     def _play_forever(self) -> None:
-        shown: tuple[str, int] | None = None
+        shown: tuple[str, int, bool, bool] | None = None
         while not self.closing.wait(TICK_S):
             with self._lock:
                 rollout = self._rollout
                 frame = self._player.frame(self.now_s())
             if rollout is None or frame is None:
                 continue
-            due = (rollout[0].rollout_id, frame)
+            # Who starts to look at a paused playback sees its frame; where nobody looks, nothing is decoded.
+            picture = self._image.get_subscription_count() > 0
+            points = self._cloud.get_subscription_count() > 0
+            due = (rollout[0].rollout_id, frame, picture, points)
             if due == shown and not self._show_again.is_set():
                 continue
             self._show_again.clear()
             shown = due
             try:
-                self._publish(*rollout, frame)
+                if picture or points:
+                    self._publish(*rollout, frame, picture=picture, points=points)
             except Exception as error:
                 self.complain(error, f"frame {frame}: ")
 
-    def _publish(self, message: Any, camera: PinholeCamera, frame: int) -> None:
+    def _publish(self, message: Any, camera: PinholeCamera, frame: int, *, picture: bool, points: bool) -> None:
         stamp_ns = nanoseconds(message.header.stamp) + round(message.times[frame] * 1e9)
         head = header(stamp_ns, camera.frame_id)
         rgb = decode_rgb([message.rgb[frame]], width=camera.width, height=camera.height)[0]
-        self._image.publish(image_from_array(rgb, "rgb8", head))
-        self._cloud.publish(cloud_from_points(decode_points(message.points[frame], camera), rgb, head))
+        if picture:
+            self._image.publish(image_from_array(rgb, "rgb8", head))
+        if points:
+            self._cloud.publish(cloud_from_points(decode_points(message.points[frame], camera), rgb, head))
         self._published += 1
 
     def _control(self, request: Any, response: Any) -> Any:

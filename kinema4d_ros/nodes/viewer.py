@@ -18,6 +18,7 @@ from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
+from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.viewer import objects_from_markers, prediction_from_msg, progress_from_msg, report_from_msg
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
@@ -75,6 +76,7 @@ class Viewer(KinemaNode):
         self._prediction: Prediction | None = None
         self._plan: tuple[JointTrajectory, str] | None = None
         self._objects: dict[str, PlacedObject] = {}
+        self._objects_ns = 0
         extra = tuple(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
         self._server = PageServer(settings.host, settings.port, extra)
         self._page = Page(
@@ -168,6 +170,7 @@ class Viewer(KinemaNode):
             objects = objects_from_markers(message)
             with self._lock:
                 self._objects = objects
+                self._objects_ns = max((nanoseconds(marker.header.stamp) for marker in message.markers), default=0)
             self._page.show_objects(list(objects))
 
         self._guarded("objects", take)
@@ -262,11 +265,18 @@ class Viewer(KinemaNode):
 
     def _reset(self, scenario: str, seed: int) -> None:
         if self._settings.lab:
-            self._buttons.reset(scenario, seed, self._forget_prediction)
+            self._buttons.reset(scenario, seed, self._forget_prediction, self._heard_all_since)
 
     def _forget_prediction(self) -> None:
         with self._lock:
             self._prediction = self._plan = None
+
+    def _heard_all_since(self, stamp_ns: int) -> bool:
+        try:
+            arm_ns = self._arm.state().stamp_s * 1e9
+        except KinemaError:
+            return False
+        return min(arm_ns, self._eye.newest_stamp_ns(), self._objects_ns) > stamp_ns
 
     def _shown_rollout(self) -> str | None:
         with self._lock:

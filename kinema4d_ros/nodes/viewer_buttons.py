@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from kinema4d_ros.bridge import names
@@ -20,8 +21,8 @@ from kinema4d_ros.viewer.page import Page
 
 __all__ = ["Buttons"]
 
-RESET_S = 30.0
-"""Seconds for a table to be laid."""
+RESET_S, SETTLE_S = 30.0, 5.0
+"""Seconds for a table to be laid, and until arm, camera and objects of the new one have been heard."""
 
 
 class Buttons:
@@ -80,14 +81,23 @@ class Buttons:
         self._desk.executed(desk.plan_hash, self._node.now_s(), answer.duration_s)
         self._page.say("good", f"The robot follows the plan, {answer.duration_s:.1f} s")
 
-    def reset(self, scenario: str, seed: int, forget: Callable[[], None]) -> None:
-        """Lay the table anew; `forget` drops what was predicted of the old one."""
+    def reset(self, scenario: str, seed: int, forget: Callable[[], None], settled: Callable[[int], bool]) -> None:
+        """Lay the table anew.
+
+        `forget` drops what was predicted of the old one; `settled` tells whether everything that a plan
+        is made from has been heard since a stamp in nanoseconds.
+        """
         request = names.LAB_RESET.interface().Request(scenario=scenario, seed=seed)
         self._page.say("busy", f"Laying the table: {scenario}, seed {seed}")
         answer = self._calls.call(names.LAB_RESET, request, RESET_S)
         raise_from_msg(answer.error)
+        laid_ns = self._node.get_clock().now().nanoseconds
         self._desk.withdraw()
         forget()
         self._page.show_prediction(None)
         self._page.show_report(None)
+        deadline = time.monotonic() + SETTLE_S
+        while not settled(laid_ns) and time.monotonic() < deadline:
+            if self._node.closing.wait(0.02):
+                return
         self._page.say("good", f"On the table: {', '.join(answer.objects)}")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import viser
 from support.browser import CHROMIUM, MISSING, Window, chromium
-from support.sim_graph import NodeProcess, client, running
+from support.sim_graph import NodeProcess, running
 
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
@@ -38,13 +38,17 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[dict[str, NodeProcess]]:
-    with running(NODES, {"viewer": {"port": 0, "lab": True, "max_points": 20_000}}) as made:
+    # Slow sources leave the CPU to the browser, which draws without a GPU.
+    slow = {"joint_rate_hz": 25.0, "image_rate_hz": 2.0}
+    with running(NODES, {"lab": slow, "viewer": {"port": 0, "lab": True, "max_points": 20_000}}) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
-    with client() as made:
+    with PreviewClient() as made:
+        for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE):
+            made.listen(endpoint)
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
         yield made
 

@@ -45,7 +45,7 @@ def chromium() -> Iterator[Any]:
 
 # A CPU that draws WebGL at every frame it can has no time left for the graph that the page is about.
 _SLOW_DISPLAY = """
-window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 200);
+window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 400);
 window.cancelAnimationFrame = clearTimeout;
 """
 _POLL_MS = 200
