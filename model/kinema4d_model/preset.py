@@ -23,9 +23,11 @@ __all__ = [
     "CodecSpec",
     "ConditionSpec",
     "ImageEncoderSpec",
+    "LoraSpec",
     "Preset",
     "RobotSpec",
     "SamplerSpec",
+    "SpeedSpec",
     "TransformerSpec",
     "WeightSource",
     "load_preset",
@@ -132,6 +134,32 @@ class SamplerSpec:
 
 
 @dataclass(frozen=True)
+class SpeedSpec:
+    """What makes a rollout faster or smaller; `speed/` applies it, `kinema4d cost` counts it.
+
+    Attributes:
+        dtype: of the weights; norms and time embedding stay in float32.
+        quantise: weights of the blocks in one byte each.
+        attention: "auto", or a back-end of diffusers' dispatcher.
+        cache_threshold: of the first-block step cache; None is no cache, 0 never skips.
+        offload: "model" keeps one part at a time on the device, "group" two blocks at a time.
+        tiling: the codec works in tiles.
+        compile: torch.compile, block by block, with `compile_backend`.
+        context_parallel: GPUs that share one rollout.
+    """
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    quantise: Literal["none", "int8", "fp8"] = "none"
+    attention: str = "auto"
+    cache_threshold: float | None = None
+    offload: Literal["none", "model", "group"] = "none"
+    tiling: bool = False
+    compile: bool = False
+    compile_backend: str = "inductor"
+    context_parallel: int = 1
+
+
+@dataclass(frozen=True)
 class ImageEncoderSpec:
     """Sizes of transformers' `CLIPVisionModel`, which sees the first image."""
 
@@ -148,6 +176,14 @@ class ImageEncoderSpec:
     def tokens(self) -> int:
         """Tokens it gives: one a patch and one for the whole."""
         return (self.image_size // self.patch_size) ** 2 + 1
+
+
+@dataclass(frozen=True)
+class LoraSpec:
+    """Rank and alpha of the adapter; its effect is scaled by alpha / rank."""
+
+    rank: int
+    alpha: float
 
 
 @dataclass(frozen=True)
@@ -178,8 +214,10 @@ class Preset:
     robot: RobotSpec
     condition: ConditionSpec = field(default_factory=ConditionSpec)
     sampler: SamplerSpec = field(default_factory=SamplerSpec)
+    speed: SpeedSpec = field(default_factory=SpeedSpec)
     prediction: Literal["velocity", "residual"] = "velocity"
     image_encoder: ImageEncoderSpec | None = None
+    lora: LoraSpec | None = None
     weights: tuple[WeightSource, ...] = ()
 
     @property
@@ -280,8 +318,20 @@ def load_preset(name_or_path: str | Path) -> Preset:
                 expected=f"one of {', '.join(preset_names())}, or the path of a YAML file",
                 code=ErrorCode.FILE_MISSING,
             )
-    preset: Preset = build(Preset, read_yaml(path), str(path))
+    preset: Preset = build(Preset, _read(path), str(path))
     return preset
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's mapping; with `extends: NAME` only what differs from another preset of the package."""
+    document = read_yaml(path)
+    if "extends" not in document:
+        return document
+    merged = read_yaml(_folder() / f"{document.pop('extends')}.yaml")
+    for key, value in document.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = {**merged[key], **value} if both else value
+    return merged
 
 
 def save_preset(preset: Preset, path: str | Path) -> None:

@@ -1,0 +1,17 @@
+"""What a rollout costs before anyone pays for it: FLOPs and bytes, counted on tensors without memory."""
+
+from kinema4d_model.cost.memory import PeakActivations, parameter_bytes
+from kinema4d_model.cost.rollout import OFFICIAL_STEPS, RolloutCost, StageCost, official, rollout_cost
+from kinema4d_model.cost.table import cost_table, describe
+
+__all__ = [
+    "OFFICIAL_STEPS",
+    "PeakActivations",
+    "RolloutCost",
+    "StageCost",
+    "cost_table",
+    "describe",
+    "official",
+    "parameter_bytes",
+    "rollout_cost",
+]

@@ -1,0 +1,68 @@
+"""The sampling loop: from noise to latents, step by step, the same for the same seed on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kinema4d_model.sampling.guidance import Denoiser, guided_velocity, passes
+from kinema4d_model.sampling.schedule import make_scheduler
+from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
+
+__all__ = ["initial_noise", "sample"]
+
+PHASE = "sample"
+
+
+def initial_noise(
+    shape: Sequence[int], seed: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Standard normal noise of a seed, 0 to 2^64 - 1; drawn on the CPU, so that every device starts from the same."""
+    # torch takes signed numbers; the upper half of the seeds maps onto the negative ones.
+    generator = torch.Generator("cpu").manual_seed(seed if seed < 2**63 else seed - 2**64)
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float32).to(device=device, dtype=dtype)
+
+
+def sample(
+    denoise: Denoiser,
+    noise: torch.Tensor,
+    *,
+    kind: str = "euler",
+    steps: int = 4,
+    shift: float = 3.0,
+    guidance: str = "none",
+    guidance_scale: float = 1.0,
+    progress: Callable[[Progress], None] | None = None,
+    cancel: Cancel | None = None,
+) -> torch.Tensor:
+    """Latents like `noise` (B, 16, F, h, 2w), float32, without noise.
+
+    Args:
+        denoise: the network.
+        noise: where sampling starts.
+        kind, steps, shift: see `make_scheduler`.
+        guidance, guidance_scale: see `guided_velocity`.
+        progress: told "sample" 0 of steps, 1 of steps, ... steps of steps.
+        cancel: asked before every pass; True raises `Cancelled`.
+    """
+    passes(guidance)
+    scheduler = make_scheduler(kind, steps, shift)
+    report = progress or (lambda _: None)
+    latents = noise.float()
+    report(Progress(PHASE, 0, steps))
+    for index, timestep in enumerate(scheduler.timesteps):
+        stage = Progress(PHASE, index, steps)
+        raise_if_cancelled(cancel, stage)
+        times = timestep.to(noise.device, torch.float32).expand(noise.shape[0])
+        velocity = guided_velocity(
+            denoise,
+            latents.to(noise.dtype),
+            times,
+            guidance,
+            guidance_scale,
+            lambda stage=stage: raise_if_cancelled(cancel, stage),  # type: ignore[misc]
+        )
+        latents = scheduler.step(velocity.float(), timestep, latents, return_dict=False)[0]
+        report(Progress(PHASE, index + 1, steps))
+    return latents
