@@ -2,7 +2,7 @@
 
 from kinema4d_ros.live.arm import ArmState, JointStateMonitor, MonitorCounts
 from kinema4d_ros.live.gate import Approval, ExecutionGate, GatePolicy
-from kinema4d_ros.live.plans import CheckedPlan, check_plan, plan_from_poses
+from kinema4d_ros.live.plans import CheckedPlan, check_plan, plan_from_poses, start_gap
 from kinema4d_ros.live.playback import PlaybackClock
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "PlaybackClock",
     "check_plan",
     "plan_from_poses",
+    "start_gap",
 ]

@@ -17,7 +17,7 @@ from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
 from kinema4d_ros.transforms import rotation_angle
 
-__all__ = ["CheckedPlan", "check_plan", "plan_from_poses"]
+__all__ = ["CheckedPlan", "check_plan", "plan_from_poses", "start_gap"]
 
 TOOL_SPEED_M_S = 0.15
 TOOL_TURN_RAD_S = 0.8
@@ -58,22 +58,30 @@ def check_plan(
     """
     overshoots = plan.validate(robot, check_velocity=True)
     q = robot.positions(plan.names, plan.positions, fill=arm.positions)
-    gap = np.abs(q[0] - arm.positions)
-    revolute = np.array([joint.kind != "prismatic" for joint in robot.actuated])
-    tolerance = np.where(revolute, start_tolerance_rad, start_tolerance_m)
-    worst = int(np.argmax(gap / tolerance))
-    if gap[worst] > tolerance[worst]:
-        joint = robot.actuated[worst]
-        unit = "m" if joint.kind == "prismatic" else "rad"
+    apart = start_gap(robot, q[0], arm.positions, start_tolerance_rad, start_tolerance_m)
+    if apart is not None:
         raise TrajectoryError(
-            f"the plan starts with joint '{joint.name}' at {q[0, worst]:.4f} {unit}, "
-            f"but the arm is at {arm.positions[worst]:.4f}",
+            f"the plan does not start where the arm is: {apart}",
             expected=f"a start within {start_tolerance_rad:g} rad and {start_tolerance_m:g} m of the arm",
             hint="plan again from the current state",
             code=ErrorCode.PLAN_START_MISMATCH,
         )
     whole = JointTrajectory.from_positions(robot.joint_names, q, times=plan.times)
     return CheckedPlan(plan, hash_trajectory(plan), whole.resample(frames), overshoots)
+
+
+def start_gap(
+    robot: Robot, start: NDArray[np.float64], there: NDArray[np.float64], tolerance_rad: float, tolerance_m: float
+) -> str | None:
+    """Which joint of (J,) positions is furthest from where the plan starts, in words; None within the tolerance."""
+    gap = np.abs(start - there)
+    tolerance = np.array([tolerance_m if joint.kind == "prismatic" else tolerance_rad for joint in robot.actuated])
+    worst = int(np.argmax(gap / tolerance))
+    if gap[worst] <= tolerance[worst]:
+        return None
+    joint = robot.actuated[worst]
+    unit = "m" if joint.kind == "prismatic" else "rad"
+    return f"joint '{joint.name}' is at {there[worst]:.4f} {unit}, the plan starts at {start[worst]:.4f}"
 
 
 def plan_from_poses(

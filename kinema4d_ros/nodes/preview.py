@@ -20,9 +20,9 @@ from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header, nanoseconds
-from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
+from kinema4d_ros.errors import CameraError, Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
-from kinema4d_ros.live import CheckedPlan, check_plan
+from kinema4d_ros.live import CheckedPlan, check_plan, start_gap
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.nodes.preview_generate import GenerateClient
@@ -171,16 +171,36 @@ class Preview(KinemaNode):
             self.get_logger().info(f"{overshoot}, within the tolerance")
         if self._eye.mismatch is not None:
             raise self._eye.mismatch
-        picture = self._picture()
+        picture = self._picture(job, checked)
         job.world_ns = nanoseconds(picture.stamp)
         return checked, picture
 
-    def _picture(self) -> Picture:
-        """The newest image, of the world as it is: right after a change one is waited for."""
-        deadline = self.now_s() + self._settings.image_max_age_s
-        while self._eye.newest_stamp_ns() <= self._changed_ns and self.now_s() < deadline:
+    def _picture(self, job: Job, checked: CheckedPlan) -> Picture:
+        """An image of the world as it is, with the arm where the plan starts; right after a change it is waited for."""
+        settings = self._settings
+        start = checked.frames.for_robot(self._robot)[0]
+        deadline = self.now_s() + settings.image_max_age_s
+        while True:
+            picture = self._eye.picture()
+            stamp_ns = nanoseconds(picture.stamp)
+            then = self._arm.monitor.at(stamp_ns * 1e-9)
+            # Without a joint state of that moment (a camera with another clock) there is nothing to compare.
+            apart = None
+            if then is not None:
+                apart = start_gap(self._robot, start, then, settings.start_tolerance_rad, settings.start_tolerance_m)
+            if apart is None and stamp_ns > self._changed_ns:
+                return picture
+            if self.now_s() > deadline:
+                raise CameraError(
+                    "the newest image shows the world before it changed"
+                    if apart is None
+                    else f"the newest image shows the arm elsewhere: {apart}",
+                    expected="an image taken after the arm and the table came to rest",
+                    hint="is the camera slow, or its clock behind the arm's?",
+                    code=ErrorCode.CAMERA_STALE,
+                )
+            self._raise_if_superseded(job)
             self.closing.wait(POLL_S)
-        return self._eye.picture()
 
     def _render(self, job: Job, checked: CheckedPlan, picture: Picture) -> Any:
         camera = self._eye.camera

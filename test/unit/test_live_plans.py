@@ -8,7 +8,7 @@ import pytest
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.live import ArmState, check_plan, plan_from_poses
+from kinema4d_ros.live import ArmState, check_plan, plan_from_poses, start_gap
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
@@ -71,3 +71,13 @@ def test_an_unreachable_pose_is_refused_with_the_closest_one(yam: Robot) -> None
     with pytest.raises(KinemaError) as caught:
         plan_from_poses(choose_kinematics(yam, "pinocchio"), far[None], None, arm_at(yam.home_position()))
     assert caught.value.code == ErrorCode.IK_NO_SOLUTION
+
+
+def test_start_gap_names_the_joint_that_is_furthest_away(yam: Robot) -> None:
+    start = yam.home_position()
+    there = start.copy()
+    assert start_gap(yam, start, there, 0.05, 0.005) is None
+    there[[2, 6]] += 0.06, 0.006
+    assert f"'{yam.joint_names[6]}'" in str(start_gap(yam, start, there, 0.05, 0.004))
+    assert f"'{yam.joint_names[2]}'" in str(start_gap(yam, start, there, 0.05, 0.1))
+    assert start_gap(yam, start, there, 0.1, 0.1) is None
