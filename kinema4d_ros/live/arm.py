@@ -78,8 +78,7 @@ class JointStateMonitor:
         """Take one message: positions (N,) of joints `names`, its stamp, the receiver's clock."""
         values = np.asarray(positions, dtype=np.float64)
         if values.shape != (len(names),) or not np.all(np.isfinite(values)):
-            with self._lock:
-                self._counts = replace(self._counts, invalid=self._counts.invalid + 1)
+            self.reject()
             raise TrajectoryError(
                 f"a joint state has {len(names)} names and positions {values.tolist()[:8]}",
                 expected="one finite position for each name",
@@ -118,6 +117,11 @@ class JointStateMonitor:
         self._positions[column] = value
         self._stamps[column] = stamp_s
         self._received[column] = now_s
+
+    def reject(self) -> None:
+        """Count a message that could not even be read."""
+        with self._lock:
+            self._counts = replace(self._counts, invalid=self._counts.invalid + 1)
 
     def counts(self, now_s: float) -> MonitorCounts:
         """The counters, with the rate over the last messages."""

@@ -38,6 +38,11 @@ class ArmInput:
     def _take(self, message: Any) -> None:
         try:
             sample = joint_sample_from_msg(message)
+        except KinemaError as error:
+            self.monitor.reject()
+            self._node.complain(error, "joint state: ")
+            return
+        try:
             stamp_s = sample.stamp_ns * 1e-9
             # A simulation that starts again sets its clock back: all it says now would look late.
             if self._newest_ns - sample.stamp_ns > 5_000_000_000:
@@ -92,7 +97,7 @@ class CameraInput:
         self._image: tuple[Any, float] | None = None
         self._depth: tuple[Any, float] | None = None
         self._mismatch: KinemaError | None = None
-        self._info_seen = False
+        self._info: tuple[Any, ...] = ()
         node.stream(names.CAMERA_IMAGE, self._take_image)
         node.stream(names.CAMERA_INFO, self._take_info)
         if depth:
@@ -107,14 +112,17 @@ class CameraInput:
             self._depth = (message, self._node.now_s())
 
     def _take_info(self, message: Any) -> None:
-        if self._info_seen:
+        described = (message.width, message.height, *message.k, *message.d, message.distortion_model)
+        described += (message.binning_x, message.binning_y, message.roi.width, message.roi.height)
+        if described == self._info:
             return
+        # Looked at again when it changes: a driver that starts anew may come back with another resolution.
+        self._info, self._mismatch = described, None
         try:
             live = camera_from_info(message)
             self._mismatch = _difference(live, self.lens)
         except KinemaError as error:
             self._mismatch = error
-        self._info_seen = True
         if self._mismatch is not None:
             self._node.complain(self._mismatch, "camera info: ")
 

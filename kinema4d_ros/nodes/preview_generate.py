@@ -13,7 +13,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.errors import raise_from_msg
-from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.nodes.common import KinemaNode
 
 __all__ = ["GenerateClient"]
@@ -27,12 +27,13 @@ class GenerateClient:
     """Asks the generator for one rollout at a time, from a thread that may wait.
 
     Args:
-        node: the node that asks, spinning in another thread.
+        node: the node that asks, spun by one other thread.
         server_timeout_s: how long to look for the generator, and to miss it while it works.
         generate_timeout_s: longest time for one rollout.
     """
 
     def __init__(self, node: KinemaNode, server_timeout_s: float, generate_timeout_s: float) -> None:
+        self._node = node
         self._client = ActionClient(node, GenerateRollout, names.GENERATE.name, callback_group=ReentrantCallbackGroup())
         self._server_timeout_s = server_timeout_s
         self._generate_timeout_s = generate_timeout_s
@@ -63,7 +64,7 @@ class GenerateClient:
                     code=ErrorCode.GENERATOR_UNAVAILABLE,
                 )
             time.sleep(POLL_S)
-        asked = self._client.send_goal_async(goal, lambda message: feedback(message.feedback))
+        asked = self._ask(lambda: self._client.send_goal_async(goal, lambda message: feedback(message.feedback)))
         handle = self._wait(asked, self._server_timeout_s, None, raise_if_unwanted)
         if not handle.accepted:
             raise GeneratorError(
@@ -73,9 +74,21 @@ class GenerateClient:
                 code=ErrorCode.GENERATOR_BUSY,
             )
         patience_s = self._generate_timeout_s + PATIENCE_S
-        result = self._wait(handle.get_result_async(), patience_s, handle, raise_if_unwanted).result
+        result = self._wait(self._ask(handle.get_result_async), patience_s, handle, raise_if_unwanted).result
         raise_from_msg(result.error)
         return result
+
+    def _ask(self, ask: Callable[[], Any]) -> Any:
+        """The future of a question, asked in the executor's own thread.
+
+        rclpy's action client notes that an answer is awaited only after it has asked. In another thread than
+        the executor's the answer can be quicker, and is then dropped as unexpected.
+        """
+        task = self._node.executor.create_task(ask)
+        while not task.done():
+            if self._node.closing.wait(0.001):
+                raise Cancelled("the node is about to end")
+        return task.result()
 
     def _wait(self, future: Any, timeout_s: float, handle: Any, raise_if_unwanted: Callable[[], None]) -> Any:
         """The future's result; cancels the goal when it is unwanted, gives up when its server is gone."""

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def server() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture(scope="module")
 def client(server: subprocess.Popen[bytes]) -> Iterator[Any]:
-    graph = Graph()
+    graph = Graph(threads=1)
     node = graph.node("asker")
     made = ActionClient(node, GenerateRollout, names.GENERATE.name)
     wait_for(made.server_is_ready, WAIT_S, "the generator")
@@ -66,19 +66,23 @@ def goal() -> Any:
     return made
 
 
+def answer(client: Any, ask: Callable[[], Any], what: str) -> Any:
+    """What a question gives; asked in the executor, because rclpy drops an answer that comes before it is awaited."""
+    task = client._node.executor.create_task(ask)
+    wait_for(task.done, WAIT_S, what)
+    wait_for(task.result().done, WAIT_S, what)
+    return task.result().result()
+
+
 def send(client: Any, goal: Any, seed: int, timeout_s: float = 0.0, feedback: Any = None) -> Any:
     request = GenerateRollout.Goal(
         image=goal.image, robot_frames=goal.robot_frames, seed=seed, timeout_s=timeout_s, plan_hash="ab" * 32
     )
-    future = client.send_goal_async(request, feedback)
-    wait_for(future.done, WAIT_S, "an answer to the goal")
-    return future.result()
+    return answer(client, lambda: client.send_goal_async(request, feedback), "an answer to the goal")
 
 
 def result_of(handle: Any) -> Any:
-    future = handle.get_result_async()
-    wait_for(future.done, WAIT_S, "a result")
-    return future.result().result
+    return answer(handle._action_client, handle.get_result_async, "a result").result
 
 
 def test_a_good_goal_gives_a_rollout_with_timings(client: Any, goal: Any) -> None:
@@ -114,12 +118,10 @@ def test_a_hang_ends_at_the_goal_s_own_timeout(client: Any, goal: Any) -> None:
 
 def test_broken_requests_are_refused(client: Any, goal: Any) -> None:
     broken = GenerateRollout.Goal(image=goal.image, robot_frames=goal.robot_frames, timeout_s=float("nan"))
-    future = client.send_goal_async(broken)
-    wait_for(future.done, WAIT_S)
-    assert result_of(future.result()).error.code == ErrorCode.GENERATOR_BAD_REQUEST
-    empty = client.send_goal_async(GenerateRollout.Goal())
-    wait_for(empty.done, WAIT_S)
-    assert result_of(empty.result()).error.code not in (ErrorCode.NONE, ErrorCode.UNKNOWN)
+    handle = answer(client, lambda: client.send_goal_async(broken), "an answer")
+    assert result_of(handle).error.code == ErrorCode.GENERATOR_BAD_REQUEST
+    empty = answer(client, lambda: client.send_goal_async(GenerateRollout.Goal()), "an answer")
+    assert result_of(empty).error.code not in (ErrorCode.NONE, ErrorCode.UNKNOWN)
     assert result_of(send(client, goal, WORK)).error.code == ErrorCode.NONE
 
 
@@ -128,8 +130,7 @@ def test_feedback_then_cancellation_within_a_step(client: Any, goal: Any) -> Non
     handle = send(client, goal, SLOW, feedback=lambda m: seen.append((m.feedback.phase, m.feedback.step)))
     wait_for(lambda: any(phase == "denoise" and step >= 3 for phase, step in seen), WAIT_S, "progress")
     asked = time.monotonic()
-    cancel = handle.cancel_goal_async()
-    wait_for(cancel.done, WAIT_S)
+    answer(client, handle.cancel_goal_async, "the cancellation")
     result = result_of(handle)
     print(f"cancelled after {time.monotonic() - asked:.3f} s")
     assert result.error.code == ErrorCode.CANCELLED
@@ -144,8 +145,7 @@ def test_a_full_queue_rejects_at_once(client: Any, goal: Any) -> None:
     assert waiting.accepted
     assert not send(client, goal, WORK).accepted
     for handle in (waiting, running):
-        done = handle.cancel_goal_async()
-        wait_for(done.done, WAIT_S)
+        answer(client, handle.cancel_goal_async, "the cancellation")
     assert result_of(waiting).error.code == ErrorCode.CANCELLED
     assert result_of(running).error.code == ErrorCode.CANCELLED
     assert result_of(send(client, goal, WORK)).error.code == ErrorCode.NONE

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from support.motions import WAIT_S, arm, refused, settle, swing
 from support.sim_graph import NodeProcess, client, running
 
 from kinema4d_msgs.msg import PreviewStatus
@@ -29,7 +30,6 @@ from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
 
 NODES = ("lab", "twin", "preview", "generator", "playback", "gate")
-WAIT_S = 180.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -49,43 +49,6 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
             made.listen(endpoint)
         made.wait_for(lambda: made.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "the live twin")
         yield made
-
-
-def arm(graph: PreviewClient) -> tuple[list[str], np.ndarray]:
-    state = graph.newest(names.JOINT_STATES)
-    return list(state.name), np.array(state.position)
-
-
-def swing(graph: PreviewClient, angle: float = 0.2, duration_s: float = 2.0) -> JointTrajectory:
-    """A plan from where the arm is: joint1 turns by an angle and the others stay."""
-    joints, q = arm(graph)
-    times = np.linspace(0.0, duration_s, 21)
-    path = np.tile(q, (21, 1))
-    path[:, joints.index("joint1")] += angle * (1 - np.cos(np.pi * times / duration_s)) / 2
-    return JointTrajectory.from_positions(joints, path, times=times)
-
-
-def refused(graph: PreviewClient, plan: JointTrajectory) -> ErrorCode:
-    with pytest.raises(KinemaError) as caught:
-        graph.preview(plan, timeout_s=WAIT_S)
-    assert len(caught.value.what) > 10
-    return caught.value.code
-
-
-def settle(graph: PreviewClient) -> None:
-    """Wait until the arm stands still: over many of its messages, because a loaded machine sends few a second."""
-
-    def still() -> bool:
-        seen = [graph.newest(names.JOINT_STATES)]
-        deadline = time.monotonic() + WAIT_S
-        while len(seen) < 25 and time.monotonic() < deadline:
-            newest = graph.newest(names.JOINT_STATES)
-            if newest.header.stamp != seen[-1].header.stamp:
-                seen.append(newest)
-            time.sleep(0.002)
-        return bool(np.ptp([m.position for m in seen], axis=0).max() < 1e-4)
-
-    graph.wait_for(still, WAIT_S, "an arm at rest")
 
 
 def test_the_twin_lies_on_the_picture(graph: PreviewClient, yam: Robot) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,12 @@ class Graph:
 
     def __init__(self, threads: int = 4) -> None:
         import rclpy
-        from rclpy.executors import MultiThreadedExecutor
+        from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 
         self.context = rclpy.Context()
         rclpy.init(context=self.context)
-        self.executor = MultiThreadedExecutor(threads, context=self.context)
+        kind = SingleThreadedExecutor if threads == 1 else partial(MultiThreadedExecutor, threads)
+        self.executor = kind(context=self.context)
         self._nodes: list[Any] = []
         self._thread = threading.Thread(target=self._spin, name="test graph", daemon=True)
         self._thread.start()

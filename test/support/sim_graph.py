@@ -17,6 +17,8 @@ from support.ros_graph import ROOT
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
+from kinema4d_ros.calibration import read_camera, save_camera
+from kinema4d_ros.resources import share_path
 
 START_S = 120.0
 """A loaded machine imports, compiles and discovers slowly; nothing here asserts how slowly."""
@@ -103,6 +105,14 @@ def client() -> Iterator[PreviewClient]:
         for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE, names.ROBOT_OVERLAY):
             made.listen(endpoint)
         yield made
+
+
+def small_camera(folder: Path, width: int = 180, height: int = 120) -> str:
+    """Path of a calibration file like the demonstration's, with fewer pixels: for tests of all but the pictures."""
+    camera = read_camera(share_path("calibration/demo_lab.yaml")).scaled(width, height)
+    path = folder / f"small_{width}x{height}.yaml"
+    save_camera(path, camera)
+    return str(path)
 
 
 def kinema4d(*arguments: str, timeout_s: float = 300.0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
