@@ -72,7 +72,10 @@ class NodeSpec:
 
 ROBOT = Argument("robot", "yam", "a robot's name, or the path of a .urdf or .xacro file")
 CALIBRATION = Argument("calibration", "demo_lab", "the camera: a path, or a name in calibration/")
-PRESET = Argument("preset", "composite", "what predicts the world: composite (no learning)")
+PRESET = Argument(
+    "preset", "composite", "what predicts the world: composite (no learning), nano, wan14b, or a preset file's path"
+)
+CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default: the preset's own")
 DEVICE = Argument("device", "auto", "where the generator runs: auto, cpu or cuda")
 NAMESPACE = Argument("namespace", "", "ROS namespace of the whole graph")
 PARAMS_FILE = Argument("params_file", "", "ROS parameters; default: config/sim.yaml")
@@ -82,6 +85,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     ROBOT,
     CALIBRATION,
     PRESET,
+    CHECKPOINT,
     DEVICE,
     Argument("lab", "true", "simulate arm, camera and table; false with the real ones", "bool"),
     Argument("scenario", "canonical", "the lab's table: canonical, cluttered or dynamic"),
@@ -95,7 +99,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     SIM_TIME,
 )
 
-GENERATOR_ARGUMENTS: tuple[Argument, ...] = (PRESET, DEVICE, NAMESPACE, PARAMS_FILE, SIM_TIME)
+GENERATOR_ARGUMENTS: tuple[Argument, ...] = (PRESET, CHECKPOINT, DEVICE, NAMESPACE, PARAMS_FILE, SIM_TIME)
 
 
 def read_arguments(arguments: Iterable[Argument], given: Mapping[str, str]) -> dict[str, str]:
@@ -146,7 +150,9 @@ def generator_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
 
 
 def _generator(values: Mapping[str, str]) -> NodeSpec:
-    return NodeSpec("generator", "predicts the world", {"preset": values["preset"], "device": values["device"]})
+    # ROS cannot pass an empty text on a command line, so what is empty is left to the node's own default.
+    given = {name: values[name] for name in ("preset", "checkpoint", "device") if values[name]}
+    return NodeSpec("generator", "predicts the world", given)
 
 
 def _refuse(what: str, expected: str) -> KinemaError:

@@ -2,6 +2,8 @@
 
 kinema4d doctor    what this machine has and lacks
 kinema4d render    a trajectory as exact robot pointmaps, over a camera image
+kinema4d generate  what a trajectory would do to the world in an image
+kinema4d cost      what that takes, in FLOPs and bytes
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ import sys
 from collections.abc import Sequence
 
 from kinema4d_ros import __version__
-from kinema4d_ros.cli import doctor, preview, render, replay, sim
+from kinema4d_ros.cli import cost, doctor, generate, preview, render, replay, sim
 from kinema4d_ros.errors import KinemaError
 
 __all__ = ["main"]
 
-VERBS = (doctor, render, sim, preview, replay)
+VERBS = (doctor, render, sim, preview, replay, generate, cost)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -13,7 +13,6 @@ __all__ = ["create_generator", "generator_names", "register_generator"]
 Factory = Callable[..., Generator]
 
 _factories: dict[str, Factory] = {}
-_PLANNED = {"diffusion": "the learned generator is not part of this version"}
 
 
 def register_generator(name: str, factory: Factory) -> None:
@@ -36,7 +35,7 @@ def create_generator(name: str, **options: Any) -> Generator:
     """
     if name not in _factories:
         raise GeneratorError(
-            f"generator '{name}' is not available" + (f": {_PLANNED[name]}" if name in _PLANNED else ""),
+            f"generator '{name}' is not available",
             expected=f"one of {', '.join(generator_names())}",
             code=ErrorCode.GENERATOR_UNAVAILABLE,
         )
@@ -57,4 +56,18 @@ def _composite(**options: Any) -> Generator:
     return CompositeGenerator(**options)
 
 
+def _diffusion(**options: Any) -> Generator:
+    try:
+        from kinema4d_model.backend import DiffusionGenerator
+    except ImportError as error:
+        raise GeneratorError(
+            f"the learned generator cannot be loaded: {error}",
+            expected="torch, diffusers and what else requirements/model.in names",
+            hint="pip install -r requirements/model.in, or preset:=composite",
+            code=ErrorCode.GENERATOR_UNAVAILABLE,
+        ) from error
+    return DiffusionGenerator(**options)
+
+
 register_generator("composite", _composite)
+register_generator("diffusion", _diffusion)

@@ -22,23 +22,40 @@ from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaErro
 from kinema4d_ros.nodes.common import ERROR, Health, KinemaNode, run_node
 from kinema4d_ros.worker import Worker, WorkerTimes
 
-__all__ = ["Eta", "GeneratorNode", "main"]
-
-BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {"composite": ("composite", {})}
-"""Back-end and options of each preset."""
+__all__ = ["Eta", "GeneratorNode", "backend_of", "main"]
 
 
 @dataclass(frozen=True)
 class Settings:
     """Parameters of the generator."""
 
-    preset: str = parameter("composite", "What predicts the world.", choices=tuple(BACKENDS), read_only=True)
+    preset: str = parameter(
+        "composite",
+        "What predicts the world: composite, a model's preset (nano, wan14b, ...) or the path of a preset file.",
+        read_only=True,
+    )
+    checkpoint: str = parameter("", "Folder of the model's weights; empty for the preset's own.", read_only=True)
+    warm_start: bool = parameter(True, "Run one empty step after loading a model.", read_only=True)
     device: str = parameter("auto", "Where it runs.", choices=("auto", "cpu", "cuda"), read_only=True)
     queue: int = parameter(1, "Goals that may wait behind the running one.", low=0, high=16, read_only=True)
     timeout_s: float = parameter(1800.0, "Longest time for one rollout.", low=0.1, high=86400.0)
     load_timeout_s: float = parameter(600.0, "Longest time to load the back-end.", low=1.0, high=7200.0)
     cancel_grace_s: float = parameter(5.0, "Time to stop by itself before the worker is killed.", low=0.1, high=600.0)
     table_height_m: float = parameter(0.0, "Height of the table above the robot's base.", low=-5.0, high=5.0)
+
+
+def backend_of(settings: Settings) -> tuple[str, dict[str, Any]]:
+    """Name and options for `create_generator`."""
+    options: dict[str, Any] = {"table_height_m": settings.table_height_m}
+    if settings.preset == "composite":
+        return "composite", options
+    options |= {
+        "preset": settings.preset,
+        "checkpoint": settings.checkpoint,
+        "device": settings.device,
+        "warm_start": settings.warm_start,
+    }
+    return "diffusion", options
 
 
 class Eta:
@@ -85,9 +102,7 @@ class GeneratorNode(KinemaNode):
 
     def _worker_command(self) -> list[str]:
         """What runs the back-end; `{fd}` is the socket it serves on."""
-        backend, options = BACKENDS[self._settings.preset]
-        if backend == "composite":
-            options = {**options, "table_height_m": self._settings.table_height_m}
+        backend, options = backend_of(self._settings)
         return [sys.executable, "-m", "kinema4d_ros.nodes.generator_worker", "{fd}", backend, json.dumps(options)]
 
     def _load(self) -> None:

@@ -26,6 +26,9 @@ def set_attention(transformer: Any, name: str) -> None:
             expected=f"auto or one of {', '.join(attention_backends())}",
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         )
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
+
+    everyone, _ = Registry.get_active_backend()
     try:
         transformer.set_attention_backend(name)
     except (ImportError, RuntimeError, ValueError) as error:
@@ -34,3 +37,6 @@ def set_attention(transformer: Any, name: str) -> None:
             expected="its package, and a device that it supports",
             hint="attention: auto works everywhere",
         ) from error
+    finally:
+        # diffusers also changes the default of every other model in the process; this one has its own now.
+        Registry.set_active_backend(everyone)

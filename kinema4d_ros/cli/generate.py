@@ -1,0 +1,144 @@
+"""`kinema4d generate`: what a trajectory would do to the world in an image, without ROS.
+
+Writes into --out the rollout's folder (see docs/formats.md) and beside it OUT_clearance.png, OUT_details.json
+(metric fit and drift of every chunk) and, with --seeds 2 or more, OUT_confidence.npz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
+from kinema4d_ros.files import replacing_file
+from kinema4d_ros.generators import Progress, create_generator
+from kinema4d_ros.media import read_image
+from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.trajectory import FRAMES
+
+__all__ = ["register", "run"]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "generate",
+        help="predict the world of a trajectory from one image",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--image", type=Path, metavar="FILE", help="what the camera sees (default: a plain studio)")
+    add("--trajectory", type=Path, required=True, metavar="FILE", help="CSV, JSON, NPZ, bag or LeRobot folder")
+    add("--topic", help="topic to read from a bag that has several")
+    add("--episode", type=int, help="episode to read from a LeRobot dataset")
+    add("--camera", type=Path, metavar="FILE", help="calibration file (default: the demo camera)")
+    add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name, or a .urdf or .xacro file (default: yam)")
+    add("--checkpoint", default="", metavar="DIR", help="folder of the weights (default: the preset's own)")
+    add("--lora", default="", metavar="FILE", help="another adapter, for example one distilled for few steps")
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add("--frames", type=int, default=FRAMES, help=f"of the rollout; long ones in chunks (default: {FRAMES})")
+    add("--seed", type=int, default=0, help="of all randomness (default: 0)")
+    add("--seeds", type=int, default=1, metavar="N", help="rollouts to compare for confidence, 1 to 8 (default: 1)")
+    add("--require-metric", action="store_true", help="fail where the robot is too small in view for metres")
+    add("--random-weights", action="store_true", help="an untrained network: for trying things out, not for looking at")
+    add("--out", type=Path, default=Path("out/generate"), metavar="DIR", help="default: out/generate")
+    add_model_options(parser, "nano")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Generate, save and tell where the results are."""
+    from kinema4d_ros.offline import preview_offline
+
+    robot = Robot.load(arguments.robot)
+    options = {k: v for k, v in (("topic", arguments.topic), ("episode", arguments.episode)) if v is not None}
+    plan = read_trajectory(arguments.trajectory, robot, **options)
+    lens = read_camera(arguments.camera or share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link)
+    image = None if arguments.image is None else lens.rectify(read_image(arguments.image))
+    generator = _generator(arguments)
+    with tqdm(total=1, bar_format="{desc:<10} {bar} {n_fmt}/{total_fmt} {elapsed}") as bar:
+        preview = preview_offline(
+            robot,
+            lens.rectified(),
+            plan,
+            generator,
+            image=image,
+            frames=arguments.frames,
+            seed=arguments.seed,
+            progress=lambda progress: _show(bar, progress),
+        )
+    folder = preview.save(arguments.out)
+    print(f"{folder}: {len(preview.rollout)} frames, seed {arguments.seed}, preset {arguments.preset}")
+    details = getattr(generator, "details", None)
+    if details is not None:
+        _write_details(folder, details)
+        print(f"metres: {details.fits[-1].summary()}")
+        for index, drift in enumerate(details.drift):
+            print(
+                f"chunk {index}: robot off by {1000 * drift.robot_m:.1f} mm, world by {drift.world_rgb:.1f} grey levels"
+            )
+    clearance = f"{1000 * preview.report.min_clearance_m:.0f} mm at {preview.report.min_clearance_s:.2f} s"
+    print(f"least clearance {clearance}")
+    return 0
+
+
+def _generator(arguments: argparse.Namespace) -> Any:
+    if arguments.preset == "composite":
+        return create_generator("composite")
+    return create_generator(
+        "diffusion",
+        preset=arguments.preset,
+        checkpoint=arguments.checkpoint,
+        lora=arguments.lora,
+        device=arguments.device,
+        seeds=arguments.seeds,
+        require_metric=arguments.require_metric,
+        random_weights=arguments.random_weights,
+        sampler=sampler_options(arguments),
+        speed=speed_options(arguments),
+    )
+
+
+def _show(bar: Any, progress: Progress) -> None:
+    bar.set_description_str(progress.phase)
+    bar.total, bar.n = progress.steps or 1, progress.step
+    bar.refresh()
+
+
+def _write_details(folder: Path, details: Any) -> None:
+    document = {
+        "passes": details.passes,
+        "skipped": details.skipped,
+        "chunks": [
+            {"metric": _fit(fit), "drift": asdict(drift)}
+            for fit, drift in zip(details.fits, details.drift, strict=True)
+        ],
+    }
+    with replacing_file(folder.with_name(f"{folder.name}_details.json")) as path:
+        path.write_text(json.dumps(document, indent=2) + "\n")
+    if details.confidence is not None:
+        found = details.confidence
+        with replacing_file(folder.with_name(f"{folder.name}_confidence.npz")) as path, path.open("wb") as file:
+            np.savez_compressed(
+                file,
+                confidence=found.value.astype(np.float16),
+                spread_m=found.spread_m.astype(np.float16),
+                spread_rgb=found.spread_rgb.astype(np.float16),
+            )
+
+
+def _fit(fit: Any) -> dict[str, Any]:
+    numbers = {name: np.asarray(getattr(fit, name)).tolist() for name in ("scale", "offset", "axis_residual_m")}
+    if not fit.refused:
+        numbers |= {"condition": fit.condition.tolist(), "inliers": fit.inliers.tolist()}
+    return {**numbers, "residual_m": fit.residual_m, "pixels": fit.pixels, "refused": fit.refused}

@@ -1,0 +1,86 @@
+"""A model by preset and folder: whichever of the known layouts the folder has, or an error that says what to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.lora import activate, adapter_names, load_lora, merge, remove
+from kinema4d_model.checkpoints.manifest import file_sha256
+from kinema4d_model.preset import Preset, load_preset
+from kinema4d_model.speed import torch_dtype
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+
+__all__ = ["checkpoint_folder", "load_bundle"]
+
+_OFFICIAL = {"act": "kinema4d_ckpt", "pm": "kinema4d_pmcond_ckpt"}
+
+
+def checkpoint_folder(preset: Preset, given: str | Path = "") -> Path:
+    """Where a preset's weights are: `given`, else $KINEMA4D_CHECKPOINTS/NAME, else ~/.cache/kinema4d/NAME."""
+    if given:
+        return Path(given).expanduser()
+    root = os.environ.get("KINEMA4D_CHECKPOINTS") or "~/.cache/kinema4d"
+    return Path(root).expanduser() / preset.name.split("_")[0]
+
+
+def load_bundle(preset: str | Path | Preset, checkpoint: str | Path = "", lora: str | Path = "") -> ModelBundle:
+    """The model of a preset, with its weights.
+
+    Args:
+        preset: a name, the path of a YAML file, or the preset itself; its sampler and speed options count,
+            sizes are those of the folder.
+        checkpoint: a folder written by `ModelBundle.save_pretrained` or by `kinema4d fetch-weights`; by default
+            the preset's own.
+        lora: safetensors of another adapter on top, for example one distilled for few steps.
+
+    Raises:
+        FileFormatError: FILE_MISSING with the folder and the command that fills it.
+    """
+    chosen = preset if isinstance(preset, Preset) else load_preset(preset)
+    folder = checkpoint_folder(chosen, checkpoint)
+    dtype = torch_dtype(chosen.speed.dtype)
+    if (folder / "preset.yaml").is_file():
+        bundle = ModelBundle.from_pretrained(folder, dtype=dtype)
+        bundle.preset = dataclasses.replace(bundle.preset, name=chosen.name, sampler=chosen.sampler, speed=chosen.speed)
+    else:
+        base = next((p for p in (folder, folder / "base") if (p / "transformer").is_dir()), None)
+        if base is None:
+            raise _missing(chosen, folder)
+        official = folder / _OFFICIAL[chosen.robot.variant]
+        bundle = ModelBundle.from_wan(base, official if official.is_dir() else None, preset=chosen, dtype=dtype)
+    if lora:
+        load_lora(bundle.transformer, Path(lora), "extra")
+        bundle.origin += f", lora {file_sha256(Path(lora))}"
+    _fold_adapters(bundle)
+    return bundle
+
+
+def _fold_adapters(bundle: ModelBundle) -> None:
+    """Adapters become part of the weights: no cost in any step, and what is left can be quantised and compiled."""
+    names = adapter_names(bundle.transformer)
+    if not names:
+        return
+    activate(bundle.transformer, dict.fromkeys(names, 1.0))
+    merge(bundle.transformer, list(names))
+    for name in names:
+        remove(bundle.transformer, name)
+
+
+def _missing(preset: Preset, folder: Path) -> FileFormatError:
+    fetched = any(source.repo for source in preset.weights)
+    name = preset.name.split("_")[0]
+    command = (
+        f"kinema4d fetch-weights --preset {name} --out {folder}"
+        if fetched
+        else "train one, or give --checkpoint DIR with a folder that ModelBundle.save_pretrained wrote"
+    )
+    state = "does not exist" if not folder.exists() else "holds neither preset.yaml nor transformer/"
+    return FileFormatError(
+        f"no weights for preset '{preset.name}': {folder} {state}",
+        expected="a model folder",
+        hint=command,
+        code=ErrorCode.FILE_MISSING,
+    )
