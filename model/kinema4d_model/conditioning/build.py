@@ -55,8 +55,9 @@ def build_conditions(
     environment = environment_xyz01 if spec.environment else None
     condition = codec.encode(first_frame_video(image, environment, frames))
     height, width = condition.shape[-2], condition.shape[-1] // 2
-    rgb = robot_rgb if preset.robot.variant == "act" else None
-    left, right = robot_videos(rgb, robot_xyz01, robot_mask, spec.ablation)
+    left, right = robot_videos(robot_rgb, robot_xyz01, robot_mask, spec.ablation)
+    if preset.robot.variant == "pm":
+        left = None
     told = spec.mask and spec.ablation not in WITHOUT_MASK
     small = downsample_mask(robot_mask, height, width, factor).to(condition.device)
     robot = soften(small, spec.soft_ratio, generator) if told else torch.zeros_like(small)

@@ -1,0 +1,106 @@
+"""A folder of weights, ours or Wan's: which parts it has, written whole or not at all, read strictly.
+
+FOLDER/
+  preset.yaml            what the weights are for (a Wan folder has none)
+  transformer/ vae/      config.json + safetensors, as diffusers writes them
+  image_encoder/         config.json + safetensors, as transformers writes them; where the network has it
+  manifest.json          size and sha256 of every file
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kinema4d_model.checkpoints.lora import adapter_names
+from kinema4d_model.checkpoints.manifest import MANIFEST, write_manifest
+from kinema4d_model.checkpoints.modules import load_module
+from kinema4d_model.network import KinemaTransformer
+from kinema4d_model.network.rope import SharedRotaryEmbedding
+from kinema4d_model.preset import Preset, save_preset
+from kinema4d_ros.errors import GeneratorError
+from kinema4d_ros.files import replacing_folder
+
+__all__ = ["PRESET_FILE", "load_clip", "load_transformer", "load_vae", "write_folder"]
+
+PRESET_FILE = "preset.yaml"
+DIFFUSERS_STEM = "diffusion_pytorch_model"
+TRANSFORMERS_STEM = "model"
+
+
+def write_folder(folder: Path, preset: Preset, transformer: KinemaTransformer, vae: Any, clip: Any | None) -> str:
+    """Write every part and the manifest; returns the manifest's sha256."""
+    if adapter_names(transformer):
+        raise GeneratorError(
+            f"the network carries adapters ({', '.join(adapter_names(transformer))})",
+            expected="a bare network",
+            hint="write them with save_official, or merge and remove them first",
+        )
+    with replacing_folder(folder, lambda path: (path / MANIFEST).is_file()) as temporary:
+        save_preset(preset, temporary / PRESET_FILE)
+        transformer.save_pretrained(temporary / "transformer", safe_serialization=True)
+        vae.save_pretrained(temporary / "vae", safe_serialization=True)
+        if clip is not None:
+            clip.save_pretrained(temporary / "image_encoder", safe_serialization=True)
+        return write_manifest(temporary).sha256
+
+
+def load_transformer(
+    transformer: KinemaTransformer, folder: Path, dtype: torch.dtype | None = None, *, base_only: bool = False
+) -> None:
+    """Fill a network that was made on "meta".
+
+    Args:
+        transformer: of the sizes that the folder's weights have.
+        folder: `transformer/` of a bundle or of a Wan checkpoint.
+        dtype: precision of the weights; None keeps the files'.
+        base_only: the folder is plain Wan: the parts it lacks get their start values.
+    """
+    # Released Wan files hold a norm that no code of theirs uses.
+    load_module(
+        transformer,
+        folder,
+        DIFFUSERS_STEM,
+        dtype=dtype,
+        rename=lambda name: None if ".norm_added_q." in name else name,
+        may_miss=transformer.is_added if base_only else lambda name: False,
+    )
+    if base_only:
+        _start_added(transformer, transformer.patch_embedding.weight.dtype)
+    config = transformer.config
+    # The rotary table is not in any file: made on "meta", it has no values yet.
+    transformer.rope = SharedRotaryEmbedding(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
+
+
+def _start_added(transformer: KinemaTransformer, dtype: torch.dtype) -> None:
+    for name, parameter in list(transformer.named_parameters()):
+        if transformer.is_added(name):
+            owner = transformer.get_submodule(name.rpartition(".")[0])
+            fresh = torch.zeros(parameter.shape, dtype=dtype)
+            if isinstance(owner, nn.LayerNorm) and name.endswith(".weight"):
+                fresh += 1
+            setattr(owner, name.rpartition(".")[2], nn.Parameter(fresh))
+    for part in (transformer.robot_tokens, transformer.robot_injection, transformer.action_tokens):
+        if part is not None:
+            part.reset_added()
+
+
+def load_vae(vae: nn.Module, folder: Path, dtype: torch.dtype | None = None) -> None:
+    """Fill an autoencoder from `vae/`."""
+    load_module(vae, folder, DIFFUSERS_STEM, dtype=dtype)
+
+
+def load_clip(clip: nn.Module, folder: Path, dtype: torch.dtype | None = None) -> None:
+    """Fill an image encoder from `image_encoder/`; older files put `vision_model.` before every name."""
+    own = set(clip.state_dict())
+
+    def rename(name: str) -> str | None:
+        if name.endswith("position_ids"):
+            return None
+        bare = name.removeprefix("vision_model.")
+        return next((n for n in (name, bare, f"vision_model.{bare}") if n in own), name)
+
+    load_module(clip, folder, TRANSFORMERS_STEM, dtype=dtype, rename=rename)

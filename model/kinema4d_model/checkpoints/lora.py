@@ -1,0 +1,157 @@
+"""LoRA adapters on the network: load, switch, merge, unmerge, remove; peft's layers underneath."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
+from kinema4d_model.network import KinemaTransformer
+from kinema4d_ros.errors import FileFormatError, GeneratorError
+
+__all__ = [
+    "activate",
+    "adapter_names",
+    "adapter_tensors",
+    "add_lora",
+    "load_lora",
+    "lora_shapes",
+    "merge",
+    "remove",
+    "unmerge",
+]
+
+PREFIX = "transformer."
+ATTENTION = ("attn1", "attn2")
+TARGETS = ("to_q", "to_k", "to_v", "to_out.0")
+
+
+def _linears(transformer: KinemaTransformer) -> dict[str, nn.Linear]:
+    """Every linear layer by its name in the bare network."""
+    found = {}
+    for name, module in transformer.named_modules():
+        base = module.get_base_layer() if hasattr(module, "get_base_layer") else module
+        if isinstance(base, nn.Linear) and ".lora_" not in name and not name.endswith(".base_layer"):
+            found[name] = base
+    return found
+
+
+def lora_shapes(transformer: KinemaTransformer, rank: int) -> dict[str, Shape]:
+    """Names and shapes of an official adapter for this network: q, k, v, out of both attentions of every block."""
+    linears = _linears(transformer)
+    shapes: dict[str, Shape] = {}
+    for block in range(transformer.config.num_layers):
+        for name in (f"blocks.{block}.{attention}.{target}" for attention in ATTENTION for target in TARGETS):
+            layer = linears[name]
+            shapes[f"{PREFIX}{name}.lora_A.weight"] = (rank, layer.in_features)
+            shapes[f"{PREFIX}{name}.lora_B.weight"] = (layer.out_features, rank)
+    return shapes
+
+
+def add_lora(
+    transformer: KinemaTransformer, tensors: Mapping[str, torch.Tensor], name: str, *, rank: int, alpha: float
+) -> None:
+    """Add an adapter whose tensors have been checked; it becomes the only active one."""
+    if name in adapter_names(transformer):
+        raise GeneratorError(f"adapter '{name}' is already loaded", hint="choose another name, or remove it first")
+    was_trainable = {n: p.requires_grad for n, p in transformer.named_parameters()}
+    targets = sorted({key.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for key in tensors})
+    config = {"r": rank, "lora_alpha": alpha, "target_modules": targets, "inference_mode": True}
+    transformer.load_lora_adapter(
+        {key.removeprefix(PREFIX): tensor for key, tensor in tensors.items()},
+        prefix=None,
+        adapter_name=name,
+        metadata=config,
+    )
+    # peft freezes whatever is not an adapter; what is trained is the caller's choice.
+    for n, parameter in transformer.named_parameters():
+        parameter.requires_grad_(was_trainable.get(n.replace(".base_layer.", "."), False))
+    activate(transformer, {name: 1.0})
+
+
+def load_lora(transformer: KinemaTransformer, path: Path, name: str, *, alpha: float | None = None) -> None:
+    """Add any LoRA for Wan 2.1, for example a distilled one: any linear layers, one rank.
+
+    Args:
+        transformer: gets the adapter.
+        path: safetensors in diffusers', the original Wan's or musubi's naming.
+        name: of the adapter.
+        alpha: overrides the file's; None takes the file's alphas, or the rank (scale 1) where it has none.
+    """
+    from diffusers.loaders import WanLoraLoaderMixin
+
+    tensor_shapes(path)
+    # Names of other tools are translated by diffusers, which applies their alphas to the weights.
+    converted = WanLoraLoaderMixin.lora_state_dict(dict(read_tensors(path)))
+    tensors = {key.removeprefix(PREFIX): tensor for key, tensor in converted.items()}
+    linears = _linears(transformer)
+    names = {key.rsplit(".lora_", 1)[0] for key in tensors if ".lora_A." in key or ".lora_B." in key}
+    ranks = {tensor.shape[0] for key, tensor in tensors.items() if key.endswith(".lora_A.weight")}
+    if len(ranks) != 1:
+        raise FileFormatError(
+            f"{path} has adapters of ranks {sorted(ranks)}", expected="one rank for all layers of a LoRA file"
+        )
+    (rank,) = ranks
+    known = [n for n in sorted(names) if n in linears]
+    expected = {f"{n}.lora_A.weight": (rank, linears[n].in_features) for n in known} | {
+        f"{n}.lora_B.weight": (linears[n].out_features, rank) for n in known
+    }
+    raise_if(differences(expected, {key: tuple(tensor.shape) for key, tensor in tensors.items()}), path)
+    add_lora(transformer, tensors, name, rank=rank, alpha=rank if alpha is None else alpha)
+
+
+def adapter_names(transformer: KinemaTransformer) -> tuple[str, ...]:
+    """Adapters that are loaded, active or not."""
+    return tuple(getattr(transformer, "peft_config", {}))
+
+
+def adapter_tensors(transformer: KinemaTransformer, name: str) -> dict[str, torch.Tensor]:
+    """An adapter's tensors under their official names."""
+    from peft.utils import get_peft_model_state_dict
+
+    _known(transformer, [name])
+    state = get_peft_model_state_dict(transformer, adapter_name=name)
+    return {f"{PREFIX}{key}": tensor for key, tensor in state.items()}
+
+
+def activate(transformer: KinemaTransformer, weights: Mapping[str, float]) -> None:
+    """Use these adapters with these weights and no others; an empty mapping is the bare network."""
+    _known(transformer, list(weights))
+    if not weights:
+        if adapter_names(transformer):
+            transformer.disable_lora()
+        return
+    transformer.enable_lora()
+    transformer.set_adapters(list(weights), list(weights.values()))
+
+
+def merge(transformer: KinemaTransformer, names: list[str] | None = None) -> None:
+    """Fold active adapters (or those named) into the weights: no extra cost at run time; `unmerge` undoes it."""
+    _known(transformer, names or [])
+    transformer.fuse_lora(safe_fusing=True, adapter_names=names)
+
+
+def unmerge(transformer: KinemaTransformer) -> None:
+    """Take merged adapters out of the weights again (to rounding: merge in float32 where that matters)."""
+    transformer.unfuse_lora()
+
+
+def remove(transformer: KinemaTransformer, name: str) -> None:
+    """Forget an adapter; with the last one the network is bare again. Merged weights stay merged."""
+    _known(transformer, [name])
+    if len(adapter_names(transformer)) == 1:
+        transformer.unload_lora()
+    else:
+        transformer.delete_adapters(name)
+
+
+def _known(transformer: KinemaTransformer, names: list[str]) -> None:
+    loaded = adapter_names(transformer)
+    unknown = [name for name in names if name not in loaded]
+    if unknown:
+        raise GeneratorError(
+            f"adapter '{unknown[0]}' is not loaded", expected=f"one of {', '.join(loaded) or '(none is loaded)'}"
+        )

@@ -1,0 +1,59 @@
+"""Weights into modules: every name and shape is checked before the first tensor is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from kinema4d_model.checkpoints.tensor_files import differences, find_shards, raise_if, read_tensors, tensor_shapes
+
+__all__ = ["load_module"]
+
+
+def load_module(
+    module: nn.Module,
+    folder: Path,
+    stem: str,
+    *,
+    dtype: torch.dtype | None = None,
+    rename: Callable[[str], str | None] = lambda name: name,
+    may_miss: Callable[[str], bool] = lambda name: False,
+) -> None:
+    """Fill a module (on "meta" or not) from the safetensors files of a folder, shard by shard.
+
+    Args:
+        module: what is filled; its tensors are replaced, not copied into.
+        folder: holds `<stem>.safetensors`, or an index and its shards.
+        stem: the file's name without its suffix.
+        dtype: precision to convert floating-point weights to; None keeps the file's. Modules that the class
+            wants in float32 (`_keep_in_fp32_modules`) become float32 when this is lower.
+        rename: from the file's name to the module's; None drops a tensor that the module knowingly does without.
+        may_miss: names that the folder need not have.
+    """
+    shards = find_shards(folder, stem)
+    found = {name: shape for path in shards for name, shape in tensor_shapes(path).items()}
+    target = {name: name_here for name in found if (name_here := rename(name)) is not None}
+    expected = {
+        name: tuple(tensor.shape)
+        for name, tensor in module.state_dict().items()
+        if name in set(target.values()) or not may_miss(name)
+    }
+    raise_if(differences(expected, {target[name]: shape for name, shape in found.items() if name in target}), folder)
+    keep = tuple(getattr(module, "_keep_in_fp32_modules", None) or ())
+    for path in shards:
+        loaded = {
+            target[name]: _cast(tensor, target[name], dtype, keep)
+            for name, tensor in read_tensors(path)
+            if name in target
+        }
+        module.load_state_dict(loaded, strict=False, assign=True)
+
+
+def _cast(tensor: torch.Tensor, name: str, dtype: torch.dtype | None, keep: tuple[str, ...]) -> torch.Tensor:
+    if dtype is None or not tensor.is_floating_point():
+        return tensor
+    wanted = torch.float32 if set(name.split(".")) & set(keep) else dtype
+    return tensor.to(wanted)

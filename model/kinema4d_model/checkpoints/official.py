@@ -1,0 +1,176 @@
+"""The released files of Kinema4D and 4DNeX: read, checked against every name and shape, and written again.
+
+kinema4d_ckpt/  or  kinema4d_pmcond_ckpt/
+  pytorch_lora_weights.safetensors   LoRA of rank 64; no alpha inside, the scale is 0.5
+  added_weights.safetensors          everything that Wan does not have
+4DNex-Lora/
+  pytorch_lora_weights.safetensors
+  learnable_domain_embeddings.pt     the only pickle that is read, by torch's weights-only reader
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import save_file
+
+from kinema4d_model.checkpoints.lora import adapter_tensors, add_lora, lora_shapes
+from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
+from kinema4d_model.network import KinemaTransformer
+from kinema4d_model.preset import LoraSpec
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+
+__all__ = [
+    "ADDED_NAMES",
+    "OfficialFiles",
+    "added_shapes",
+    "find_official",
+    "load_4dnex",
+    "load_official",
+    "save_official",
+]
+
+LORA_FILE = "pytorch_lora_weights.safetensors"
+ADDED_FILE = "added_weights.safetensors"
+DOMAIN_FILE = "learnable_domain_embeddings.pt"
+ACT_ONLY = "arm_domain_emb"
+ADDED_NAMES = {
+    "learnable_domain_embeddings": "patch_embedding.domain",
+    "patch_embedding_arm.weight": "robot_tokens.patch.weight",
+    "patch_embedding_arm.bias": "robot_tokens.patch.bias",
+    "arm_ln.weight": "robot_tokens.norm.weight",
+    "arm_ln.bias": "robot_tokens.norm.bias",
+    "arm_pos_emb": "robot_tokens.position",
+    ACT_ONLY: "robot_tokens.domain",
+    "arm_patch_proj.weight": "robot_tokens.project.weight",
+    "arm_patch_proj.bias": "robot_tokens.project.bias",
+    "arm_cond_proj.weight": "robot_injection.project.weight",
+    "arm_cond_proj.bias": "robot_injection.project.bias",
+}
+"""Official name -> name here."""
+
+
+@dataclass(frozen=True)
+class OfficialFiles:
+    """A folder of the official layout and which variant it is."""
+
+    folder: Path
+    variant: Literal["act", "pm"]
+
+    @property
+    def lora(self) -> Path:
+        """The adapter's file."""
+        return self.folder / LORA_FILE
+
+    @property
+    def added(self) -> Path:
+        """The added weights' file."""
+        return self.folder / ADDED_FILE
+
+
+def find_official(folder: str | Path) -> OfficialFiles:
+    """Look at a folder's added weights: "act" has a domain embedding of the robot's tokens, "pm" has none."""
+    files = OfficialFiles(Path(folder), "act")
+    names = set(tensor_shapes(files.added))
+    common = set(ADDED_NAMES) - {ACT_ONLY}
+    if not names & {name for name in common if name.startswith(("arm_", "patch_embedding_arm"))}:
+        raise FileFormatError(
+            f"{files.added} is neither of the two variants: it holds {', '.join(sorted(names)) or 'nothing'}",
+            expected=f"act ({', '.join(ADDED_NAMES)}) or pm (the same without {ACT_ONLY})",
+        )
+    return files if ACT_ONLY in names else OfficialFiles(files.folder, "pm")
+
+
+def added_shapes(transformer: KinemaTransformer) -> dict[str, Shape]:
+    """Official names and shapes of this network's added weights."""
+    own = {name: tuple(p.shape) for name, p in transformer.named_parameters()}
+    return {official: own[name] for official, name in ADDED_NAMES.items() if name in own}
+
+
+def load_official(
+    transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec, *, adapter: str = "kinema4d"
+) -> OfficialFiles:
+    """Put an official checkpoint on a base network; nothing is changed unless both files fit entirely.
+
+    Args:
+        transformer: has the base's weights; its variant must be the checkpoint's.
+        folder: holds the two files.
+        lora: rank that the file must have, and the alpha that it lacks.
+        adapter: name that the LoRA gets.
+    """
+    files = find_official(folder)
+    variant = transformer.config.robot_variant
+    if files.variant != variant:
+        raise FileFormatError(
+            f"{files.folder} is a '{files.variant}' checkpoint, the network is made for '{variant}'",
+            expected=f"robot.variant: {files.variant} in the preset",
+        )
+    raise_if(differences(added_shapes(transformer), tensor_shapes(files.added)), files.added)
+    raise_if(_lora_problems(transformer, files.lora, lora), files.lora)
+    parameters = dict(transformer.named_parameters())
+    with torch.no_grad():
+        for name, tensor in read_tensors(files.added):
+            target = parameters[ADDED_NAMES[name]]
+            target.copy_(tensor.to(target.dtype))
+    add_lora(transformer, dict(read_tensors(files.lora)), adapter, rank=lora.rank, alpha=lora.alpha)
+    return files
+
+
+def _lora_problems(transformer: KinemaTransformer, path: Path, lora: LoraSpec) -> list[str]:
+    found = tensor_shapes(path)
+    ranks = sorted({shape[0] for name, shape in found.items() if name.endswith(".lora_A.weight") and shape})
+    if ranks and ranks != [lora.rank]:
+        return [f"its rank is {' and '.join(map(str, ranks))}, the preset's is {lora.rank}"]
+    return differences(lora_shapes(transformer, lora.rank), found)
+
+
+def load_4dnex(transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec, *, adapter: str = "4dnex") -> None:
+    """Start from 4DNeX, as Kinema4D's training did: its LoRA and its domain embeddings; the robot parts stay zero."""
+    root = Path(folder)
+    domain = _read_domain(root / DOMAIN_FILE)
+    target = transformer.patch_embedding.domain
+    raise_if(
+        differences(
+            {"learnable_domain_embeddings": tuple(target.shape)}, {"learnable_domain_embeddings": domain.shape}
+        ),
+        root / DOMAIN_FILE,
+    )
+    raise_if(_lora_problems(transformer, root / LORA_FILE, lora), root / LORA_FILE)
+    with torch.no_grad():
+        target.copy_(domain.to(target.dtype))
+    add_lora(transformer, dict(read_tensors(root / LORA_FILE)), adapter, rank=lora.rank, alpha=lora.alpha)
+
+
+def _read_domain(path: Path) -> torch.Tensor:
+    if not path.is_file():
+        raise FileFormatError(f"{path} does not exist", expected="4DNeX's file", code=ErrorCode.FILE_MISSING)
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FileFormatError(
+            f"{path} was not read: {reason}",
+            expected="one tensor and nothing else: code in a pickle is never run",
+            code=ErrorCode.FILE_UNSUPPORTED,
+        ) from None
+    if isinstance(loaded, dict) and set(loaded) == {"learnable_domain_embeddings"}:
+        loaded = loaded["learnable_domain_embeddings"]
+    if not isinstance(loaded, torch.Tensor):
+        raise FileFormatError(f"{path} holds {type(loaded).__name__}", expected="one tensor (2, width)")
+    return loaded.detach()
+
+
+def save_official(transformer: KinemaTransformer, folder: str | Path, *, adapter: str = "kinema4d") -> OfficialFiles:
+    """Write the adapter and the added weights in the official layout."""
+    root = Path(folder)
+    tensors = adapter_tensors(transformer, adapter)
+    own = dict(transformer.named_parameters())
+    added = {official: own[name].detach().clone().contiguous() for official, name in ADDED_NAMES.items() if name in own}
+    root.mkdir(parents=True, exist_ok=True)
+    save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, root / LORA_FILE)
+    save_file(added, root / ADDED_FILE)
+    return OfficialFiles(root, "act" if ACT_ONLY in added else "pm")

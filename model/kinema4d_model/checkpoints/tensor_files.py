@@ -1,0 +1,119 @@
+"""Safetensors files, read with suspicion: no pickle, no truncated file, every name and shape compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+
+__all__ = ["differences", "find_shards", "raise_if", "read_tensors", "tensor_shapes"]
+
+Shape = tuple[int, ...]
+PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+SHOWN = 8
+"""Names that an error spells out; it counts the rest."""
+
+
+def tensor_shapes(path: Path) -> dict[str, Shape]:
+    """Names and shapes in a safetensors file; only its header is read."""
+    _refuse_pickle(path)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _broken(path, error) from None
+
+
+def read_tensors(path: Path, names: Iterable[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a safetensors file one by one, on the CPU."""
+    _refuse_pickle(path)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            for name in file.keys() if names is None else names:
+                yield name, file.get_tensor(name)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _broken(path, error) from None
+
+
+def find_shards(folder: Path, stem: str) -> list[Path]:
+    """The safetensors files of a model saved in `folder`: one file, or those that its index names."""
+    single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
+    if single.is_file():
+        return [single]
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise FileFormatError(f"{index} is not an index of shards: {error!r}") from None
+        # A name with a folder in it could lead out of this one.
+        bad = [n for n in names if not isinstance(n, str) or Path(n).name != n or not (folder / n).is_file()]
+        raise_if([f"shard {name!r} is missing" for name in bad], index, ErrorCode.FILE_MISSING)
+        return [folder / name for name in names]
+    pickles = [p.name for p in sorted(folder.glob("*")) if p.suffix in PICKLE_SUFFIXES]
+    if pickles:
+        raise FileFormatError(
+            f"{folder} holds only pickle files ({', '.join(pickles)})",
+            expected=f"{single.name}: a pickle can run code when it is read",
+            hint="convert it to safetensors where you trust it",
+            code=ErrorCode.FILE_UNSUPPORTED,
+        )
+    raise FileFormatError(
+        f"{folder} holds no weights", expected=f"{single.name} or {index.name}", code=ErrorCode.FILE_MISSING
+    )
+
+
+def differences(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> list[str]:
+    """What is missing, unexpected or of another shape, in words; an empty list when all agree."""
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    shapes = [
+        f"{name} is {list(found[name])}, not {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and tuple(found[name]) != tuple(shape)
+    ]
+    kinds = (("missing", missing), ("unexpected", unexpected), ("wrong shape", shapes))
+    return [f"{len(names)} {kind}: {_some(names)}" for kind, names in kinds if names]
+
+
+def raise_if(problems: list[str], path: Path, code: ErrorCode = ErrorCode.FILE_MALFORMED, hint: str = "") -> None:
+    """A `FileFormatError` that lists the problems of a file, when there are any."""
+    if problems:
+        raise FileFormatError(
+            f"{path} does not fit: " + "; ".join(problems),
+            expected="exactly the tensors that the network has",
+            hint=hint,
+            code=code,
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _refuse_pickle(path: Path) -> None:
+    if not path.is_file():
+        raise FileFormatError(f"{path} does not exist", expected="a safetensors file", code=ErrorCode.FILE_MISSING)
+    with path.open("rb") as file:
+        head = file.read(2)
+    # A pickle starts with its protocol number, torch's own container is a zip archive.
+    if path.suffix in PICKLE_SUFFIXES or head == b"PK" or head[:1] == b"\x80":
+        raise FileFormatError(
+            f"{path} is a pickle file",
+            expected="a safetensors file: a pickle can run code when it is read",
+            hint="convert it to safetensors where you trust it",
+            code=ErrorCode.FILE_UNSUPPORTED,
+        )
+
+
+def _broken(path: Path, error: Exception) -> FileFormatError:
+    return FileFormatError(
+        f"{path} cannot be read as safetensors: {error}",
+        expected="a complete safetensors file",
+        hint="download it again; `kinema4d fetch-weights` checks hashes",
+    )
