@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.generators import Progress, create_generator, raise_if_cancelled
 from kinema4d_ros.nodes.common import run_node
 from kinema4d_ros.nodes.generator import GeneratorNode
@@ -15,6 +16,8 @@ from kinema4d_ros.nodes.generator_worker import Handler
 from kinema4d_ros.worker import serve
 
 WORK, MEMORY, BUG, EXIT, SEGFAULT, HANG, SLOW = range(7)
+REFUSE = 10_000
+"""Seeds from here on: the back-end refuses, with the error code that the seed is above this."""
 
 
 class FaultyGenerator:
@@ -26,6 +29,8 @@ class FaultyGenerator:
         self._good = create_generator("composite")
 
     def generate(self, request: Any, progress: Any = None, cancel: Any = None) -> Any:
+        if request.seed >= REFUSE:
+            raise KinemaError("the back-end was told to refuse", code=ErrorCode(request.seed - REFUSE))
         if request.seed == MEMORY:
             raise MemoryError("injected")
         if request.seed == BUG:

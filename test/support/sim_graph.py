@@ -27,13 +27,21 @@ START_S = 120.0
 class NodeProcess:
     """One node in a process; what it prints is kept for the failure message."""
 
-    def __init__(self, name: str, parameters: Mapping[str, Any] | None = None, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: Mapping[str, Any] | None = None,
+        arguments: Sequence[str] = (),
+        script: Path | None = None,
+    ) -> None:
         self.name = name
-        command = [sys.executable, "-m", f"kinema4d_ros.nodes.{name}", "--ros-args"]
+        program = ["-m", f"kinema4d_ros.nodes.{name}"] if script is None else [str(script)]
+        command = [sys.executable, *program, "--ros-args"]
         command += ["--params-file", str(ROOT / "config" / "sim.yaml"), *arguments]
         for key, value in (parameters or {}).items():
             command += ["-p", f"{key}:={str(value).lower() if isinstance(value, bool) else value}"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])
         self._command, self._environment = command, environment
         self.lines: list[str] = []
         self.start()
