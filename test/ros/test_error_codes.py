@@ -301,3 +301,16 @@ def test_approvals_and_previews_get_old(scene: Scene, graph: PreviewClient, gene
         assert code_of(hasty.execute, plan_hash, token) == ErrorCode.APPROVAL_EXPIRED
         time.sleep(max(0.0, previewed + 20.2 - time.monotonic()))
         assert code_of(hasty.approve, plan_hash, "test") == ErrorCode.PLAN_STALE
+
+
+def test_a_node_that_cannot_start_says_why_and_ends() -> None:
+    """These do not travel: whoever starts the node reads them; exit code 2 says that a restart will not help."""
+    cases = {
+        ErrorCode.FILE_MISSING: NodeProcess("twin", {"robot": "/nowhere/arm.urdf"}),
+        ErrorCode.BACKEND_MISSING: NodeProcess("preview", {"kinematics": "moveit"}),
+        ErrorCode.FILE_NOT_WRITABLE: NodeProcess("recorder", {"folder": "/dev/null/bags"}),
+        ErrorCode.PARAMETER_INVALID: NodeProcess("gate", {"approval_ttl_s": 1e9}),
+    }
+    for code, node in cases.items():
+        assert node.process.wait(timeout=WAIT_S) == 2, node.text
+        node.wait_for_line(f"cannot start: [{code.name}]", 10.0)
