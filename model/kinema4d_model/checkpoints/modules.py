@@ -53,7 +53,7 @@ def load_module(
 
 
 def _cast(tensor: torch.Tensor, name: str, dtype: torch.dtype | None, keep: tuple[str, ...]) -> torch.Tensor:
+    """A copy: a tensor that still looks into its file dies with it, and its odd alignment changes last digits."""
     if dtype is None or not tensor.is_floating_point():
-        return tensor
-    wanted = torch.float32 if set(name.split(".")) & set(keep) else dtype
-    return tensor.to(wanted)
+        return tensor.clone()
+    return tensor.to(torch.float32 if set(name.split(".")) & set(keep) else dtype, copy=True)

@@ -99,19 +99,26 @@ def _some(names: list[str]) -> str:
 def _refuse_pickle(path: Path) -> None:
     if not path.is_file():
         raise FileFormatError(f"{path} does not exist", expected="a safetensors file", code=ErrorCode.FILE_MISSING)
-    with path.open("rb") as file:
-        head = file.read(2)
-    # A pickle starts with its protocol number, torch's own container is a zip archive.
-    if path.suffix in PICKLE_SUFFIXES or head == b"PK" or head[:1] == b"\x80":
-        raise FileFormatError(
-            f"{path} is a pickle file",
-            expected="a safetensors file: a pickle can run code when it is read",
-            hint="convert it to safetensors where you trust it",
-            code=ErrorCode.FILE_UNSUPPORTED,
-        )
+    if path.suffix in PICKLE_SUFFIXES:
+        raise _pickle(path)
+
+
+def _pickle(path: Path) -> FileFormatError:
+    return FileFormatError(
+        f"{path} is a pickle file",
+        expected="a safetensors file: a pickle can run code when it is read",
+        hint="convert it to safetensors where you trust it",
+        code=ErrorCode.FILE_UNSUPPORTED,
+    )
 
 
 def _broken(path: Path, error: Exception) -> FileFormatError:
+    with path.open("rb") as file:
+        head = file.read(2)
+    # A pickle starts with its protocol number, torch's own container is a zip archive. Asked only now: the length
+    # that a sound safetensors file starts with may have the same bytes.
+    if head == b"PK" or head[:1] == b"\x80":
+        return _pickle(path)
     return FileFormatError(
         f"{path} cannot be read as safetensors: {error}",
         expected="a complete safetensors file",
