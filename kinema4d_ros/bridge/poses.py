@@ -14,6 +14,7 @@ from kinema4d_ros.transforms import from_quaternion, to_quaternion
 
 __all__ = [
     "matrices_to_pose_array",
+    "matrices_to_transforms",
     "matrix_to_pose",
     "matrix_to_transform",
     "path_to_matrices",
@@ -50,12 +51,20 @@ def matrix_to_pose(frame_T_pose: ArrayLike) -> Any:
 
 def matrix_to_transform(parent_T_child: ArrayLike) -> Any:
     """geometry_msgs/Transform of a (4, 4) matrix."""
-    T = np.asarray(parent_T_child, dtype=np.float64)
-    transform = Transform()
-    t, q = transform.translation, transform.rotation
-    t.x, t.y, t.z = T[:3, 3].tolist()
-    q.x, q.y, q.z, q.w = to_quaternion(T).tolist()
-    return transform
+    return matrices_to_transforms(np.asarray(parent_T_child)[None])[0]
+
+
+def matrices_to_transforms(parent_T_children: ArrayLike) -> list[Any]:
+    """geometry_msgs/Transform of each of (N, 4, 4) matrices: ten together cost little more than one."""
+    T = np.asarray(parent_T_children, dtype=np.float64)
+    transforms = []
+    for position, quaternion in zip(T[:, :3, 3].tolist(), to_quaternion(T).tolist(), strict=True):
+        transform = Transform()
+        t, q = transform.translation, transform.rotation
+        t.x, t.y, t.z = position
+        q.x, q.y, q.z, q.w = quaternion
+        transforms.append(transform)
+    return transforms
 
 
 def pose_array_to_matrices(message: Any) -> Matrix:

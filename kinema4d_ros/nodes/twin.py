@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.points import cloud_from_points
-from kinema4d_ros.bridge.poses import matrix_to_transform
+from kinema4d_ros.bridge.poses import matrices_to_transforms, matrix_to_transform
 from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.bridge.tf import StaticTransformBroadcaster, TransformBroadcaster
 from kinema4d_ros.errors import KinemaError
@@ -62,9 +63,16 @@ class Twin(KinemaNode):
         self._announce_camera()
         self._last_tf_ns = self._last_points_ns = self._last_overlay_ns = 0
         self._drawn = 0
-        self.create_timer(1.0 / self._settings.tf_rate_hz, self._publish_frames)
-        self._worker = threading.Thread(target=self._draw_forever, name="draw", daemon=True)
-        self._worker.start()
+        # Threads, not timers: the executor would build its wait set anew for every tick.
+        self._threads = [
+            threading.Thread(target=self._forever, args=(work, rate_hz), name=name, daemon=True)
+            for name, work, rate_hz in (
+                ("frames", self._publish_frames, self._settings.tf_rate_hz),
+                ("draw", self._draw, self._settings.rate_hz),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _announce_camera(self) -> None:
         camera = self._eye.camera
@@ -73,34 +81,29 @@ class Twin(KinemaNode):
         frame.transform = matrix_to_transform(camera.base_T_camera)
         self._static.sendTransform(frame)
 
+    def _forever(self, work: Callable[[], None], rate_hz: float) -> None:
+        while not self.closing.wait(1.0 / rate_hz):
+            try:
+                work()
+            except KinemaError as error:
+                self.complain(error)
+            except Exception as error:
+                self.complain(error, "drawing: ")
+
     def _publish_frames(self) -> None:
-        try:
-            state = self._arm.state()
-        except KinemaError as error:
-            self.complain(error)
-            return
+        state = self._arm.state()
         stamp_ns = round(state.stamp_s * 1e9)
         if stamp_ns <= self._last_tf_ns and self._last_tf_ns - stamp_ns < 5_000_000_000:
             return
         self._last_tf_ns = stamp_ns
         poses = forward_all(self._robot, state.positions[None])[0]
-        frames = []
-        for link, pose in zip(self._robot.links[1:], poses[1:], strict=True):
-            frame = TransformStamped(child_frame_id=link.name)
-            frame.header = header(stamp_ns, self._robot.base_link)
-            frame.transform = matrix_to_transform(pose)
-            frames.append(frame)
-        self._frames.sendTransform(frames)
-
-    def _draw_forever(self) -> None:
-        period_s = 1.0 / self._settings.rate_hz
-        while not self.closing.wait(period_s):
-            try:
-                self._draw()
-            except KinemaError as error:
-                self.complain(error)
-            except Exception as error:
-                self.complain(error, "drawing: ")
+        head = header(stamp_ns, self._robot.base_link)
+        self._frames.sendTransform(
+            [
+                TransformStamped(header=head, child_frame_id=link.name, transform=transform)
+                for link, transform in zip(self._robot.links[1:], matrices_to_transforms(poses[1:]), strict=True)
+            ]
+        )
 
     def _draw(self) -> None:
         wants_points = self._points.get_subscription_count() > 0
@@ -151,9 +154,10 @@ class Twin(KinemaNode):
         return Health(message="live", values=values)
 
     def close(self) -> None:
-        """Wait for the drawing thread."""
+        """Wait for the threads."""
         super().close()
-        self._worker.join(timeout=5.0)
+        for thread in self._threads:
+            thread.join(timeout=5.0)
 
 
 def main() -> int:
