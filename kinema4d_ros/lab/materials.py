@@ -44,6 +44,8 @@ class Style:
         lamp: (3,) position of the key light, base frame, metres.
         warmth: -1 (cold) to 1 (warm) light.
         seed: of the texture's noise.
+        tint: multiplies the table's colours, sRGB-like, 0 to 1.5.
+        robot_rgb: sRGB colour of the robot's shell instead of the drawing's; rubber stays as it is.
     """
 
     table: str = "oak"
@@ -51,6 +53,8 @@ class Style:
     lamp: tuple[float, float, float] = (0.55, -0.85, 1.55)
     warmth: float = 0.25
     seed: int = 0
+    tint: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    robot_rgb: tuple[float, float, float] | None = None
 
     @classmethod
     def varied(cls, seed: int) -> Style:
@@ -77,42 +81,42 @@ def linear(srgb: ArrayLike) -> tuple[float, float, float]:
     return float(r), float(g), float(b)
 
 
-def table_texture(style: Style, extent_m: tuple[float, float]) -> Floats:
+def table_texture(style: Style, extent_m: tuple[float, float], pixels: int = TEXTURE_PIXELS) -> Floats:
     """(N, N, 3) float32 linear colours over a table of (x, y) metres; rows go along y, columns along x."""
     rng = np.random.default_rng([style.seed, 5])
+    tint = _floats(style.tint)
     if style.table == "checker":
-        return _checker(extent_m)
+        return np.asarray(_checker(extent_m, pixels) * tint)
     if style.table == "plain":
-        speck = 1 + 0.05 * (_noise(rng, 256, 256) - 0.5)
-        return np.asarray(_floats(linear((0.62, 0.63, 0.64))) * speck[..., None])
+        speck = 1 + 0.05 * (_noise(rng, 256, 256, pixels) - 0.5)
+        return np.asarray(_floats(linear((0.62, 0.63, 0.64))) * tint * speck[..., None])
     light, dark = (0.80, 0.64, 0.46), (0.60, 0.43, 0.27)
     if style.table == "walnut":
         light, dark = (0.50, 0.34, 0.23), (0.28, 0.17, 0.10)
-    return _wood(rng, extent_m, _floats(linear(light)), _floats(linear(dark)))
+    return _wood(rng, extent_m, _floats(linear(light)) * tint, _floats(linear(dark)) * tint, pixels)
 
 
 def _floats(values: ArrayLike) -> Floats:
     return np.asarray(values, dtype=np.float32)
 
 
-def _noise(rng: np.random.Generator, rows: int, columns: int) -> Floats:
+def _noise(rng: np.random.Generator, rows: int, columns: int, pixels: int) -> Floats:
     """(N, N) smooth noise, 0 to 1, with that many bumps down and across."""
     coarse = rng.random((rows + 1, columns + 1), dtype=np.float32)
-    size = (TEXTURE_PIXELS, TEXTURE_PIXELS)
+    size = (pixels, pixels)
     return np.clip(np.asarray(cv2.resize(coarse, size, interpolation=cv2.INTER_CUBIC), dtype=np.float32), 0.0, 1.0)
 
 
-def _checker(extent_m: tuple[float, float], side_m: float = 0.05) -> Floats:
-    middle = (np.arange(TEXTURE_PIXELS) + 0.5) / TEXTURE_PIXELS
+def _checker(extent_m: tuple[float, float], pixels: int, side_m: float = 0.05) -> Floats:
+    middle = (np.arange(pixels) + 0.5) / pixels
     x, y = np.floor(middle * extent_m[0] / side_m), np.floor(middle * extent_m[1] / side_m)
     even = ((x[None, :] + y[:, None]) % 2)[..., None]
     light, dark = _floats(linear((0.82, 0.82, 0.80))), _floats(linear((0.46, 0.48, 0.52)))
     return _floats(np.where(even > 0, light, dark))
 
 
-def _wood(rng: np.random.Generator, extent_m: tuple[float, float], light: Floats, dark: Floats) -> Floats:
+def _wood(rng: np.random.Generator, extent_m: tuple[float, float], light: Floats, dark: Floats, n: int) -> Floats:
     """Planks along x: each with its own tone, rings bent by slow noise, and fine pores along the grain."""
-    n = TEXTURE_PIXELS
     plank_m = 0.13
     y = (np.arange(n, dtype=np.float32) + 0.5) / n * extent_m[1]
     plank = np.floor(y / plank_m).astype(int)
@@ -122,11 +126,11 @@ def _wood(rng: np.random.Generator, extent_m: tuple[float, float], light: Floats
     shift = rng.integers(0, n, count)[plank]
     columns = (np.arange(n)[None, :] + shift[:, None]) % n
     rows = np.arange(n)[:, None]
-    bend = _noise(rng, 26, 4)[rows, columns]
+    bend = _noise(rng, 26, 4, n)[rows, columns]
     within = ((y / plank_m) % 1.0)[:, None]
     rings = 0.5 + 0.5 * np.sin(2 * np.pi * (5.0 * within + 3.5 * bend))
-    grain = _noise(rng, 340, 14)[rows, columns]
-    pores = _noise(rng, 700, 60)[rows, columns]
+    grain = _noise(rng, 340, 14, n)[rows, columns]
+    pores = _noise(rng, 700, 60, n)[rows, columns]
     mix = np.clip(0.30 + 0.30 * rings**2 + 0.35 * (grain - 0.5) + tone, 0.0, 1.0)[..., None]
     colour = light * (1 - mix) + dark * mix
     colour = colour * (1.0 - 0.22 * np.clip(pores - 0.62, 0.0, 1.0) / 0.38)[..., None]

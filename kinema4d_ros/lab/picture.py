@@ -24,6 +24,7 @@ from kinema4d_ros.lab.draw import Drawing, Painter, join_packed
 from kinema4d_ros.lab.lens import Lens
 from kinema4d_ros.lab.materials import Material, Style, linear, table_texture
 from kinema4d_ros.lab.objects import LabObject
+from kinema4d_ros.lab.quality import FULL, Quality
 from kinema4d_ros.lab.shading import Light, Looks, gather_shadow, light_picture, occlude
 from kinema4d_ros.lab.shapes import box_geometry, object_geometries
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
@@ -35,8 +36,6 @@ from kinema4d_ros.robot.model import Geometry, Robot
 
 __all__ = ["LabCamera", "LabImage"]
 
-SHADOW_PIXELS = 1024
-SHADOW_CELLS = 256
 LAMP_RADIUS_M = 0.05
 LAMP_FOV_DEG = 62.0
 LAMP_TARGET = (0.22, 0.0, 0.10)
@@ -97,6 +96,7 @@ class LabCamera:
         style: table, walls and light.
         threads: that light the picture; drawing takes one. The result is the same.
         noise: standard deviation of sensor noise, 8-bit steps; seeded by the picture's time.
+        quality: of shadows and textures; `SMALL` for small pictures in large numbers.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class LabCamera:
         style: Style | None = None,
         threads: int = 1,
         noise: float = 0.0,
+        quality: Quality = FULL,
     ) -> None:
         """Pack the robot and the room; objects are packed when a state first shows them."""
         self.camera = camera or read_camera(share_path("calibration/demo_lab.yaml"))
@@ -117,15 +118,21 @@ class LabCamera:
         self._robot, self._room, self._noise, self._threads = robot, room or Room(), noise, threads
         self._style = style or Style()
         self._robot_packed = Scene.from_robot(robot).packed_rgb
+        self._quality = quality
+        self._shadow_robot = quality.shadow_robot(robot)
         self._robot_materials = [
-            _robot_material(shape) for link in robot.links for shape in link.visuals if len(shape.mesh.faces)
+            _robot_material(shape, self._style)
+            for link in robot.links
+            for shape in link.visuals
+            if len(shape.mesh.faces)
         ]
         x0, x1, y0, y1 = self._room.table
-        self._texture = table_texture(self._style, (x1 - x0, y1 - y0))
+        self._texture = table_texture(self._style, (x1 - x0, y1 - y0), quality.texture_pixels)
         self._table = np.array([x0, 1 / (x1 - x0), y0, 1 / (y1 - y0)])
         self._furniture, self._furniture_materials = self._furnish()
+        side = quality.shadow_pixels
         self._lamp = PinholeCamera.look_at(
-            self._style.lamp, LAMP_TARGET, width=SHADOW_PIXELS, height=SHADOW_PIXELS, fov_y_deg=LAMP_FOV_DEG
+            self._style.lamp, LAMP_TARGET, width=side, height=side, fov_y_deg=LAMP_FOV_DEG
         )
         self._curve = _tone_curve()
         self._objects: tuple[LabObject, ...] | None = None
@@ -210,9 +217,10 @@ class LabCamera:
         self, world: _World, poses: NDArray[np.float64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         drawing = world.casters.draw(poses, self._lamp)
-        depth = np.empty((SHADOW_PIXELS, SHADOW_PIXELS), np.float32)
+        side, cells = self._quality.shadow_pixels, self._quality.shadow_cells
+        depth = np.empty((side, side), np.float32)
         # What could block or miss within reach of the widest penumbra, by cell: most pixels need no more.
-        low, high = (np.empty((SHADOW_CELLS, SHADOW_CELLS), np.float32) for _ in range(2))
+        low, high = (np.empty((cells, cells), np.float32) for _ in range(2))
         gather_shadow(drawing.xyz, drawing.ids, depth, low, high)
         reach = np.ones((9, 9), np.uint8)
         nearest = cv2.erode(low, reach)
@@ -240,13 +248,13 @@ class LabCamera:
         links = len(self._robot.links)
         count = links + len(_FURNITURE) + len(objects)
         parts = [(i, shape) for i, thing in enumerate(objects) for shape in object_geometries(thing)]
-        packs: list[tuple[Packed, int]] = [(self._robot_packed, 0)]
+        others: list[tuple[Packed, int]] = []
         materials = list(self._robot_materials)
         if parts:
-            packs.append((Scene(parts, len(objects)).packed_rgb, links + len(_FURNITURE)))
+            others = [(Scene(parts, len(objects)).packed_rgb, links + len(_FURNITURE))]
             materials += [Material(linear(objects[i].rgb), 0.045, 45.0) for i, _ in parts]
-        casters = join_packed(packs)
-        everything = join_packed([(casters, 0), (self._furniture, links)])
+        casters = join_packed([(self._shadow_robot, 0), *others])
+        everything = join_packed([(self._robot_packed, 0), *others, (self._furniture, links)])
         looks = [*materials, *self._furniture_materials]
         table = np.array([[*m.rgb, m.mirror, m.gloss, float(m.textured)] for m in looks])
         names = (*(link.name for link in self._robot.links), *_FURNITURE, *(o.name for o in objects))
@@ -286,8 +294,10 @@ def _slab(low: tuple[float, float, float], high: tuple[float, float, float]) -> 
     return box_geometry((a + b) / 2, b - a, (0.7, 0.7, 0.7))
 
 
-def _robot_material(shape: Geometry) -> Material:
+def _robot_material(shape: Geometry, style: Style) -> Material:
     rgb = (0.74, 0.76, 0.79) if shape.rgba is None else shape.rgba[:3]
+    if style.robot_rgb is not None and shape.material != "rubber":
+        rgb = style.robot_rgb
     base = Material(linear(rgb), 0.07, 55.0)
     return replace(base, mirror=0.03, gloss=14.0) if shape.material == "rubber" else base
 

@@ -160,7 +160,7 @@ def _lit(px, py, pz, surface, slot, light, turn):  # type: ignore[no-untyped-def
     if farthest[cv, cu] < limit:
         return 0.0
     # The penumbra grows with the distance between what blocks and what is shaded.
-    spread = min(max(radius * (lz - blocker) / blocker * focal / lz, 1.2), 14.0)
+    spread = min(max(radius * (lz - blocker) / blocker * focal / lz, 1.2), 14.0 * size / 1024.0)
     seen = 0.0
     for i in range(_SHADOW_TAPS):
         su, sv = int(u + spread * _SHADOW_SPIRAL[turn, i, 0]), int(v + spread * _SHADOW_SPIRAL[turn, i, 1])

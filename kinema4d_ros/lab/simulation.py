@@ -78,6 +78,7 @@ class LabSimulation:
         camera: whose position occluders hide the target from; by default the demonstration camera's.
         room: the table and the walls.
         timestep_s: of the physics.
+        start: (J,) where the arm is after a reset; by default the robot's home.
 
     >>> lab = LabSimulation("canonical", seed=3)                            # doctest: +SKIP
     >>> lab.follow(pick_plan(lab.state(), lab.scenario.target, kinematics)) # doctest: +SKIP
@@ -94,6 +95,7 @@ class LabSimulation:
         *,
         room: Room | None = None,
         timestep_s: float = TIMESTEP_S,
+        start: ArrayLike | None = None,
     ) -> None:
         """Lay the table and let it settle."""
         self._lock = threading.RLock()
@@ -101,6 +103,9 @@ class LabSimulation:
         self._camera = camera
         self._room = room or Room()
         self._timestep_s = timestep_s
+        self._start = self._robot.home_position() if start is None else np.array(start, dtype=np.float64)
+        if self._start.shape != (len(self._robot.joint_names),) or not np.all(np.isfinite(self._start)):
+            raise KinemaError(f"start is {self._start}", expected=f"{len(self._robot.joint_names)} finite positions")
         self.reset(scenario, seed)
 
     @property
@@ -137,7 +142,7 @@ class LabSimulation:
             return self._controller.remaining_s(self._data.time)
 
     def reset(self, scenario: str | Scenario | None = None, seed: int = 0) -> LabState:
-        """Lay the table anew (None: the same scenario) and put the arm at home; returns the settled state at time 0.
+        """Lay the table anew (None: the same scenario) and put the arm at its start; returns the settled state.
 
         Raises:
             ScenarioError: `SCENARIO_UNKNOWN` with the names there are; the lab then stays as it is.
@@ -241,7 +246,7 @@ class LabSimulation:
         """Build the world of a scenario and let it come to rest; keeps it and returns True if nothing moved much."""
         model = build_model(self._robot, scenario.objects, self._room, self._timestep_s)
         data = mujoco.MjData(model)
-        home = self._robot.home_position()
+        home = self._start
         qpos = np.array([int(model.joint(n).qposadr[0]) for n in self._robot.joint_names])
         data.qpos[qpos] = home
         for joint in self._robot.joints:
