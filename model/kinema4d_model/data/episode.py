@@ -1,0 +1,199 @@
+"""`Episode`: one recorded or simulated motion, with everything that training and judging need.
+
+    rgb, depth, ids       what the camera saw: colours, metres, which thing each pixel shows
+    joints, actions       what the arm did, what it was told to do
+    condition             the robot alone, drawn from the ACTIONS: what a generator is given
+    outcome               what became of the objects: success, poses in every frame
+
+The condition of a robot that this package can draw is not stored but drawn again from robot, actions and
+camera: 0.03 s for 25 frames instead of a second video, and never out of step with the actions. The link ids
+of every frame are stored (12 kB), so that training can mask without drawing and a checker can tell whether
+the renderer still draws the same. Where there is no robot model, the drawn sequence itself is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.data.depth import points_from_depth
+from kinema4d_model.data.errors import DataError
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.robot import Robot
+
+__all__ = ["Episode", "ObjectTrack", "Outcome", "StoredCondition", "load_robot"]
+
+Floats = NDArray[np.float64]
+
+
+@lru_cache(maxsize=4)
+def load_robot(name: str) -> Robot:
+    """A robot by name, loaded once in a process."""
+    return Robot.load(name)
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectTrack:
+    """One object and where it was in every frame.
+
+    Attributes:
+        name: as in `Episode.names`.
+        shape: "box", "cylinder", "sphere", "bin", or "" when unknown.
+        size: (x, y, z) metres of its bounding box.
+        rgb: 0 to 1, sRGB.
+        base_T_object: (T, 4, 4) float64, metres.
+    """
+
+    name: str
+    shape: str
+    size: tuple[float, float, float]
+    rgb: tuple[float, float, float]
+    base_T_object: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of it, by physics or by a judge.
+
+    Attributes:
+        success: the task was done; None if nobody knows.
+        target: name of the object the task was about, or "".
+        facts: plain numbers and words behind `success`, such as {"lifted_m": 0.09}.
+        objects: where everything was; empty if unknown.
+    """
+
+    success: bool | None
+    target: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    objects: tuple[ObjectTrack, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCondition:
+    """The robot alone, as it was drawn, where it cannot be drawn again.
+
+    Attributes:
+        rgb: (T, H, W, 3) uint8, 0 = no robot.
+        depth_m: (T, H, W) float32, NaN = no robot; None if unknown.
+    """
+
+    rgb: NDArray[np.uint8]
+    depth_m: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One motion of T frames, uniform in time.
+
+    Attributes:
+        key: unique in its dataset: letters, digits, "-" and "_".
+        rgb: (T, H, W, 3) uint8, sRGB.
+        depth_m: (T, H, W) float32, metres along the optical axis, NaN = nothing; None if unknown.
+        ids: (T, H, W) uint8, 0 = nothing, i + 1 = `names[i]`; None if unknown.
+        names: links of the robot first (`link_count` of them), then furniture and objects.
+        link_count: how many of `names` are links of the robot.
+        times: (T,) float64, seconds from the first frame.
+        camera: without distortion; its `base_T_camera` may be the identity if unknown (then listed in `missing`).
+        robot: name or URDF of the robot, "" if there is no model of it.
+        joint_names: J names in the robot's order.
+        joints: (T, J) float64 measured; None if unknown.
+        actions: (T, J) float64 commanded at the times of the frames; None if unknown.
+        condition_ids: (T, H, W) uint8, links of the robot drawn from `actions`, 0 = none, i + 1 = `names[i]`.
+        condition: the drawn robot, only where `robot` or `actions` are missing.
+        bounds: (2, 3) metres, camera frame: smallest and largest x, y, z of the whole sequence; None without depth.
+        known_bounds: (2, 3) the same of what is known before: first frame and condition.
+        task: such as "pick".
+        outcome: what happened.
+        source: where it comes from, such as "lab".
+        captions: "instruction" (what to do) and "description" (what is seen), both optional.
+        seeds: every seed that took part.
+        versions: of what made it.
+        details: anything else, plain JSON.
+        missing: fields that the source does not have, by name.
+    """
+
+    key: str
+    rgb: NDArray[np.uint8]
+    depth_m: NDArray[np.float32] | None
+    ids: NDArray[np.uint8] | None
+    names: tuple[str, ...]
+    link_count: int
+    times: Floats
+    camera: PinholeCamera
+    robot: str
+    joint_names: tuple[str, ...]
+    joints: Floats | None
+    actions: Floats | None
+    condition_ids: NDArray[np.uint8] | None
+    bounds: Floats | None
+    known_bounds: Floats | None
+    task: str
+    outcome: Outcome
+    source: str
+    condition: StoredCondition | None = None
+    captions: Mapping[str, str] = field(default_factory=dict)
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return len(self.times)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, H, W)."""
+        return len(self.times), self.camera.height, self.camera.width
+
+    @property
+    def robot_mask(self) -> NDArray[np.bool_]:
+        """(T, H, W) bool, where the camera saw the robot."""
+        if self.ids is None:
+            raise DataError(f"episode '{self.key}' has no segmentation", expected="ids")
+        return np.asarray((self.ids > 0) & (self.ids <= self.link_count))
+
+    def object_mask(self, name: str) -> NDArray[np.bool_]:
+        """(T, H, W) bool, where the camera saw a thing of `names`."""
+        if self.ids is None or name not in self.names:
+            raise DataError(f"episode '{self.key}' does not show '{name}'", expected=f"one of {', '.join(self.names)}")
+        return np.asarray(self.ids == self.names.index(name) + 1)
+
+    def points(self) -> NDArray[np.float32]:
+        """(T, H, W, 3) float32 metres, camera frame, NaN = nothing."""
+        if self.depth_m is None:
+            raise DataError(f"episode '{self.key}' has no depth", expected="depth, or a lifter that makes it")
+        return points_from_depth(self.depth_m, self.camera)
+
+    def robot_condition(self, robot: Robot | None = None, *, threads: int = 1) -> PointmapSequence:
+        """The robot alone, from the actions; `robot` avoids loading the one the episode names.
+
+        Raises:
+            DataError: there is neither a robot with actions nor a stored sequence with depth.
+        """
+        if self.condition is not None:
+            if self.condition.depth_m is None or self.condition_ids is None:
+                raise DataError(
+                    f"episode '{self.key}' has a robot sequence without depth",
+                    expected="a robot model and actions, or depth",
+                    code=ErrorCode.FILE_UNSUPPORTED,
+                )
+            xyz = points_from_depth(self.condition.depth_m, self.camera)
+            return PointmapSequence(xyz, self.condition_ids, self.camera, self.times, self.condition.rgb)
+        if self.actions is None or not self.robot:
+            raise DataError(
+                f"episode '{self.key}' has neither actions with a robot nor a robot sequence",
+                expected="one of the two",
+                code=ErrorCode.FILE_UNSUPPORTED,
+            )
+        model = robot or load_robot(self.robot)
+        drawn = render_pointmaps(model, self.actions, self.camera, rgb=True, threads=threads)
+        return PointmapSequence(drawn.xyz, drawn.link_ids, self.camera, self.times, drawn.rgb)

@@ -1,0 +1,267 @@
+"""An episode as a few small files and back: one JSON document that explains itself, and lossless videos.
+
+json               everything but the pictures; `streams` says what the other files are
+rgb.mkv            colours
+depth.mkv          16-bit depth in steps of `depth_unit_m`, 0 = nothing
+ids.mkv            what each pixel shows, 0 = nothing, i + 1 = `names[i]`
+condition_ids.mkv  links of the robot as commanded
+condition_rgb.mkv, condition_depth.mkv   the drawn robot, where it cannot be drawn again
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.data.depth import DEPTH_UNIT_M, pack_depth, unpack_depth
+from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.streams import MAX_FRAMES, StreamKind, decode_stream, encode_stream
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.transforms import from_quaternion, to_quaternion
+
+__all__ = ["FORMAT", "STREAMS", "decode_episode", "encode_episode", "parse_document"]
+
+FORMAT = "kinema4d-episode-1"
+STREAMS: dict[str, StreamKind] = {
+    "rgb": "rgb",
+    "depth": "depth",
+    "ids": "ids",
+    "condition_ids": "ids",
+    "condition_rgb": "rgb",
+    "condition_depth": "depth",
+}
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,119}\Z")
+_MAX_JSON_BYTES = 32_000_000
+
+
+def encode_episode(episode: Episode, depth_unit_m: float = DEPTH_UNIT_M) -> dict[str, bytes]:
+    """File contents by extension, "json" first."""
+    if not _KEY.match(episode.key):
+        raise DataError(f"key {episode.key!r}", expected="1 to 120 letters, digits, '-' and '_'")
+    arrays = _arrays(episode, depth_unit_m)
+    files = {f"{name}.mkv": encode_stream(array, STREAMS[name]) for name, array in arrays.items()}
+    document = _document(episode, list(arrays), depth_unit_m)
+    try:
+        text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"episode '{episode.key}' has a value that JSON cannot hold: {error}") from None
+    return {"json": text.encode() + b"\n", **files}
+
+
+def _arrays(episode: Episode, unit_m: float) -> dict[str, NDArray[Any]]:
+    stored = episode.condition
+    found: dict[str, NDArray[Any] | None] = {
+        "rgb": episode.rgb,
+        "depth": None if episode.depth_m is None else pack_depth(episode.depth_m, unit_m),
+        "ids": episode.ids,
+        "condition_ids": episode.condition_ids,
+        "condition_rgb": None if stored is None else stored.rgb,
+        "condition_depth": None if stored is None or stored.depth_m is None else pack_depth(stored.depth_m, unit_m),
+    }
+    for name, array in found.items():
+        if array is not None and array.shape[:3] != episode.shape:
+            raise DataError(
+                f"episode '{episode.key}': {name} has shape {array.shape}", expected=f"{episode.shape}, as the camera"
+            )
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def _document(episode: Episode, streams: list[str], unit_m: float) -> dict[str, Any]:
+    camera, outcome = episode.camera, episode.outcome
+    return {
+        "format": FORMAT,
+        "key": episode.key,
+        "frames": len(episode),
+        "width": camera.width,
+        "height": camera.height,
+        "streams": streams,
+        "depth_unit_m": unit_m,
+        "times_s": episode.times.tolist(),
+        "camera": {
+            "width": camera.width,
+            "height": camera.height,
+            "K": camera.K.tolist(),
+            "base_T_camera": camera.base_T_camera.tolist(),
+            "frame_id": camera.frame_id,
+            "base_frame": camera.base_frame,
+        },
+        "robot": episode.robot,
+        "joint_names": list(episode.joint_names),
+        "joints": _list(episode.joints),
+        "actions": _list(episode.actions),
+        "condition": "stored" if episode.condition is not None else "from actions",
+        "names": list(episode.names),
+        "link_count": episode.link_count,
+        "bounds_m": _list(episode.bounds),
+        "known_bounds_m": _list(episode.known_bounds),
+        "task": episode.task,
+        "outcome": {
+            "success": outcome.success,
+            "target": outcome.target,
+            "facts": dict(outcome.facts),
+            "objects": [_object_document(thing) for thing in outcome.objects],
+        },
+        "source": episode.source,
+        "captions": dict(episode.captions),
+        "seeds": dict(episode.seeds),
+        "versions": dict(episode.versions),
+        "details": dict(episode.details),
+        "missing": list(episode.missing),
+    }
+
+
+def _list(array: NDArray[np.float64] | None) -> Any:
+    return None if array is None else np.asarray(array, np.float64).tolist()
+
+
+def _object_document(thing: ObjectTrack) -> dict[str, Any]:
+    poses = [[*pose[:3, 3].tolist(), *to_quaternion(pose).tolist()] for pose in thing.base_T_object]
+    return {
+        "name": thing.name,
+        "shape": thing.shape,
+        "size_m": list(thing.size),
+        "rgb": list(thing.rgb),
+        "base_T_object_xyz_xyzw": poses,
+    }
+
+
+def parse_document(data: bytes, where: str) -> dict[str, Any]:
+    """The JSON document of an episode, with its format checked; `where` names it in errors."""
+    if len(data) > _MAX_JSON_BYTES:
+        raise DataError(f"{where}: the JSON has {len(data)} bytes", expected=f"at most {_MAX_JSON_BYTES}")
+    try:
+        document = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON: {error}"[:300], expected="a UTF-8 JSON document") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise DataError(f"{where}: format is {found!r}"[:300], expected=repr(FORMAT), code=ErrorCode.FILE_UNSUPPORTED)
+    return document
+
+
+def decode_episode(
+    files: Mapping[str, bytes], where: str = "episode", streams: Collection[str] | None = None
+) -> Episode:
+    """The episode of files by extension; `streams` names the videos to decode (default: all, "rgb" always)."""
+    if "json" not in files:
+        raise DataError(f"{where}: there is no JSON", expected="key.json", code=ErrorCode.FILE_MISSING)
+    document = parse_document(files["json"], where)
+    try:
+        return _episode(document, files, where, streams)
+    except DataError:
+        raise
+    except KinemaError as error:
+        raise DataError(f"{where}: {error.what}", expected=error.expected, hint=error.hint, code=error.code) from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DataError(
+            f"{where}: the JSON does not describe an episode: {type(error).__name__}: {error}"[:300],
+            expected="the fields that this package writes",
+        ) from None
+
+
+def _episode(
+    document: dict[str, Any], files: Mapping[str, bytes], where: str, streams: Collection[str] | None
+) -> Episode:
+    lens = document["camera"]
+    camera = PinholeCamera(
+        lens["width"],
+        lens["height"],
+        lens["K"],
+        lens["base_T_camera"],
+        frame_id=str(lens["frame_id"]),
+        base_frame=str(lens["base_frame"]),
+    )
+    times = _numbers(document["times_s"], (None,), "times_s", where)
+    frames = int(document["frames"])
+    if len(times) != frames or not 1 <= frames <= MAX_FRAMES:
+        raise DataError(f"{where}: {len(times)} times for {frames} frames", expected=f"equal, 1 to {MAX_FRAMES}")
+    if (document["width"], document["height"]) != (camera.width, camera.height):
+        raise DataError(f"{where}: {document['width']} x {document['height']}", expected="the size of the camera")
+    shape = (frames, camera.height, camera.width)
+    unit = float(document["depth_unit_m"])
+    wanted = {name for name in STREAMS if streams is None or name in streams or name == "rgb"}
+
+    def stream(name: str) -> NDArray[Any] | None:
+        if name not in document["streams"] or name not in wanted:
+            return None
+        if f"{name}.mkv" not in files:
+            raise DataError(f"{where}: {name}.mkv is missing", expected="every stream that the JSON names")
+        try:
+            return decode_stream(files[f"{name}.mkv"], STREAMS[name], shape)
+        except DataError as error:
+            raise DataError(f"{where}: {name}: {error.what}", expected=error.expected, hint=error.hint) from None
+
+    def metres(name: str) -> NDArray[np.float32] | None:
+        steps = stream(name)
+        return None if steps is None else unpack_depth(steps, unit)
+
+    rgb = stream("rgb")
+    if rgb is None:
+        raise DataError(f"{where}: there is no rgb", expected="a stream of colours")
+    joint_names = tuple(str(n) for n in document["joint_names"])
+    table: Callable[[str], Any] = lambda name: (  # noqa: E731
+        None if document[name] is None else _numbers(document[name], (frames, len(joint_names)), name, where)
+    )
+    box: Callable[[str], Any] = lambda name: (  # noqa: E731
+        None if document[name] is None else _numbers(document[name], (2, 3), name, where)
+    )
+    condition = None
+    if document["condition"] == "stored" and "condition_rgb" in wanted:
+        drawn = stream("condition_rgb")
+        if drawn is None:
+            raise DataError(f"{where}: there is no condition_rgb", expected="a stored robot sequence")
+        condition = StoredCondition(drawn, metres("condition_depth"))
+    return Episode(
+        key=str(document["key"]),
+        rgb=rgb,
+        depth_m=metres("depth"),
+        ids=stream("ids"),
+        names=tuple(str(n) for n in document["names"]),
+        link_count=int(document["link_count"]),
+        times=times,
+        camera=camera,
+        robot=str(document["robot"]),
+        joint_names=joint_names,
+        joints=table("joints"),
+        actions=table("actions"),
+        condition_ids=stream("condition_ids"),
+        bounds=box("bounds_m"),
+        known_bounds=box("known_bounds_m"),
+        task=str(document["task"]),
+        outcome=_outcome(document["outcome"], frames, where),
+        source=str(document["source"]),
+        condition=condition,
+        captions={str(k): str(v) for k, v in document["captions"].items()},
+        seeds={str(k): int(v) for k, v in document["seeds"].items()},
+        versions={str(k): str(v) for k, v in document["versions"].items()},
+        details=dict(document["details"]),
+        missing=tuple(str(n) for n in document["missing"]),
+    )
+
+
+def _numbers(values: Any, shape: tuple[int | None, ...], name: str, where: str) -> NDArray[np.float64]:
+    array = np.array(values, dtype=np.float64)
+    fits = array.ndim == len(shape) and all(n is None or n == m for n, m in zip(shape, array.shape, strict=True))
+    if not fits or not np.all(np.isfinite(array)):
+        raise DataError(f"{where}: {name} has shape {array.shape}, or NaN", expected=f"finite numbers of shape {shape}")
+    return array
+
+
+def _outcome(fields: dict[str, Any], frames: int, where: str) -> Outcome:
+    objects = []
+    for thing in fields["objects"]:
+        rows = _numbers(thing["base_T_object_xyz_xyzw"], (frames, 7), f"poses of {thing['name']}", where)
+        poses = np.stack([from_quaternion(row[3:], row[:3]) for row in rows])
+        (x, y, z), (r, g, b) = (map(float, thing[k]) for k in ("size_m", "rgb"))
+        objects.append(ObjectTrack(str(thing["name"]), str(thing["shape"]), (x, y, z), (r, g, b), poses))
+    success = fields["success"]
+    if success is not None and not isinstance(success, bool):
+        raise DataError(f"{where}: success is {success!r}", expected="true, false or null")
+    return Outcome(success, str(fields["target"]), dict(fields["facts"]), tuple(objects))

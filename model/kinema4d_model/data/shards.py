@@ -1,0 +1,241 @@
+"""Episodes in plain tar files, as WebDataset has them, with an index for random access.
+
+    train-000000.tar         key.json, key.rgb.mkv, key.depth.mkv, ... one episode after the other
+    train-000000.index.json  where every file of every episode begins, how long it is, its SHA-256
+
+A shard is written under another name and renamed when it is complete: it is whole or it is not there. The index
+can be made again from the tar. Nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.episode_files import decode_episode
+from kinema4d_model.data.errors import DataError
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.files import read_bytes, replacing_file
+
+__all__ = [
+    "Member",
+    "ShardEntry",
+    "ShardIndex",
+    "index_path",
+    "open_index",
+    "read_episode",
+    "stream_shard",
+    "write_shard",
+]
+
+INDEX_FORMAT = "kinema4d-shard-index-1"
+_MAX_MEMBER_BYTES = 4 * 2**30
+_MAX_INDEX_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file in a shard: where its bytes begin, how many there are, their SHA-256."""
+
+    offset: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One episode in a shard; `files` by extension."""
+
+    key: str
+    files: dict[str, Member]
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """A shard and what is in it, in its order."""
+
+    path: Path
+    size: int
+    episodes: tuple[ShardEntry, ...]
+
+
+def index_path(shard: Path) -> Path:
+    """Where the index of a shard is."""
+    return shard.with_suffix(".index.json")
+
+
+def write_shard(path: str | Path, episodes: Iterable[tuple[str, dict[str, bytes]]]) -> ShardIndex:
+    """Write (key, files by extension) as a shard with its index; complete or not at all.
+
+    The same episodes give the same bytes: no times, no users in the tar.
+    """
+    target = Path(path)
+    entries: list[ShardEntry] = []
+    with replacing_file(target) as temporary:
+        with temporary.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            for key, files in episodes:
+                members = {}
+                for extension, data in files.items():
+                    header = tarfile.TarInfo(f"{key}.{extension}")
+                    header.size, header.mode = len(data), 0o644
+                    tar.addfile(header, io.BytesIO(data))
+                    # The tar is closed only by whole blocks: data ends where the padding begins.
+                    offset = tar.offset - (-(-len(data) // 512)) * 512
+                    members[extension] = Member(offset, len(data), hashlib.sha256(data).hexdigest())
+                entries.append(ShardEntry(key, members))
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        size = temporary.stat().st_size
+        _require_unique(target, entries)
+    index = ShardIndex(target, size, tuple(entries))
+    _write_index(index)
+    return index
+
+
+def _require_unique(path: Path, entries: list[ShardEntry]) -> None:
+    keys = [entry.key for entry in entries]
+    twice = sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
+    if twice:
+        raise DataError(f"{path}: keys appear twice: {', '.join(twice[:3])}", expected="every key once")
+
+
+def _write_index(index: ShardIndex) -> None:
+    document = {
+        "format": INDEX_FORMAT,
+        "shard": index.path.name,
+        "bytes": index.size,
+        "episodes": [
+            {"key": e.key, "files": {name: [m.offset, m.size, m.sha256] for name, m in e.files.items()}}
+            for e in index.episodes
+        ],
+    }
+    with replacing_file(index_path(index.path)) as temporary:
+        temporary.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def open_index(shard: str | Path, *, rebuild: bool = True) -> ShardIndex:
+    """The index of a shard; one that is missing or does not fit the tar is made again from it, if `rebuild`."""
+    path = Path(shard)
+    if not path.is_file():
+        raise DataError(f"{path} does not exist", expected="a shard", code=ErrorCode.FILE_MISSING)
+    try:
+        return _read_index(path)
+    except DataError:
+        if not rebuild:
+            raise
+    index = _scan(path)
+    with suppress(DataError, OSError):
+        _write_index(index)
+    return index
+
+
+def _read_index(path: Path) -> ShardIndex:
+    where = index_path(path)
+    data = read_bytes(where, _MAX_INDEX_BYTES) if where.is_file() else b""
+    if not data:
+        raise DataError(f"{where} does not exist", expected="the index of the shard", code=ErrorCode.FILE_MISSING)
+    size = path.stat().st_size
+    try:
+        document = json.loads(data.decode("utf-8"))
+        entries = tuple(
+            ShardEntry(str(e["key"]), {str(n): Member(int(o), int(s), str(h)) for n, (o, s, h) in e["files"].items()})
+            for e in document["episodes"]
+        )
+        fits = document["format"] == INDEX_FORMAT and document["bytes"] == size
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{where} is not an index: {error}"[:300], expected=INDEX_FORMAT) from None
+    inside = all(m.offset >= 0 and 0 <= m.size <= size - m.offset for e in entries for m in e.files.values())
+    if not fits or not inside:
+        raise DataError(f"{where} is not the index of {path.name} ({size} bytes)", expected="an index of this tar")
+    return ShardIndex(path, size, entries)
+
+
+def _scan(path: Path) -> ShardIndex:
+    entries: list[ShardEntry] = []
+    for name, data, offset in _members(path):
+        key, extension = _split(path, name)
+        if not entries or entries[-1].key != key:
+            entries.append(ShardEntry(key, {}))
+        entries[-1].files[extension] = Member(offset, len(data), hashlib.sha256(data).hexdigest())
+    _require_unique(path, entries)
+    return ShardIndex(path, path.stat().st_size, tuple(entries))
+
+
+def _split(path: Path, name: str) -> tuple[str, str]:
+    base = name.removeprefix("./")
+    key, dot, extension = base.partition(".")
+    if not key or not dot or "/" in base:
+        raise DataError(f"{path}: a file is called {name!r}"[:300], expected="key.extension")
+    return key, extension
+
+
+def _members(path: Path) -> Iterator[tuple[str, bytes, int]]:
+    """(name, bytes, offset) of the files in a tar, one after the other."""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for header in tar:
+                if not header.isreg() or header.size > _MAX_MEMBER_BYTES:
+                    raise DataError(f"{path}: {header.name!r} is not a plain file", expected="key.extension files")
+                file: Any = tar.extractfile(header)
+                data = file.read()
+                if len(data) != header.size:
+                    raise DataError(f"{path} ends within {header.name}", expected="a complete tar")
+                yield header.name, data, header.offset_data
+            # tarfile takes a cut-off file that ends between two members for a complete one.
+            end = tar.offset
+        size = path.stat().st_size
+        if size % 512 or size < end:
+            raise DataError(f"{path} has {size} bytes", expected="whole blocks of 512 with an end mark")
+        with path.open("rb") as raw:
+            raw.seek(max(0, size - 1024))
+            if raw.read() != bytes(1024):
+                raise DataError(f"{path} has no end mark: it was cut off", expected="a complete tar")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}"[:300], expected="a complete tar") from None
+
+
+def read_episode(index: ShardIndex, number: int, streams: Collection[str] | None = None) -> Episode:
+    """Episode `number` of a shard, read from where it is; every byte is compared with its hash first."""
+    entry = index.episodes[number]
+    where = f"{index.path.name}:{entry.key}"
+    wanted = None if streams is None else {"json", "rgb.mkv", *(f"{name}.mkv" for name in streams)}
+    files = {}
+    with index.path.open("rb") as file:
+        for name, member in entry.files.items():
+            if wanted is not None and name not in wanted:
+                continue
+            file.seek(member.offset)
+            data = file.read(member.size)
+            if hashlib.sha256(data).hexdigest() != member.sha256:
+                raise DataError(
+                    f"{where}: {name} is not what was written",
+                    expected="the SHA-256 in the index",
+                    hint="the shard was damaged or replaced: run `kinema4d data check`",
+                )
+            files[name] = data
+    return decode_episode(files, where, streams)
+
+
+def stream_shard(path: str | Path, streams: Collection[str] | None = None) -> Iterator[Episode]:
+    """All episodes of a shard in their order, reading forward only: for pipes, remote and tape-like storage."""
+    shard = Path(path)
+    key = ""
+    files: dict[str, bytes] = {}
+    for name, data, _ in _members(shard):
+        found, extension = _split(shard, name)
+        if found != key and files:
+            yield decode_episode(files, f"{shard.name}:{key}", streams)
+            files = {}
+        key = found
+        files[extension] = data
+    if files:
+        yield decode_episode(files, f"{shard.name}:{key}", streams)
