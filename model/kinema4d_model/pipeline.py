@@ -89,7 +89,7 @@ class KinemaPipeline:
         other.sampler = replace(self.sampler, **changes)
         return other
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def encode(self, inputs: NetworkInputs, seed: int) -> Encoded:
         """Everything that does not depend on noise; the seed chooses the softened mask cells."""
         bundle, device = self.bundle, self.device
@@ -127,7 +127,7 @@ class KinemaPipeline:
             inputs.frames,
         )
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def sample(
         self, encoded: Encoded, seed: int, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> tuple[torch.Tensor, int, int]:
@@ -160,7 +160,7 @@ class KinemaPipeline:
             )
         return latents, count, cache.skipped
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def decode(self, latents: torch.Tensor, frames: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """RGB (T, H, W, 3) uint8 and the normalised pointmap (T, H, W, 3) float32 of latents."""
         with self._residence.using(self.bundle.codec.vae):

@@ -135,6 +135,8 @@ class Session:
         self, robot: PointmapSequence, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Chunk:
         """Predict while the robot moves; its first frame is where it is now. The session then stands at the last."""
+        if robot.times is None:
+            robot = replace(robot, times=np.arange(len(robot), dtype=np.float64))
         seed = chunk_seed(self._seed, len(self.chunks))
         preset = self._pipeline.preset
         whole = GenerateRequest(self._current_image(robot), robot, self._current_depth(robot), seed=seed)

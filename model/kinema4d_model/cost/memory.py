@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import sdpa_flop_count
 
 __all__ = ["PeakActivations", "parameter_bytes"]
 
@@ -42,6 +43,11 @@ class PeakActivations(TorchDispatchMode):
         self.peak = 0
         self._known: set[int] = set()
         self._fused = _FusedAttention()
+
+    @property
+    def attention_flops(self) -> int:
+        """FLOPs of the fused attention by torch's own formula; its counter does not see them here."""
+        return self._fused.flops
 
     def __enter__(self) -> PeakActivations:
         self._fused.__enter__()
@@ -78,10 +84,15 @@ class PeakActivations(TorchDispatchMode):
 
 
 class _FusedAttention(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
             named = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
             query, value = named["query"], named["value"]
+            self.flops += int(sdpa_flop_count(query.shape, named["key"].shape, value.shape))
             return query.new_empty(*query.shape[:-1], value.shape[-1])
         return func(*args, **(kwargs or {}))
 

@@ -1,23 +1,26 @@
 """FLOPs and bytes of one rollout, stage by stage, counted by torch on tensors without memory.
 
 Nothing is estimated from formulas: the modules of the preset are built on the meta device at full size, and
-every stage is run there once under torch's FLOP counter and once under `PeakActivations`. Steps and passes
-multiply. What depends on the data (how often a step cache skips) is left out.
+every stage is run there once under torch's FLOP counter and `PeakActivations`. Steps and passes multiply.
+What depends on the data (how often a step cache skips) is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.codec import VideoCodec
 from kinema4d_model.conditioning import Conditions
 from kinema4d_model.cost.memory import PeakActivations, parameter_bytes
-from kinema4d_model.preset import Preset
+from kinema4d_model.image_encoder import ImageEncoder
+from kinema4d_model.network import KinemaTransformer
+from kinema4d_model.preset import CodecSpec, ImageEncoderSpec, Preset, SamplerSpec, SpeedSpec
 from kinema4d_model.sampling import passes
 from kinema4d_model.speed import quantise_blocks, torch_dtype
 from kinema4d_model.speed.apply import cast
@@ -85,10 +88,6 @@ class RolloutCost:
 
 def official(preset: Preset) -> Preset:
     """The same sizes with the released recipe: 50 steps, two passes each, bfloat16, nothing saved."""
-    from dataclasses import replace
-
-    from kinema4d_model.preset import SamplerSpec, SpeedSpec
-
     return replace(
         preset,
         sampler=SamplerSpec("unipc", OFFICIAL_STEPS, 3.0, "compat", 5.0),
@@ -96,58 +95,68 @@ def official(preset: Preset) -> Preset:
     )
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """One run of something: FLOPs, bytes of weights, most bytes of activations."""
+
+    flops: int
+    weight_bytes: int
+    peak: int
+
+
 @torch.no_grad()
 def rollout_cost(preset: Preset) -> RolloutCost:
     """Count one rollout of a preset with its own sampler and speed options."""
-    bundle = ModelBundle.from_preset(preset, device="meta")
-    dtype = torch_dtype(preset.speed.dtype)
-    transformer, vae, encoder = bundle.transformer, bundle.codec.vae, bundle.image_encoder
-    if dtype is not torch.float32:
-        for module in (transformer, vae, encoder):
-            if module is not None:
-                cast(module, dtype)
-    # Before quantisation: a dequantised weight is not work that the recipe asks for.
+    speed = preset.speed
+    shape = (preset.frames, preset.height, preset.width)
+    residual, both = preset.prediction == "residual", preset.robot.variant == "act"
+    encode = _encode(preset.codec, shape, speed.dtype, speed.tiling, residual, both)
+    decode = _decode(preset.codec, shape, speed.dtype, speed.tiling)
+    image = None if preset.image_encoder is None else _image(preset.image_encoder, shape[1:], speed.dtype)
+    prepare, network, held = _network(preset)
+    everything = encode.weight_bytes + network.weight_bytes + (0 if image is None else image.weight_bytes)
+
+    def on_device(own: int) -> int:
+        return everything if speed.offload == "none" else own
+
+    stages = []
+    if image is not None:
+        weights = image.weight_bytes
+        stages.append(StageCost("image encoder", image.flops, 1, weights, on_device(weights), image.peak))
+    codec = encode.weight_bytes
+    runs = preset.sampler.steps * passes(preset.sampler.guidance)
+    transformer = network.weight_bytes
+    stages += [
+        StageCost("encode", encode.flops, 1, codec, on_device(codec), encode.peak),
+        StageCost("prepare", prepare.flops, 1, 0, on_device(held), prepare.peak),
+        StageCost("transformer", network.flops, runs, transformer, on_device(held), network.peak),
+        StageCost("decode", decode.flops, 1, 0, on_device(codec), decode.peak),
+    ]
+    return RolloutCost(preset, tuple(stages))
+
+
+def _network(preset: Preset) -> tuple[_Measured, _Measured, int]:
+    """Preparing, one pass, and the bytes of weights on the device during a pass when offloading."""
+    with torch.device("meta"):
+        transformer = KinemaTransformer.from_preset(preset).eval()
+    _convert(transformer, preset.speed.dtype)
     inputs = _inputs(preset)
-    prepared_flops = _flops(lambda: transformer.prepare(inputs))
     prepared = transformer.prepare(inputs)
     noisy = torch.empty_like(inputs.condition, dtype=torch.float32)
     time = torch.empty(1, device="meta")
-    pass_flops = _flops(lambda: transformer(noisy, time, prepared))
+    prepare = _measure(lambda: transformer.prepare(inputs), transformer)
+    one_pass = _measure(lambda: transformer(noisy, time, prepared), transformer)
     if preset.speed.quantise != "none":
+        # Counted before: dequantising is work of the format, not of the recipe.
         quantise_blocks(transformer, preset.speed.quantise)
-    if preset.speed.tiling:
-        vae.enable_tiling()
-
-    encode = _encode(bundle, preset)
-    weights = {
-        "codec": parameter_bytes(vae),
-        "transformer": parameter_bytes(transformer),
-        "image encoder": 0 if encoder is None else parameter_bytes(encoder),
-    }
-    resident = _resident(weights, transformer, preset.speed.offload)
-    stages = []
-    if encoder is not None:
-        image = torch.empty(1, 3, preset.height, preset.width, device="meta")
-        stages.append(_stage("image encoder", lambda: encoder(image), 1, weights, resident))
-    stages.append(_stage("encode", encode, 1, weights, resident, of="codec"))
-    stages.append(
-        StageCost("prepare", prepared_flops, 1, 0, resident["transformer"], _peak(lambda: transformer.prepare(inputs)))
-    )
-    runs = preset.sampler.steps * passes(preset.sampler.guidance)
-    stages.append(
-        StageCost(
-            "transformer",
-            pass_flops,
-            runs,
-            weights["transformer"],
-            resident["transformer"],
-            _peak(lambda: transformer(noisy, time, prepared)),
-        )
-    )
-    latents = torch.empty_like(noisy)
-    decode = _stage("decode", lambda: bundle.codec.decode_pair(latents), 1, weights, resident, of="codec")
-    stages.append(StageCost("decode", decode.flops, 1, 0, decode.resident_bytes, decode.activation_bytes))
-    return RolloutCost(preset, tuple(stages))
+        largest = max(p.numel() for p in transformer.blocks[0].parameters())
+        unpacked = largest * torch_dtype(preset.speed.dtype).itemsize
+        one_pass = _Measured(one_pass.flops, parameter_bytes(transformer), one_pass.peak + unpacked)
+    held = one_pass.weight_bytes
+    if preset.speed.offload == "group":
+        blocks = sorted(parameter_bytes(block) for block in transformer.blocks)
+        held += sum(blocks[-_BLOCKS_ON_DEVICE:]) - sum(blocks)
+    return prepare, one_pass, held
 
 
 def _inputs(preset: Preset) -> Conditions:
@@ -163,54 +172,70 @@ def _inputs(preset: Preset) -> Conditions:
         robot_latents=empty(1, channels, *wide),
         robot_mask=empty(1, *grid),
         image_tokens=None if t.image_dim is None else empty(1, t.image_tokens, t.image_dim),
-        base_latents=empty(1, channels, *wide) if preset.prediction == "residual" else None,
     )
 
 
-def _encode(bundle: ModelBundle, preset: Preset) -> Callable[[], Any]:
+@lru_cache(maxsize=16)
+def _encode(
+    spec: CodecSpec, shape: tuple[int, int, int], dtype: str, tiling: bool, residual: bool, both: bool
+) -> _Measured:
     """What `build_conditions` encodes: the first frame's video, the robot's, and the composite's for residuals."""
-    video = torch.empty(1, 3, preset.frames, preset.height, preset.width, device="meta")
-    wide = torch.empty(1, 3, preset.frames, preset.height, 2 * preset.width, device="meta")
-    both = preset.robot.variant == "act"
+    codec = _codec(spec, dtype, tiling)
+    frames, height, width = shape
+    video = torch.empty(1, 3, frames, height, width, device="meta")
+    wide = torch.empty(1, 3, frames, height, 2 * width, device="meta")
 
     def run() -> None:
-        bundle.codec.encode(wide)
+        codec.encode(wide)
         if both:
-            bundle.codec.encode_pair(video, video)
+            codec.encode_pair(video, video)
         else:
-            bundle.codec.encode(video)
-        if preset.prediction == "residual":
-            bundle.codec.encode_pair(video, video)
+            codec.encode(video)
+        if residual:
+            codec.encode_pair(video, video)
 
-    return run
-
-
-def _resident(weights: dict[str, int], transformer: Any, offload: str) -> dict[str, int]:
-    """Weights on the device while each part runs."""
-    if offload == "none":
-        total = sum(weights.values())
-        return dict.fromkeys(weights, total)
-    if offload == "model":
-        return dict(weights)
-    blocks = [parameter_bytes(block) for block in transformer.blocks]
-    held = weights["transformer"] - sum(blocks) + sum(sorted(blocks)[-_BLOCKS_ON_DEVICE:])
-    return {**weights, "transformer": held}
+    return _measure(run, codec.vae)
 
 
-def _stage(
-    name: str, run: Callable[[], Any], runs: int, weights: dict[str, int], resident: dict[str, int], of: str = ""
-) -> StageCost:
-    part = of or name
-    return StageCost(name, _flops(run), runs, weights[part], resident[part], _peak(run))
+@lru_cache(maxsize=16)
+def _decode(spec: CodecSpec, shape: tuple[int, int, int], dtype: str, tiling: bool) -> _Measured:
+    codec = _codec(spec, dtype, tiling)
+    frames, height, width = shape
+    latents = torch.empty(
+        1,
+        spec.latent_channels,
+        (frames - 1) // spec.temporal_factor + 1,
+        height // spec.spatial_factor,
+        2 * width // spec.spatial_factor,
+        device="meta",
+    )
+    return _measure(lambda: codec.decode_pair(latents), codec.vae)
 
 
-def _flops(run: Callable[[], Any]) -> int:
-    with FlopCounterMode(display=False) as counter:
+@lru_cache(maxsize=16)
+def _image(spec: ImageEncoderSpec, size: tuple[int, int], dtype: str) -> _Measured:
+    with torch.device("meta"):
+        encoder = ImageEncoder.from_spec(spec).eval()
+    _convert(encoder, dtype)
+    image = torch.empty(1, 3, *size, device="meta")
+    return _measure(lambda: encoder(image), encoder)
+
+
+def _codec(spec: CodecSpec, dtype: str, tiling: bool) -> VideoCodec:
+    with torch.device("meta"):
+        codec = VideoCodec.from_spec(spec).eval()
+    _convert(codec.vae, dtype)
+    if tiling:
+        codec.vae.enable_tiling()
+    return codec
+
+
+def _convert(module: torch.nn.Module, dtype: str) -> None:
+    if dtype != "float32":
+        cast(module, torch_dtype(dtype))
+
+
+def _measure(run: Callable[[], Any], module: torch.nn.Module) -> _Measured:
+    with torch.no_grad(), FlopCounterMode(display=False) as counter, PeakActivations() as memory:
         run()
-    return int(counter.get_total_flops())
-
-
-def _peak(run: Callable[[], Any]) -> int:
-    with PeakActivations() as memory:
-        run()
-    return memory.peak
+    return _Measured(int(counter.get_total_flops()) + memory.attention_flops, parameter_bytes(module), memory.peak)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinema4d_model.output import MetricLimits, bounds_fit, fit_metric
 from numpy.typing import NDArray
 
+from kinema4d_model.output import MetricLimits, bounds_fit, fit_metric
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 
 SHAPE = (3, 24, 36)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kinema4d_model.output import (
     confidence_of,
     fill_under_robot,
@@ -19,7 +20,6 @@ from kinema4d_model.output import (
     points_on_rays,
     shrink_images,
 )
-
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import GeneratorError
 from kinema4d_ros.pointmap import PointmapSequence

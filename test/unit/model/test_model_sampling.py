@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kinema4d_model.sampling import guided_velocity, initial_noise, make_scheduler, sample, velocity_from_residual
 
+from kinema4d_model.sampling import guided_velocity, initial_noise, make_scheduler, sample, velocity_from_residual
 from kinema4d_ros.errors import Cancelled, GeneratorError
 from kinema4d_ros.generators import Progress
 
