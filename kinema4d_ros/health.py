@@ -112,7 +112,7 @@ def _gpu() -> Check:
 
 
 def _checkpoints() -> Check:
-    folder = Path(os.environ.get("KINEMA4D_WEIGHTS", Path.home() / ".cache" / "kinema4d" / "weights"))
+    folder = Path(os.environ.get("KINEMA4D_CHECKPOINTS") or "~/.cache/kinema4d").expanduser()
     found = sorted(folder.glob("**/*.safetensors")) if folder.is_dir() else []
     if found:
         size_gb = sum(path.stat().st_size for path in found) / 1e9
@@ -121,7 +121,7 @@ def _checkpoints() -> Check:
         "checkpoints",
         "optional",
         f"no *.safetensors below {folder}",
-        "only the learned generator needs them: set KINEMA4D_WEIGHTS",
+        "only the learned generator needs them: kinema4d fetch-weights, or set KINEMA4D_CHECKPOINTS",
     )
 
 

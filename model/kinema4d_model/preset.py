@@ -84,14 +84,18 @@ class TransformerSpec:
 
 @dataclass(frozen=True)
 class CodecSpec:
-    """Sizes of diffusers' `AutoencoderKLWan` and the statistics that normalise its latents."""
+    """The codec: "wan" is diffusers' `AutoencoderKLWan` of these sizes, with the statistics that normalise its latents.
 
-    base_dim: int
-    dim_mult: tuple[int, ...]
-    num_res_blocks: int
-    temporal_downsample: tuple[bool, ...]
-    latents_mean: tuple[float, ...]
-    latents_std: tuple[float, ...]
+    "linear" (`linear_codec.py`) has `latent_channels` and the two factors; its statistics come with its weights.
+    """
+
+    kind: Literal["wan", "linear"] = "wan"
+    base_dim: int = 96
+    dim_mult: tuple[int, ...] = (1, 2, 4, 4)
+    num_res_blocks: int = 2
+    temporal_downsample: tuple[bool, ...] = (False, True, True)
+    latents_mean: tuple[float, ...] = ()
+    latents_std: tuple[float, ...] = ()
     xyz_mean: float = -0.17
     xyz_std: float = 1.36
     latent_channels: int = 16
@@ -114,12 +118,17 @@ class RobotSpec:
 
 @dataclass(frozen=True)
 class ConditionSpec:
-    """What the conditioning puts in: the ablation, the soft mask, the environment's own pointmap."""
+    """What the conditioning puts in: the ablation, the soft mask, the environment's own pointmap.
+
+    `fill` is what the condition holds after the first frame: nothing, as Wan has it, or the composite (the first
+    frame's world at rest with the exact robot), which then stands in frame 0 as well.
+    """
 
     ablation: Ablation = Ablation.RGB_POINTMAP
     mask: bool = True
     soft_ratio: float = 0.0
     environment: bool = False
+    fill: Literal["zeros", "composite"] = "zeros"
 
 
 @dataclass(frozen=True)
@@ -188,13 +197,17 @@ class LoraSpec:
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Files of one hub repository; `size_gb` None means that the size is asked from the hub."""
+    """Files of one hub repository. `into` is where they go below the model's folder.
 
-    role: Literal["base", "official", "init", "bundle"]
+    "base" is plain Wan, "act" and "pm" the official checkpoints, "init" what training starts from, "bundle" a folder
+    that `ModelBundle.save_pretrained` wrote.
+    """
+
+    role: Literal["base", "act", "pm", "init", "bundle"]
     repo: str
     files: tuple[str, ...]
+    into: str = "."
     revision: str = "main"
-    size_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -275,11 +288,13 @@ def _part_problems(p: Preset) -> list[str]:
         found.append(f"transformer.in_channels {t.in_channels} is not noisy + mask + condition")
     if t.out_channels != c.latent_channels:
         found.append(f"transformer.out_channels {t.out_channels} is not codec.latent_channels")
-    if len(c.latents_mean) != c.latent_channels or len(c.latents_std) != c.latent_channels:
+    if c.kind == "wan" and not len(c.latents_mean) == len(c.latents_std) == c.latent_channels:
         found.append(
             f"codec.latents_mean and latents_std hold {len(c.latents_mean)} and {len(c.latents_std)} values, "
             f"not {c.latent_channels}"
         )
+    if c.kind == "linear" and c.latent_channels > 3 * c.spatial_factor**2:
+        found.append(f"codec.latent_channels {c.latent_channels} is more than a patch has, {3 * c.spatial_factor**2}")
     if min([*c.latents_std, c.xyz_std]) <= 0:
         found.append("a standard deviation of the codec is not positive")
     if t.head_dim % 2 or t.head_dim < 6:
@@ -291,6 +306,8 @@ def _part_problems(p: Preset) -> list[str]:
                      f"{t.image_tokens} of {t.image_dim}")  # fmt: skip
     if not 0 <= p.condition.soft_ratio <= 1:
         found.append(f"condition.soft_ratio {p.condition.soft_ratio} is not in [0, 1]")
+    if p.condition.fill == "composite" and p.prediction != "residual":
+        found.append("condition.fill composite needs prediction: residual")
     if p.condition.ablation is Ablation.EMBEDDING and p.robot.action_dim is None:
         found.append("condition.ablation embedding needs robot.action_dim")
     if p.sampler.steps < 1 or p.sampler.shift <= 0:

@@ -38,14 +38,12 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_manifest(folder: Path) -> Manifest:
-    """Hash every file below a folder (not hidden ones) and write `manifest.json`."""
-    files = {
-        path.relative_to(folder).as_posix(): (path.stat().st_size, file_sha256(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.name != MANIFEST
-    }
+def write_manifest(folder: Path, names: list[str] | None = None) -> Manifest:
+    """Hash files below a folder (those named, or all but hidden ones) and write `manifest.json`."""
+    if names is None:
+        found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        names = [p.as_posix() for p in found if p.name != MANIFEST and not any(q.startswith(".") for q in p.parts)]
+    files = {name: ((folder / name).stat().st_size, file_sha256(folder / name)) for name in sorted(names)}
     document = {
         "format": "kinema4d-manifest-1",
         "files": {name: {"bytes": size, "sha256": sha} for name, (size, sha) in files.items()},

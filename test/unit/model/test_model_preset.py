@@ -32,7 +32,8 @@ def test_wan14b_has_the_released_sizes() -> None:
     assert len(p.codec.latents_mean) == len(p.codec.latents_std) == 16
     assert {w.role: w.repo for w in p.weights} == {
         "base": "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers",
-        "official": "Minoday/Kinema4D",
+        "act": "Minoday/Kinema4D",
+        "pm": "Minoday/Kinema4D",
         "init": "FrozenBurning/4DNex-Lora",
     }
 

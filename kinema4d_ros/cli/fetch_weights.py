@@ -1,0 +1,81 @@
+"""`kinema4d fetch-weights`: brings a preset's weights from the hub, with their sizes, resumed and checked.
+
+What has arrived is kept and gone on from; a manifest with sha256 hashes is written and compared with the hub's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+
+__all__ = ["register", "run"]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "fetch-weights",
+        help="download a preset's weights",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--preset", default="wan14b", metavar="NAME|FILE", help="which model (default: wan14b)")
+    add(
+        "--role",
+        action="append",
+        choices=("base", "act", "pm", "init", "bundle"),
+        help="only these sources, may be repeated (default: all that running the preset needs)",
+    )
+    add("--out", type=Path, metavar="DIR", help="the model's folder (default: where `generate` looks for it)")
+    add("--list", action="store_true", help="print files and sizes, fetch nothing")
+    add("--check", action="store_true", help="compare what is here with its manifests, without the hub")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch, list or check; exit code 0 when everything is here."""
+    try:
+        from kinema4d_model.checkpoints.hub import fetch, list_remote
+        from kinema4d_model.checkpoints.manifest import MANIFEST, check_manifest
+        from kinema4d_model.loading import checkpoint_folder
+        from kinema4d_model.preset import load_preset
+    except ImportError as error:
+        raise SetupError(
+            f"the learned generator's packages are not installed ({error.name})",
+            expected="torch and the packages of requirements/model.in",
+            hint="make setup TORCH=cpu or TORCH=cuda",
+        ) from None
+
+    preset = load_preset(arguments.preset)
+    folder = checkpoint_folder(preset, arguments.out or "")
+    if arguments.check:
+        manifests = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
+        for path in manifests:
+            sizes = [size for size, _ in check_manifest(path.parent).files.values()]
+            print(f"{path.parent}: {len(sizes)} files, {sum(sizes) / 1e9:.2f} GB, as the manifest says")
+        if not manifests:
+            print(f"{folder}: nothing here has a manifest")
+        return 0 if manifests else 1
+
+    roles = arguments.role or ("base", preset.robot.variant, "bundle")
+    sources = [source for source in preset.weights if source.role in roles]
+    if not sources:
+        known = ", ".join(source.role for source in preset.weights) or "none"
+        raise KinemaError(
+            f"preset '{preset.name}' has no weights to fetch for {', '.join(roles)}",
+            expected=f"one of its roles: {known}",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
+    for source in sources:
+        if arguments.list:
+            commit, files = list_remote(source)
+            print(f"{source.role}: {source.repo} at {commit[:12]} -> {folder / source.into}")
+            for file in files:
+                print(f"  {file.bytes / 1e9:9.3f} GB  {file.name}")
+            print(f"  {sum(file.bytes for file in files) / 1e9:9.3f} GB  together")
+        else:
+            print(f"{source.role}: {fetch(source, folder, say=print)}")
+    return 0
