@@ -24,6 +24,9 @@ from kinema4d_ros.worker import Worker, WorkerTimes
 
 __all__ = ["Eta", "GeneratorNode", "backend_of", "main"]
 
+KEEP_RESULT_S = 10
+"""How long a goal and its result, megabytes both, are kept for a client that asks late; rclpy's own is 15 minutes."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -98,6 +101,7 @@ class GeneratorNode(KinemaNode):
             goal_callback=self._admit,
             cancel_callback=lambda _goal: CancelResponse.ACCEPT,
             callback_group=ReentrantCallbackGroup(),
+            result_timeout=KEEP_RESULT_S,
         )
 
     def _worker_command(self) -> list[str]:

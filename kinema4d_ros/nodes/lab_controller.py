@@ -44,6 +44,7 @@ class LabController:
             handle_accepted_callback=self._accept,
             cancel_callback=self._cancel,
             callback_group=ReentrantCallbackGroup(),
+            result_timeout=60,
         )
 
     def _take(self, message: Any) -> None:
