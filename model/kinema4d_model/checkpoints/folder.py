@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kinema4d_model.checkpoints.configs import check_config
 from kinema4d_model.checkpoints.lora import adapter_names
 from kinema4d_model.checkpoints.manifest import MANIFEST, write_manifest
 from kinema4d_model.checkpoints.modules import load_module
@@ -29,6 +30,7 @@ __all__ = ["PRESET_FILE", "load_clip", "load_transformer", "load_vae", "write_fo
 PRESET_FILE = "preset.yaml"
 DIFFUSERS_STEM = "diffusion_pytorch_model"
 TRANSFORMERS_STEM = "model"
+CLIP_KEYS = ("hidden_size", "num_attention_heads", "hidden_act", "image_size", "patch_size", "layer_norm_eps")
 
 
 def write_folder(folder: Path, preset: Preset, transformer: KinemaTransformer, vae: Any, clip: Any | None) -> str:
@@ -59,6 +61,7 @@ def load_transformer(
         dtype: precision of the weights; None keeps the files'.
         base_only: the folder is plain Wan: the parts it lacks get their start values.
     """
+    check_config(folder, _public(transformer.config))
     # Released Wan files hold a norm that no code of theirs uses.
     load_module(
         transformer,
@@ -88,19 +91,26 @@ def _start_added(transformer: KinemaTransformer, dtype: torch.dtype) -> None:
             part.reset_added()
 
 
-def load_vae(vae: nn.Module, folder: Path, dtype: torch.dtype | None = None) -> None:
+def load_vae(vae: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Fill an autoencoder from `vae/`."""
+    check_config(folder, _public(vae.config))
     load_module(vae, folder, DIFFUSERS_STEM, dtype=dtype)
 
 
-def load_clip(clip: nn.Module, folder: Path, dtype: torch.dtype | None = None) -> None:
+def load_clip(clip: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Fill an image encoder from `image_encoder/`; older files put `vision_model.` before every name."""
+    check_config(folder, {key: getattr(clip.config, key) for key in CLIP_KEYS})
     own = set(clip.state_dict())
 
     def rename(name: str) -> str | None:
-        if name.endswith("position_ids"):
+        # Counted, not learned; and what follows the state that is used.
+        if name.endswith(("position_ids", "visual_projection.weight")):
             return None
         bare = name.removeprefix("vision_model.")
         return next((n for n in (name, bare, f"vision_model.{bare}") if n in own), name)
 
     load_module(clip, folder, TRANSFORMERS_STEM, dtype=dtype, rename=rename)
+
+
+def _public(config: Any) -> dict[str, Any]:
+    return {key: value for key, value in dict(config).items() if not key.startswith("_")}

@@ -141,6 +141,28 @@ def test_a_codec_of_another_shape_is_refused(saved: tuple[ModelBundle, Path]) ->
         ModelBundle.from_pretrained(folder)
 
 
+def test_a_part_with_other_heads_or_statistics_is_refused_though_its_shapes_fit(
+    saved: tuple[ModelBundle, Path],
+) -> None:
+    _, folder = saved
+    for part, key, value in (
+        ("transformer", "num_attention_heads", 4),
+        ("vae", "latents_std", [1.0] * 16),
+        ("image_encoder", "num_attention_heads", 4),
+    ):
+        path = folder / part / "config.json"
+        original = path.read_text()
+        path.write_text(json.dumps(json.loads(original) | {key: value}))
+        write_manifest(folder)
+        with pytest.raises(FileFormatError, match=f"{part}/config.json does not fit: {key} is"):
+            ModelBundle.from_pretrained(folder)
+        path.write_text("[]")
+        write_manifest(folder)
+        with pytest.raises(FileFormatError, match="is not a configuration"):
+            ModelBundle.from_pretrained(folder)
+        path.write_text(original)
+
+
 def test_pickles_are_refused(saved: tuple[ModelBundle, Path]) -> None:
     _, folder = saved
     tensors = load_file(folder / "transformer" / WEIGHTS)
@@ -195,7 +217,7 @@ def wan_folder(tiny: Preset, folder: Path) -> ModelBundle:
     clip = bundle.image_encoder.clip.state_dict()
     clip = {f"vision_model.{name.removeprefix('vision_model.')}": tensor for name, tensor in clip.items()}
     (folder / "image_encoder").mkdir()
-    save_file(clip, folder / "image_encoder" / "model.safetensors")
+    save_file(clip | {"visual_projection.weight": torch.zeros(16, 32)}, folder / "image_encoder" / "model.safetensors")
     shards = sorted((folder / "transformer").glob("*.safetensors"))
     assert len(shards) > 1
     unused = {n: t.clone() for n, t in load_file(shards[0]).items()}
