@@ -1,0 +1,97 @@
+"""The learned generator in the generator node's own worker process: rollouts, feedback, cancellation, bad folders."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("diffusers", reason="needs the packages of requirements/model.in")
+
+from rclpy.serialization import deserialize_message, serialize_message
+from support.requests import robot_of_a_square
+
+from kinema4d_model.bundle import ModelBundle
+from kinema4d_msgs.action import GenerateRollout
+from kinema4d_ros.bridge.frames import frames_to_msg
+from kinema4d_ros.bridge.images import image_from_array
+from kinema4d_ros.bridge.params import check
+from kinema4d_ros.bridge.rollout import rollout_from_msg
+from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
+from kinema4d_ros.nodes.generator import Settings, backend_of
+from kinema4d_ros.worker import Worker, WorkerTimes
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def worker_for(**settings: Any) -> Worker:
+    """The process that the node would start with these parameters."""
+    backend, options = backend_of(check(Settings, settings))
+    command = [sys.executable, "-m", "kinema4d_ros.nodes.generator_worker", "{fd}", backend, json.dumps(options)]
+    return Worker(command, WorkerTimes(load_s=240.0, run_s=120.0))
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    folder = tmp_path_factory.mktemp("weights") / "tiny"
+    ModelBundle.from_preset("tiny", seed=1).save_pretrained(folder)
+    made = worker_for(preset="tiny", checkpoint=str(folder), device="cpu")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def goal() -> bytes:
+    robot = robot_of_a_square(frames=12, rgb=False)
+    made = GenerateRollout.Goal(
+        robot_frames=frames_to_msg(robot, header(1).stamp, ["base", "arm", "hand"]), seed=7, plan_hash="d" * 64
+    )
+    image = np.random.default_rng(0).integers(60, 200, (48, 72, 3), dtype=np.uint8)
+    made.image = image_from_array(image, "rgb8", header(1, robot.camera.frame_id))
+    return bytes(serialize_message(made))
+
+
+def test_rollouts_come_out_of_the_worker_with_feedback_by_step(worker: Worker, goal: bytes) -> None:
+    told: list[tuple[str, int, int]] = []
+    result = deserialize_message(worker.run(goal, lambda *step: told.append(step)), GenerateRollout.Result)
+    rollout = rollout_from_msg(result.rollout)
+    assert len(rollout) == 12
+    assert rollout.provenance.generator == "diffusion"
+    assert rollout.provenance.preset == "tiny"
+    assert len(rollout.provenance.checkpoint_sha256) == 64
+    assert rollout.plan_hash == "d" * 64
+    # Two chunks of two steps each, counted through.
+    assert [step for phase, step, _ in told if phase == "sample"] == [0, 1, 2, 2, 3, 4]
+    again = deserialize_message(worker.run(goal), GenerateRollout.Result)
+    assert np.array_equal(rollout_from_msg(again.rollout).rgb, rollout.rgb)
+    assert worker.starts == 1
+
+
+def test_a_cancelled_rollout_leaves_the_worker_alive(worker: Worker, goal: bytes) -> None:
+    worker.start()
+    before = worker.starts
+    told: list[str] = []
+    with pytest.raises(Cancelled):
+        worker.run(goal, lambda phase, *_: told.append(phase), lambda: "sample" in told)
+    assert worker.run(goal)
+    assert worker.starts == before
+
+
+def test_a_missing_checkpoint_is_told_when_loading(tmp_path: Path) -> None:
+    worker = worker_for(preset="wan14b", checkpoint=str(tmp_path / "nothing"), device="cpu")
+    with pytest.raises(KinemaError) as caught:
+        worker.start()
+    worker.stop()
+    assert caught.value.code == ErrorCode.FILE_MISSING
+    assert str(tmp_path / "nothing") in caught.value.what
+    assert "kinema4d fetch-weights" in caught.value.hint
+
+
+def test_the_composite_is_still_the_default() -> None:
+    assert backend_of(check(Settings, {})) == ("composite", {"table_height_m": 0.0})

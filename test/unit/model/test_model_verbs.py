@@ -1,0 +1,75 @@
+"""`kinema4d generate` and `kinema4d cost` without ROS."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kinema4d_ros.cli import main
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.rollout import Rollout
+
+
+def test_generate_writes_a_rollout_with_its_details(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from kinema4d_model.bundle import ModelBundle
+    from kinema4d_ros.calibration import read_camera
+    from kinema4d_ros.media import write_image
+
+    ModelBundle.from_preset("tiny", seed=1).save_pretrained(tmp_path / "weights")
+    camera = read_camera(share_path("calibration/demo_lab.yaml"))
+    picture = np.random.default_rng(0).integers(0, 256, (camera.height, camera.width, 3), dtype=np.uint8)
+    write_image(tmp_path / "image.png", picture)
+    out = tmp_path / "out"
+    code = main(
+        [
+            "generate", "--image", str(tmp_path / "image.png"), "--trajectory",
+            str(share_path("config/demo/pick_and_place.csv")), "--camera",
+            str(share_path("calibration/demo_lab.yaml")), "--preset", "tiny", "--checkpoint", str(tmp_path / "weights"),
+            "--frames", "3", "--seeds", "2", "--seed", "5", "--steps", "1", "--device", "cpu", "--out", str(out),
+        ]
+    )  # fmt: skip
+    assert code == 0
+    rollout = Rollout.load(out)
+    assert len(rollout) == 3
+    assert rollout.camera.width == camera.width
+    assert rollout.provenance.preset == "tiny"
+    assert rollout.provenance.seed == 5
+    assert "1 steps" in rollout.provenance.versions["recipe"]
+    details = json.loads((tmp_path / "out_details.json").read_text())
+    assert details["passes"] == 2
+    assert len(details["chunks"]) == 1
+    assert details["chunks"][0]["metric"]["pixels"] > 0
+    with np.load(tmp_path / "out_confidence.npz") as confidence:
+        assert confidence["confidence"].shape == rollout.robot_mask.shape
+    assert (tmp_path / "out_clearance.png").is_file()
+    assert "chunk 0" in capsys.readouterr().out
+
+
+def test_missing_weights_end_with_the_command_to_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trajectory = str(share_path("config/demo/pick_and_place.csv"))
+    arguments = ["--preset", "wan14b", "--checkpoint", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+    assert main(["generate", "--trajectory", trajectory, *arguments]) == 2
+    told = capsys.readouterr().err
+    assert str(tmp_path / "none") in told
+    assert "kinema4d fetch-weights --preset wan14b" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_cost_prints_stages_and_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "--preset", "tiny", "--steps", "3", "--quantise", "int8"]) == 0
+    table = capsys.readouterr().out
+    assert "3 steps x 1 pass, float32, int8 weights" in table
+    assert "times fewer FLOPs" in table
+    assert main(["cost", "--preset", "tiny", "--json"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["rollout"]["stages"]["transformer"]["runs"] == 2
+    assert numbers["official"]["stages"]["transformer"]["runs"] == 100
+
+
+@pytest.mark.parametrize("bad", [["--size", "big"], ["--frames", "10"], ["--preset", "giant"]], ids=lambda b: b[0])
+def test_bad_arguments_are_refused(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cost", "--preset", "tiny", *bad]) == 2
+    assert "kinema4d: [" in capsys.readouterr().err
