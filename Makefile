@@ -34,9 +34,10 @@ lint: setup ## ruff and mypy
 	@$(RUN) $(VENV)/bin/ruff format --check .
 	@$(RUN) $(VENV)/bin/mypy
 
-bench: setup-bench ## measure against MuJoCo, pyrender and Open3D
+bench: setup-bench ## measure against MuJoCo, pyrender, Open3D and plain rclpy
 	@$(RUN) $(VENV)/bin/python bench/kinematics.py
 	@$(RUN) $(VENV)/bin/python bench/render.py
+	@$(RUN) $(VENV)/bin/python bench/ros.py
 
 doctor: setup ## tell what this machine has and lacks
 	@$(RUN) $(VENV)/bin/kinema4d doctor
