@@ -17,6 +17,9 @@ from kinema4d_ros.resources import share_path
 
 __all__ = ["launch_description"]
 
+LEAVE_S = 15
+"""How long a node may take to end after Ctrl-C: on a loaded machine launch's own 5 s are too short."""
+
 
 def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str, str]], tuple[NodeSpec, ...]]) -> Any:
     """Declares the graph's arguments and starts its nodes once their values are known."""
@@ -49,6 +52,7 @@ def _node(spec: NodeSpec, values: dict[str, str]) -> Any:
         output="screen",
         respawn=True,
         respawn_delay=1.0,
+        sigterm_timeout=str(LEAVE_S),
     )
 
 

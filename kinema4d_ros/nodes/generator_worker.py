@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import signal
 import sys
 import time
 from typing import Any
@@ -70,6 +71,8 @@ def main() -> int:
     parser.add_argument("backend")
     parser.add_argument("options", type=json.loads)
     arguments = parser.parse_args()
+    # Ctrl-C reaches every process of a terminal; the node decides when its worker ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return serve(arguments.descriptor, lambda: Handler(create_generator(arguments.backend, **arguments.options)))
 
 

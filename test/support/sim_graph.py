@@ -93,10 +93,12 @@ class NodeProcess:
 
 @contextmanager
 def running(
-    which: Sequence[str], parameters: Mapping[str, Mapping[str, Any]] | None = None
+    which: Sequence[str],
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Iterator[dict[str, NodeProcess]]:
-    """Nodes that are ready; ended politely afterwards, and none may have crashed."""
-    nodes = {name: NodeProcess(name, (parameters or {}).get(name)) for name in which}
+    """Nodes that are ready; ended politely afterwards, and none may have crashed. `arguments` go to all of them."""
+    nodes = {name: NodeProcess(name, (parameters or {}).get(name), arguments) for name in which}
     try:
         for node in nodes.values():
             node.wait_for_line("ready")
@@ -107,9 +109,9 @@ def running(
 
 
 @contextmanager
-def client() -> Iterator[PreviewClient]:
+def client(namespace: str = "") -> Iterator[PreviewClient]:
     """A client that already hears the arm and the camera."""
-    with PreviewClient() as made:
+    with PreviewClient(namespace) as made:
         for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE, names.ROBOT_OVERLAY):
             made.listen(endpoint)
         yield made
