@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from typing import Any
 
 from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
@@ -34,17 +33,14 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(arguments: argparse.Namespace) -> int:
     """Count and print."""
     from kinema4d_model.cost import cost_table, official, rollout_cost
+    from kinema4d_model.loading import with_options
     from kinema4d_model.preset import load_preset
 
     preset = load_preset(arguments.preset)
     if arguments.frames or arguments.size:
         width, height = _size(arguments.size) if arguments.size else (preset.width, preset.height)
         preset = preset.with_size(arguments.frames or preset.frames, height, width)
-    preset = replace(
-        preset,
-        sampler=replace(preset.sampler, **sampler_options(arguments)),
-        speed=replace(preset.speed, **speed_options(arguments)),
-    )
+    preset = with_options(preset, sampler_options(arguments), speed_options(arguments))
     cost, reference = rollout_cost(preset), rollout_cost(official(preset))
     if arguments.json:
         print(json.dumps({"rollout": _numbers(cost), "official": _numbers(reference)}))

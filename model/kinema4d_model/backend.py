@@ -21,7 +21,7 @@ import torch
 import kinema4d_ros
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.cost.table import describe
-from kinema4d_model.loading import load_bundle
+from kinema4d_model.loading import load_bundle, with_options
 from kinema4d_model.output import Confidence, MetricFit, confidence_of
 from kinema4d_model.pipeline import KinemaPipeline
 from kinema4d_model.preset import Preset, load_preset
@@ -97,13 +97,11 @@ class DiffusionGenerator:
                 f"seeds is {seeds}", expected=f"1 to {MAX_SEEDS}", code=ErrorCode.GENERATOR_BAD_REQUEST
             )
         if bundle is None:
-            chosen = preset if isinstance(preset, Preset) else load_preset(preset)
-            chosen = replace(
-                chosen,
-                sampler=replace(chosen.sampler, **dict(sampler or {})),
-                speed=replace(chosen.speed, **dict(speed or {})),
-            )
-            bundle = ModelBundle.from_preset(chosen) if random_weights else load_bundle(chosen, checkpoint, lora)
+            if random_weights:
+                chosen = preset if isinstance(preset, Preset) else load_preset(preset)
+                bundle = ModelBundle.from_preset(with_options(chosen, sampler, speed))
+            else:
+                bundle = load_bundle(preset, checkpoint, lora, sampler=sampler, speed=speed)
         self.pipeline = KinemaPipeline(bundle, device=device)
         self._composite = CompositeGenerator(table_height_m=table_height_m)
         self._seeds = seeds

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.folder import PRESET_FILE
 from kinema4d_model.checkpoints.lora import activate, adapter_names, load_lora, merge, remove
 from kinema4d_model.checkpoints.manifest import file_sha256
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.speed import torch_dtype
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 
-__all__ = ["checkpoint_folder", "load_bundle"]
+__all__ = ["checkpoint_folder", "load_bundle", "with_options"]
 
 _OFFICIAL = {"act": "kinema4d_ckpt", "pm": "kinema4d_pmcond_ckpt"}
 
@@ -26,23 +29,35 @@ def checkpoint_folder(preset: Preset, given: str | Path = "") -> Path:
     return Path(root).expanduser() / preset.name.split("_")[0]
 
 
-def load_bundle(preset: str | Path | Preset, checkpoint: str | Path = "", lora: str | Path = "") -> ModelBundle:
+def load_bundle(
+    preset: str | Path | Preset,
+    checkpoint: str | Path = "",
+    lora: str | Path = "",
+    *,
+    sampler: Mapping[str, Any] | None = None,
+    speed: Mapping[str, Any] | None = None,
+) -> ModelBundle:
     """The model of a preset, with its weights.
 
     Args:
-        preset: a name, the path of a YAML file, or the preset itself; its sampler and speed options count,
-            sizes are those of the folder.
+        preset: a name, the path of a YAML file, or the preset itself. A folder that has a preset of the same name
+            is asked instead; of another name, it gives the sizes, and `preset` sampler and speed options.
         checkpoint: a folder written by `ModelBundle.save_pretrained` or by `kinema4d fetch-weights`; by default
             the preset's own.
         lora: safetensors of another adapter on top, for example one distilled for few steps.
+        sampler, speed: fields that replace those of either.
 
     Raises:
         FileFormatError: FILE_MISSING with the folder and the command that fills it.
     """
     chosen = preset if isinstance(preset, Preset) else load_preset(preset)
+    chosen = with_options(chosen, sampler, speed)
     folder = checkpoint_folder(chosen, checkpoint)
-    dtype = torch_dtype(chosen.speed.dtype)
-    if (folder / "preset.yaml").is_file():
+    if (folder / PRESET_FILE).is_file():
+        own = load_preset(folder / PRESET_FILE)
+        if own.name == chosen.name:
+            chosen = with_options(own, sampler, speed)
+        dtype = torch_dtype(chosen.speed.dtype)
         bundle = ModelBundle.from_pretrained(folder, dtype=dtype)
         bundle.preset = dataclasses.replace(bundle.preset, name=chosen.name, sampler=chosen.sampler, speed=chosen.speed)
     else:
@@ -50,12 +65,25 @@ def load_bundle(preset: str | Path | Preset, checkpoint: str | Path = "", lora: 
         if base is None:
             raise _missing(chosen, folder)
         official = folder / _OFFICIAL[chosen.robot.variant]
-        bundle = ModelBundle.from_wan(base, official if official.is_dir() else None, preset=chosen, dtype=dtype)
+        bundle = ModelBundle.from_wan(
+            base, official if official.is_dir() else None, preset=chosen, dtype=torch_dtype(chosen.speed.dtype)
+        )
     if lora:
         load_lora(bundle.transformer, Path(lora), "extra")
         bundle.origin += f", lora {file_sha256(Path(lora))}"
     _fold_adapters(bundle)
     return bundle
+
+
+def with_options(
+    preset: Preset, sampler: Mapping[str, Any] | None = None, speed: Mapping[str, Any] | None = None
+) -> Preset:
+    """The preset with some of its sampler's and speed options replaced."""
+    return dataclasses.replace(
+        preset,
+        sampler=dataclasses.replace(preset.sampler, **dict(sampler or {})),
+        speed=dataclasses.replace(preset.speed, **dict(speed or {})),
+    )
 
 
 def _fold_adapters(bundle: ModelBundle) -> None:

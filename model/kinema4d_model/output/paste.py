@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_model.output._kernels import move_onto_rays
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.pointmap import PointmapSequence
 
@@ -32,17 +33,8 @@ def points_on_rays(
     Returns:
         (T, H, W, 3) float32, metres, camera optical frame; and the RMS distance moved, metres.
     """
-    rays = camera.rays()
-    unit = (rays / np.sum(rays * rays, axis=-1, keepdims=True)).astype(np.float32)
-    rays32 = rays.astype(np.float32)
     out = np.empty_like(xyz)
-    squares, count = 0.0, 0
-    for points, moved in zip(xyz, out, strict=True):
-        z = np.einsum("vuc,vuc->vu", points, unit)
-        z[~(z > nearest_m)] = np.nan
-        np.multiply(rays32, z[..., None], out=moved)
-        off = np.sum((moved - points) ** 2, axis=-1)
-        good = np.isfinite(off)
-        squares += float(off[good].sum(dtype=np.float64))
-        count += int(good.sum())
-    return out, float(np.sqrt(squares / count)) if count else 0.0
+    squares, counts = np.zeros(len(xyz)), np.zeros(len(xyz), np.intp)
+    move_onto_rays(np.ascontiguousarray(xyz), camera.rays().astype(np.float32), nearest_m, out, squares, counts)
+    count = int(counts.sum())
+    return out, float(np.sqrt(squares.sum() / count)) if count else 0.0

@@ -8,6 +8,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_model.output._kernels import grow_frames
+
 __all__ = ["fill_under_robot", "grow_images", "grow_points", "pick_pixels", "shrink_images"]
 
 EDGE = 0.05
@@ -52,29 +54,10 @@ def grow_points(xyz: NDArray[np.float32], width: int, height: int, *, edge: floa
     old_height, old_width = xyz.shape[1:3]
     if (old_height, old_width) == (height, width):
         return xyz
-    row, row_share = _between(old_height, height)
-    column, column_share = _between(old_width, width)
-    rows, columns = (row, np.minimum(row + 1, old_height - 1)), (column, np.minimum(column + 1, old_width - 1))
-    shares_v, shares_u = (1.0 - row_share, row_share), (1.0 - column_share, column_share)
-    nearest_v = np.where(row_share < 0.5, rows[0], rows[1])
-    nearest_u = np.where(column_share < 0.5, columns[0], columns[1])
+    rows, row_shares = _between(old_height, height)
+    columns, column_shares = _between(old_width, width)
     out = np.empty((len(xyz), height, width, 3), np.float32)
-    for points, grown in zip(xyz, out, strict=True):
-        reference = points[nearest_v[:, None], nearest_u[None, :]]
-        total = np.zeros((height, width), np.float32)
-        grown[...] = 0.0
-        for v in range(2):
-            for u in range(2):
-                corner = points[rows[v][:, None], columns[u][None, :]]
-                weight = (shares_v[v][:, None] * shares_u[u][None, :]).astype(np.float32)
-                # Written so that a NaN on either side does not count.
-                same = np.abs(corner[..., 2] - reference[..., 2]) <= edge * np.abs(reference[..., 2])
-                weight = np.where(same, weight, np.float32(0))
-                grown += np.where(same[..., None], corner, np.float32(0)) * weight[..., None]
-                total += weight
-        known = total > 0
-        grown[known] /= total[known][:, None]
-        grown[~known] = np.nan
+    grow_frames(np.ascontiguousarray(xyz), rows, row_shares, columns, column_shares, edge, out)
     return out
 
 
@@ -99,8 +82,8 @@ def fill_under_robot(frames: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[A
     return out
 
 
-def _between(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def _between(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
     """Of every new pixel's centre: the old pixel before it, and how far it is on the way to the next."""
     position = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0.0, old - 1.0)
     before = np.minimum(position.astype(np.intp), old - 1)
-    return before, position - before
+    return before, (position - before).astype(np.float32)

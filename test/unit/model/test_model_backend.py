@@ -238,3 +238,16 @@ def test_a_session_steps_with_a_policys_actions(generator: Generator) -> None:
         Session(generator.pipeline, image, whole.camera).step([1])
     with pytest.raises(GeneratorError):
         session.advance(robot_of_a_square(width=36, height=24))
+
+
+def test_the_folders_own_preset_counts_and_options_count_more(tiny: Preset, tmp_path: Path) -> None:
+    from kinema4d_model.loading import load_bundle
+
+    own = replace(tiny, sampler=replace(tiny.sampler, steps=7, shift=2.0), prediction="residual")
+    ModelBundle.from_preset(own).save_pretrained(tmp_path / "weights")
+    loaded = load_bundle("tiny", tmp_path / "weights").preset
+    assert (loaded.sampler.steps, loaded.sampler.shift, loaded.prediction) == (7, 2.0, "residual")
+    changed = load_bundle("tiny", tmp_path / "weights", sampler={"steps": 3}, speed={"tiling": True}).preset
+    assert (changed.sampler.steps, changed.sampler.shift, changed.speed.tiling) == (3, 2.0, True)
+    other = load_bundle(replace(tiny, name="tiny_fast"), tmp_path / "weights").preset
+    assert (other.name, other.sampler.steps, other.prediction) == ("tiny_fast", 2, "residual")

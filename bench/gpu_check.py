@@ -1,0 +1,143 @@
+"""Fills the GPU table of docs/model.md: time and memory of a rollout by stage and option, on a CUDA device.
+
+    kinema4d fetch-weights --preset wan14b
+    python bench/gpu_check.py                                  wan14b and its variants, official weights
+    python bench/gpu_check.py --preset nano --random-weights   any preset, without weights
+
+Prints rows for the table and one line of JSON. Nobody has run it on a GPU yet: the machine this was written on
+has none. Every row is a rollout of its own in this process; the first step warms up and is not counted.
+Combinations that fail print their error and the next one goes on. Two or more GPUs:
+
+    torchrun --nproc-per-node 2 bench/gpu_check.py --rows parallel
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.cost import rollout_cost
+from kinema4d_model.inputs import NetworkInputs
+from kinema4d_model.loading import load_bundle, with_options
+from kinema4d_model.pipeline import KinemaPipeline
+from kinema4d_model.preset import Preset, load_preset
+
+ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "official": ({"kind": "unipc", "steps": 50, "guidance": "compat", "guidance_scale": 5.0}, {"dtype": "bfloat16"}),
+    "one pass": ({"kind": "unipc", "steps": 50, "guidance": "none"}, {"dtype": "bfloat16"}),
+    "cache": ({"kind": "unipc", "steps": 50, "guidance": "none"}, {"dtype": "bfloat16", "cache_threshold": 0.08}),
+    "8 steps": ({"kind": "euler", "steps": 8, "guidance": "none"}, {"dtype": "bfloat16"}),
+    "4 steps": ({"kind": "euler", "steps": 4, "guidance": "none"}, {"dtype": "bfloat16"}),
+    "compile": ({"kind": "euler", "steps": 8, "guidance": "none"}, {"dtype": "bfloat16", "compile": True}),
+    "cudnn": ({"kind": "euler", "steps": 8, "guidance": "none"}, {"dtype": "bfloat16", "attention": "_native_cudnn"}),
+    "flash": ({"kind": "euler", "steps": 8, "guidance": "none"}, {"dtype": "bfloat16", "attention": "flash"}),
+    "sage": ({"kind": "euler", "steps": 8, "guidance": "none"}, {"dtype": "bfloat16", "attention": "sage"}),
+    "24 GB": ({"kind": "euler", "steps": 8, "guidance": "none"},
+              {"dtype": "bfloat16", "quantise": "int8", "offload": "model"}),
+    "fp8": ({"kind": "euler", "steps": 8, "guidance": "none"},
+            {"dtype": "bfloat16", "quantise": "fp8", "offload": "model"}),
+    "group offload": ({"kind": "euler", "steps": 8, "guidance": "none"},
+                      {"dtype": "bfloat16", "offload": "group", "tiling": True}),
+}  # fmt: skip
+PARALLEL = "parallel"
+
+
+def random_inputs(preset: Preset) -> NetworkInputs:
+    rng = np.random.default_rng(0)
+    shape = (preset.frames, preset.height, preset.width)
+    mask = np.zeros(shape, bool)
+    mask[:, shape[1] // 4 : shape[1] // 2, shape[2] // 4 : shape[2] // 2] = True
+    pictures = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
+    points = rng.random((*shape, 3), dtype=np.float32)
+    return NetworkInputs(
+        pictures[0], pictures * mask[..., None], points, mask, pictures, points, np.zeros((2, 3)), preset.frames
+    )
+
+
+def timed(work: Any) -> tuple[float, Any]:
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    result = work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started, result
+
+
+def measure(preset: Preset, checkpoint: str, random_weights: bool, counted: int) -> dict[str, Any]:
+    """Load, warm up, and time every stage of one rollout."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    bundle = ModelBundle.from_preset(preset) if random_weights else load_bundle(preset, checkpoint)
+    pipeline = KinemaPipeline(bundle, device="cuda")
+    pipeline.warm_up()
+    torch.cuda.reset_peak_memory_stats()
+    inputs = random_inputs(preset)
+    encode_s, encoded = timed(lambda: pipeline.encode(inputs, 0))
+    sample_s, (latents, passes, skipped) = timed(lambda: pipeline.sample(encoded, 0))
+    decode_s, _ = timed(lambda: pipeline.decode(latents, inputs.frames))
+    return {
+        "encode_s": encode_s,
+        "sample_s": sample_s,
+        "decode_s": decode_s,
+        "total_s": encode_s + sample_s + decode_s,
+        "passes": passes,
+        "skipped": skipped,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+        "reserved_gb": torch.cuda.max_memory_reserved() / 1e9,
+        "tflops_per_s": counted / (encode_s + sample_s + decode_s) / 1e12,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="wan14b")
+    parser.add_argument("--checkpoint", default="", help="folder of the weights (default: the preset's own)")
+    parser.add_argument("--random-weights", action="store_true", help="time an untrained network")
+    parser.add_argument("--rows", help=f"some of: {', '.join([*ROWS, PARALLEL])} (default: all but {PARALLEL})")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("gpu_check needs a CUDA device, and torch sees none; `kinema4d doctor` says more", file=sys.stderr)
+        return 1
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rows = dict(ROWS)
+    rows[PARALLEL] = (ROWS["8 steps"][0], {"dtype": "bfloat16", "context_parallel": world})
+    names = arguments.rows.split(",") if arguments.rows else list(ROWS)
+    base = load_preset(arguments.preset)
+    device = torch.cuda.get_device_name()
+    print(f"{base.name} on {device}, torch {torch.__version__}, CUDA {torch.version.cuda}, {world} process(es)")
+    print("| row | encode | sample | decode | total | passes (skipped) | peak memory | counted |")
+    print("|---|---|---|---|---|---|---|---|")
+    results: dict[str, Any] = {}
+    for name in names:
+        sampler, speed = rows[name.strip()]
+        preset = with_options(base, sampler, speed)
+        counted = rollout_cost(replace(preset, speed=replace(preset.speed, tiling=False)))
+        try:
+            found = measure(preset, arguments.checkpoint, arguments.random_weights, counted.flops)
+        except Exception as error:
+            results[name] = {"error": f"{type(error).__name__}: {error}"}
+            print(f"| {name} | {results[name]['error'][:100]} | | | | | | |", flush=True)
+            continue
+        results[name] = found
+        print(
+            f"| {name} | {found['encode_s']:.1f} s | {found['sample_s']:.1f} s | {found['decode_s']:.1f} s | "
+            f"{found['total_s']:.1f} s | {found['passes']} ({found['skipped']}) | {found['peak_gb']:.1f} GB | "
+            f"{counted.flops / 1e15:.1f} PFLOPs, {counted.peak_bytes / 1e9:.1f} GB |",
+            flush=True,
+        )
+    print(json.dumps({"preset": base.name, "device": device, "torch": torch.__version__, "rows": results}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

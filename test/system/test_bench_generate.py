@@ -1,0 +1,50 @@
+"""The benchmark of the learned generator runs, and the one for GPU owners refuses clearly without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("diffusers", reason="needs the packages of requirements/model.in")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "model")])
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_quick_benchmark_reports_stages_and_options() -> None:
+    done = run("bench/generate.py", "--quick")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert set(result["stages"]) == {"inputs", "encode", "sample", "decode", "output"}
+    assert result["rollout"]["frames"] == 10
+    assert result["finite"]
+    assert result["options"]["8 steps"]["passes"] == 8
+    assert 0 < result["options"]["int8 weights"]["latent_difference"] < 0.1
+
+
+def test_the_gpu_check_refuses_without_a_gpu() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("checks a machine without CUDA")
+    done = run("bench/gpu_check.py", "--preset", "tiny")
+    assert done.returncode == 1
+    assert "needs a CUDA device" in done.stderr
