@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.clock import Clock, ClockType
 from rclpy.task import Future
 
 from kinema4d_ros.bridge import names
@@ -106,7 +107,9 @@ class ActionWay:
         """Whether a future is done within ANSWER_S; the executor goes on meanwhile."""
         either = Future()
         future.add_done_callback(lambda _: either.set_result(True))
-        timer = self._node.create_timer(ANSWER_S, lambda: either.set_result(False))
+        # On a clock of its own: a simulation's may stand still.
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        timer = self._node.create_timer(ANSWER_S, lambda: either.set_result(False), clock=steady)
         try:
             await either
         finally:
