@@ -115,6 +115,7 @@ class LabCamera:
         if threads < 1 or not noise >= 0.0:
             raise RenderError(f"threads is {threads}, noise is {noise}", expected="1 or more, and 0 or more")
         self._lens = Lens(self.camera)
+        self._double = self._lens.pinhole.scaled(2 * self.camera.width, 2 * self.camera.height)
         self._robot, self._room, self._noise, self._threads = robot, room or Room(), noise, threads
         self._style = style or Style()
         self._robot_packed = Scene.from_robot(robot).packed_rgb
@@ -180,7 +181,7 @@ class LabCamera:
 
     def _paint(self, world: _World, poses: NDArray[np.float64]) -> NDArray[np.uint8]:
         camera = self._lens.pinhole
-        double = camera.scaled(2 * camera.width, 2 * camera.height)
+        double = self._double
         shadow, nearest, farthest = self._shadows(world, poses)
         drawing = world.everything.draw(poses, double)
         sky = self._sky(drawing, float(double.K[0, 0]))

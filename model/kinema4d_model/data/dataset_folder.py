@@ -1,0 +1,112 @@
+"""A dataset on disk: a folder of shards by split, and one document that says what is in it.
+
+DIR/dataset.json                 format, name, configuration, seed, how many episodes of each split, versions
+DIR/train/train-000000.tar ...   shards, each with its index
+DIR/val/..., DIR/ood/...
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.shards import ShardIndex, open_index
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.files import read_bytes, replacing_file
+
+__all__ = ["FORMAT", "DatasetFolder", "lock_folder", "shard_name"]
+
+FORMAT = "kinema4d-dataset-1"
+_MAX_BYTES = 10_000_000
+
+
+def shard_name(split: str, number: int) -> str:
+    """Such as "train/train-000003.tar"."""
+    return f"{split}/{split}-{number:06d}.tar"
+
+
+@dataclass(frozen=True)
+class DatasetFolder:
+    """A dataset's folder and its document.
+
+    Attributes:
+        path: the folder.
+        document: the content of dataset.json.
+    """
+
+    path: Path
+    document: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> DatasetFolder:
+        """An existing dataset."""
+        folder = Path(path)
+        file = folder / "dataset.json"
+        if not file.is_file():
+            raise DataError(
+                f"{folder} is not a dataset: dataset.json is missing",
+                expected="a folder that `kinema4d data make` or `kinema4d data import` wrote",
+                code=ErrorCode.FILE_MISSING,
+            )
+        try:
+            document = json.loads(read_bytes(file, _MAX_BYTES).decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{file} is not JSON: {error}"[:300], expected="a complete file") from None
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            found = document.get("format") if isinstance(document, dict) else type(document).__name__
+            raise DataError(f"{file}: format {found!r}"[:300], expected=FORMAT, code=ErrorCode.FILE_UNSUPPORTED)
+        if not isinstance(document.get("splits"), dict):
+            raise DataError(f"{file}: splits are {document.get('splits')!r}"[:300], expected="a count by split")
+        return cls(folder, document)
+
+    @classmethod
+    def create(cls, path: str | Path, document: Mapping[str, Any]) -> DatasetFolder:
+        """Write dataset.json; the folder is made."""
+        folder = Path(path)
+        content = {"format": FORMAT, **document}
+        with replacing_file(folder / "dataset.json") as temporary:
+            temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        return cls(folder, content)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+        return tuple(self.document["splits"])
+
+    def shards(self, split: str) -> list[Path]:
+        """Shards of a split that are there, in order."""
+        if split not in self.splits:
+            raise DataError(f"{self.path} has no split {split!r}", expected=f"one of {', '.join(self.splits)}")
+        return sorted((self.path / split).glob(f"{split}-*.tar"))
+
+    def indices(self, split: str) -> list[ShardIndex]:
+        """The opened indices of a split's shards."""
+        return [open_index(shard) for shard in self.shards(split)]
+
+    def count(self, split: str) -> int:
+        """Episodes of a split that are there."""
+        return sum(len(index.episodes) for index in self.indices(split))
+
+
+@contextmanager
+def lock_folder(path: str | Path) -> Iterator[None]:
+    """Only one process writes to a dataset; the lock goes with the process, however it ends."""
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DataError(
+                f"another process is writing to {folder}",
+                expected="one writer at a time",
+                hint="wait for it, or choose another --out",
+                code=ErrorCode.FILE_NOT_WRITABLE,
+            ) from None
+        yield

@@ -1,0 +1,239 @@
+"""Motions for the lab's episodes, made for an imagined object: whether they succeed is up to what really stands there.
+
+A pick and a near-miss differ only in where the object is, never in how the arm moves, so that the commanded
+motion alone does not give the outcome away. `failures` adds the noise of the paper's failure synthesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.data.lab_reach import Reach, reach_of, tool_down
+from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
+from kinema4d_ros.lab.motion import Motion
+from kinema4d_ros.lab.objects import PlacedObject
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.transforms import make
+
+__all__ = ["Grasp", "Plan", "Unreachable", "grasp_plan", "place_plan", "push_plan", "start_position"]
+
+Array = NDArray[np.float64]
+
+TIP_M = 0.010
+"""The tool point stays this far above the table: finger tips reach a little below it."""
+EDGE_M = 0.013
+"""Fingers hold at least this much of an object's height."""
+APPROACH_M = (0.05, 0.10)
+LIFT_M = (0.07, 0.13)
+PUSH_M = (0.05, 0.11)
+LEAST_LIFT_M = 0.06
+
+
+class Unreachable(Exception):  # noqa: N818 - an ordinary event: another scene is drawn
+    """A motion that the arm cannot do from here."""
+
+
+@dataclass(frozen=True)
+class Grasp:
+    """How to close the fingers; metres.
+
+    Attributes:
+        gap_m: between each open finger and the object on the way down.
+        squeeze_m: how far each finger is commanded into the object.
+        rise_m: the tool goes up again by this before it closes ("too late" for what is low).
+        early_m: it closes this far above the lowest point and goes on down ("too early").
+    """
+
+    gap_m: float
+    squeeze_m: float
+    rise_m: float = 0.0
+    early_m: float = 0.0
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, **changes: float) -> Grasp:
+        """Ordinary numbers, some of them replaced."""
+        return cls(
+            **{"gap_m": float(rng.uniform(0.010, 0.018)), "squeeze_m": float(rng.uniform(0.004, 0.008)), **changes}
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A motion and what it was made for.
+
+    Attributes:
+        trajectory: of all joints, from time 0.
+        tool: (4, 4) base_T_tool where the fingers close, or where a push begins.
+        open_m: width between the fingers on the way down.
+        goal: (2,) x, y where the object should end, metres; None if nowhere.
+        path: (2, 2) x, y of the first and last point of contact of a push; None otherwise.
+        facts: plain numbers for the record.
+    """
+
+    trajectory: JointTrajectory
+    tool: Array
+    open_m: float
+    goal: Array | None = None
+    path: Array | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def start_position(kinematics: Kinematics, xyz: Sequence[float], yaw: float, width_m: float) -> Array:
+    """(J,) the arm with its tool at a point, pointing down, fingers open by a width."""
+    robot = kinematics.robot
+    motion = Motion(kinematics, robot.home_position())
+    motion.to_pose(tool_down(xyz[0], xyz[1], xyz[2], yaw))
+    motion.grip(width_m)
+    return motion.q.copy()
+
+
+def grasp_plan(
+    kinematics: Kinematics, start: Array, ghost: PlacedObject, grasp: Grasp, rng: np.random.Generator
+) -> Plan:
+    """Over the imagined object, down, close, lift, in one of its grasps that the arm can do.
+
+    Raises:
+        Unreachable: it can do none.
+    """
+    motion = Motion(kinematics, start)
+    tool = _append_grasp(motion, ghost, grasp, rng)
+    facts = {"close_z_m": float(tool[2, 3]), "gap_m": grasp.gap_m, "squeeze_m": grasp.squeeze_m}
+    facts |= {"rise_m": grasp.rise_m, "early_m": grasp.early_m}
+    return Plan(_paced(motion, rng), tool, _open_width(ghost, grasp), facts=facts)
+
+
+def place_plan(
+    kinematics: Kinematics,
+    start: Array,
+    ghost: PlacedObject,
+    goal: Array,
+    goal_z: float,
+    grasp: Grasp,
+    rng: np.random.Generator,
+) -> Plan:
+    """A pick, and a release over the spot `goal` (2,) x, y at height `goal_z` metres: a table or another object."""
+    motion = Motion(kinematics, start)
+    tool = _append_grasp(motion, ghost, grasp, rng)
+    # Turning with the arm's bearing keeps the last joint within its limits.
+    turn = float(np.arctan2(goal[1], goal[0]) - np.arctan2(ghost.position[1], ghost.position[0]))
+    c, s = np.cos(turn), np.sin(turn)
+    release = make([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ tool
+    grip_above_foot = tool[2, 3] - (ghost.position[2] - ghost.object.height / 2)
+    release[:3, 3] = [goal[0], goal[1], goal_z + grip_above_foot + 0.003]
+    over = _raised(release, float(rng.uniform(0.05, 0.08)))
+    high = max(float(motion.tool_pose()[2, 3]), float(over[2, 3]))
+    motion.line_to(_at_height(motion.tool_pose(), high))
+    motion.to_pose(_at_height(over, high)).line_to(release, speed=0.7).wait(0.15)
+    motion.grip(_open_width(ghost, grasp)).wait(0.1)
+    motion.line_to(_raised(release, float(rng.uniform(*APPROACH_M))))
+    facts = {"goal_z_m": goal_z, "close_z_m": float(tool[2, 3])}
+    return Plan(_paced(motion, rng), tool, _open_width(ghost, grasp), goal=np.asarray(goal), facts=facts)
+
+
+def push_plan(kinematics: Kinematics, start: Array, ghost: PlacedObject, rng: np.random.Generator) -> Plan:
+    """Close the fingers, come down behind the imagined object, push it along a direction the arm can do, rise."""
+    distance = float(rng.uniform(*PUSH_M))
+    closed = float(rng.uniform(0.0, 0.02))
+    reach = reach_of(kinematics)
+    for bearing in rng.uniform(-np.pi, np.pi, 6):
+        unit = np.array([np.cos(bearing), np.sin(bearing)])
+        behind = ghost.position[:2] - unit * (ghost.object.radius + 0.030)
+        end = ghost.position[:2] - unit * (ghost.object.radius + 0.004) + unit * distance
+        z = max(TIP_M, min(0.4 * ghost.object.height, 0.025))
+        motion = Motion(kinematics, start)
+        # Along or across the motion, whichever the wrist can do at both ends.
+        yaws = [
+            float(v)
+            for v in rng.permutation(bearing + np.pi / 2 * np.arange(4))
+            if reach.turns(behind[0], behind[1], v) and reach.turns(end[0], end[1], v)
+        ]
+        rise = min(float(rng.uniform(*APPROACH_M)), reach.ceiling(*behind) - z, reach.ceiling(*end) - z)
+        if not yaws or rise < 0.02:
+            continue
+        yaw = yaws[0]
+        try:
+            low, far = tool_down(behind[0], behind[1], z, yaw), tool_down(end[0], end[1], z, yaw)
+            motion.grip(closed).to_pose(_raised(low, rise)).line_to(low)
+            motion.line_to(far, speed=float(rng.uniform(0.4, 0.8)))
+            motion.line_to(_raised(far, rise))
+        except NoSolution:
+            continue
+        facts = {"push_m": distance, "bearing_rad": float(bearing)}
+        return Plan(_paced(motion, rng), low, closed, path=np.stack([behind, end]), facts=facts)
+    raise Unreachable("no direction to push in")
+
+
+def _append_grasp(motion: Motion, ghost: PlacedObject, grasp: Grasp, rng: np.random.Generator) -> Array:
+    thing = ghost.object
+    x, y, _ = ghost.position
+    low = max(TIP_M, 0.3 * thing.height)
+    close_z = float(rng.uniform(low, max(low, thing.height - EDGE_M)))
+    if thing.shape == "sphere":
+        close_z = max(TIP_M, thing.height / 2 + float(rng.uniform(-0.003, 0.002)))
+    lowest = max(TIP_M, close_z - grasp.rise_m - grasp.early_m)
+    approach, lift = float(rng.uniform(*APPROACH_M)), float(rng.uniform(*LIFT_M))
+    width = min(thing.size[:2])
+    shut = width - 2 * grasp.squeeze_m
+    reach = reach_of(motion.kinematics)
+    ceiling = reach.ceiling(x, y) - close_z
+    approach, lift = min(approach, ceiling), min(lift, ceiling)
+    if lift < LEAST_LIFT_M:
+        raise Unreachable("too high")
+    motion.mark()
+    for yaw in _yaws(ghost, rng, reach):
+        try:
+            tool = tool_down(x, y, close_z, yaw)
+            motion.grip(_open_width(ghost, grasp))
+            motion.to_pose(_at_height(tool, close_z + approach))
+            if grasp.early_m:
+                motion.line_to(tool).grip(shut).wait(0.1)
+                motion.line_to(_at_height(tool, lowest), speed=0.7).wait(0.1)
+            else:
+                motion.line_to(_at_height(tool, lowest)).wait(0.08)
+                if close_z - lowest > 1e-3:
+                    motion.line_to(tool)
+                motion.grip(shut).wait(0.15)
+            motion.line_to(_at_height(tool, close_z + lift), speed=float(rng.uniform(0.6, 0.9)))
+        except NoSolution:
+            motion.rewind()
+            continue
+        return tool
+    raise Unreachable("no grasp")
+
+
+def _open_width(ghost: PlacedObject, grasp: Grasp) -> float:
+    return min(ghost.object.size[:2]) + 2 * grasp.gap_m
+
+
+def _yaws(ghost: PlacedObject, rng: np.random.Generator, reach: Reach) -> list[float]:
+    """Directions in which fingers may close, in random order: the faces of a box, any for what is round."""
+    if ghost.object.shape == "box":
+        R = ghost.base_T_object[:3, :3]
+        wide, deep, _ = ghost.object.size
+        first = float(np.arctan2(R[1, 0], R[0, 0])) + (0.0 if wide <= deep else np.pi / 2)
+        turns = first + np.pi * np.arange(2) if abs(wide - deep) > 0.004 else first + np.pi / 2 * np.arange(4)
+    else:
+        turns = rng.uniform(-np.pi, np.pi, 8)
+    x, y = ghost.position[:2]
+    return [float(v) for v in rng.permutation(turns) if reach.turns(x, y, v)][:2]
+
+
+def _raised(pose: Array, by: float) -> Array:
+    return _at_height(pose, float(pose[2, 3]) + by)
+
+
+def _at_height(pose: Array, z: float) -> Array:
+    out: Array = pose.copy()
+    out[2, 3] = z
+    return out
+
+
+def _paced(motion: Motion, rng: np.random.Generator) -> JointTrajectory:
+    """The motion at its own speed or a little off it."""
+    made = motion.trajectory()
+    return JointTrajectory(made.names, made.times * float(rng.uniform(0.85, 1.2)), made.positions)

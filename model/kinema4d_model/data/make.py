@@ -1,0 +1,163 @@
+"""`make_dataset`: a whole dataset from the lab, on several processes, deterministic and resumable.
+
+A shard is the unit of work: it is drawn again from its numbers if it is not there, so a run that was killed at
+any moment goes on with the first missing shard and ends with the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder, shard_name
+from kinema4d_model.data.episode_files import encode_episode
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.lab_config import SPLITS, LabConfig
+from kinema4d_model.data.lab_episode import make_episode
+from kinema4d_model.data.shards import open_index, write_shard
+from kinema4d_model.data.versions import versions
+
+__all__ = ["Job", "make_dataset", "pending_jobs"]
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One shard to make: episodes `first` to `last` - 1 of a split."""
+
+    folder: Path
+    config: LabConfig
+    seed: int
+    split: str
+    number: int
+    first: int
+    last: int
+
+    @property
+    def path(self) -> Path:
+        """Of the shard."""
+        return self.folder / shard_name(self.split, self.number)
+
+    def run(self) -> int:
+        """Make and write the shard; returns how many episodes it has."""
+
+        def episodes() -> Iterator[tuple[str, dict[str, bytes]]]:
+            for number in range(self.first, self.last):
+                episode = make_episode(self.config, self.seed, self.split, number)
+                yield episode.key, encode_episode(episode)
+
+        write_shard(self.path, episodes())
+        return self.last - self.first
+
+
+def make_dataset(
+    config: LabConfig,
+    folder: str | Path,
+    counts: Mapping[str, int],
+    seed: int,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> DatasetFolder:
+    """Make what is missing of a dataset with so many episodes by split; `progress` gets (done, in all).
+
+    Raises:
+        DataError: the folder holds a dataset of another configuration or seed, or somebody else is writing to it.
+    """
+    target = Path(folder)
+    if workers < 1 or seed < 0 or any(count < 0 for count in counts.values()) or not set(counts) <= set(SPLITS):
+        raise DataError(
+            f"workers {workers}, seed {seed}, episodes {dict(counts)}",
+            expected=f"1 or more, 0 or more, and counts of {', '.join(SPLITS)}",
+        )
+    with lock_folder(target):
+        dataset = _claim(config, target, counts, seed)
+        _sweep(target)
+        jobs = pending_jobs(config, target, counts, seed)
+        total = sum(counts.values())
+        done = total - sum(job.last - job.first for job in jobs)
+        if progress is not None:
+            progress(done, total)
+        for made in _results(jobs, workers):
+            done += made
+            if progress is not None:
+                progress(done, total)
+    return dataset
+
+
+def pending_jobs(config: LabConfig, folder: Path, counts: Mapping[str, int], seed: int) -> list[Job]:
+    """The shards that are missing or shorter than they should be; small splits first, they are needed to judge."""
+    jobs = []
+    size = config.shard_episodes
+    for split in sorted(counts, key=lambda name: counts[name]):
+        for number, first in enumerate(range(0, counts[split], size)):
+            job = Job(folder, config, seed, split, number, first, min(first + size, counts[split]))
+            if not _is_complete(job):
+                jobs.append(job)
+    return jobs
+
+
+def _is_complete(job: Job) -> bool:
+    if not job.path.is_file():
+        return False
+    try:
+        return len(open_index(job.path).episodes) == job.last - job.first
+    except DataError:
+        # Damaged by something else than a kill: made again, which is what was asked for.
+        return False
+
+
+def _claim(config: LabConfig, folder: Path, counts: Mapping[str, int], seed: int) -> DatasetFolder:
+    document = {
+        "name": config.name,
+        "seed": seed,
+        "splits": {split: int(counts.get(split, 0)) for split in SPLITS},
+        "config": dict(config.document),
+        "versions": versions(),
+    }
+    if not (folder / "dataset.json").exists():
+        return DatasetFolder.create(folder, document)
+    there = DatasetFolder.open(folder).document
+    for name in ("seed", "config"):
+        if there.get(name) != document[name]:
+            raise DataError(
+                f"{folder} was begun with another {name}",
+                expected="the same configuration and seed, or another folder",
+                hint="a dataset has one configuration: choose another --out",
+            )
+    # More episodes of the same numbers are welcome: the first ones stay as they are.
+    splits = {split: max(int(counts.get(split, 0)), int(there["splits"].get(split, 0))) for split in SPLITS}
+    return DatasetFolder.create(folder, {**document, "splits": splits})
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed writers left; nobody else is writing, for the folder is locked."""
+    for pattern in ("*/.*.tar", "*/.*.json", ".*.json"):
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _results(jobs: list[Job], workers: int) -> Iterator[int]:
+    if workers == 1 or len(jobs) < 2:
+        for job in jobs:
+            yield job.run()
+        return
+    # Spawned, not forked: compiled kernels and MuJoCo keep threads of their own.
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(min(workers, len(jobs)), initializer=_quiet) as pool:
+        yield from pool.imap_unordered(_run, jobs)
+
+
+def _quiet() -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+def _run(job: Any) -> int:
+    return int(job.run())
