@@ -1,0 +1,213 @@
+"""Episodes from the lab: deterministic, honest about commands, resumable after a kill, balanced, disjoint splits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder
+from kinema4d_model.data.episode import Episode, load_robot
+from kinema4d_model.data.episode_files import encode_episode
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.failures import SIGMAS, all_failures, disturb
+from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
+from kinema4d_model.data.lab_episode import episode_kind, make_episode
+from kinema4d_model.data.lab_plans import Grasp, grasp_plan
+from kinema4d_model.data.lab_scene import SceneDraw, colour_word
+from kinema4d_model.data.make import make_dataset, pending_jobs
+from kinema4d_model.data.shards import read_episode
+from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.lab import LabObject, PlacedObject
+from kinema4d_ros.render import render_pointmaps
+
+SMALL = {"frames": 6, "width": 48, "height": 32, "shard_episodes": 1}
+
+
+def small_config(**changes: object) -> LabConfig:
+    document = {**load_config("nano").document, **SMALL, **changes}
+    return parse_config(document, "test")
+
+
+def only(kind: str) -> LabConfig:
+    return small_config(kinds={kind: 1.0})
+
+
+@pytest.fixture(scope="module")
+def pick() -> Episode:
+    return make_episode(only("pick"), 3, "train", 0)
+
+
+def test_the_same_numbers_give_the_same_bytes(pick: Episode) -> None:
+    again = make_episode(only("pick"), 3, "train", 0)
+    assert encode_episode(again) == encode_episode(pick)
+    other = make_episode(only("pick"), 3, "val", 0)
+    assert not np.array_equal(other.rgb, pick.rgb)
+
+
+def test_the_condition_comes_from_commands_not_from_what_the_fingers_did(pick: Episode) -> None:
+    assert pick.actions is not None
+    assert pick.joints is not None
+    assert pick.outcome.success
+    robot = load_robot("yam")
+    finger = robot.joint_names.index(robot.gripper.joint)  # type: ignore[union-attr]
+    held = pick.joints[-1, finger] - pick.actions[-1, finger]
+    assert held > 0.002, "fingers that hold something stay further open than they are told to be"
+    drawn = render_pointmaps(robot, pick.actions, pick.camera)
+    assert np.array_equal(drawn.link_ids, pick.condition_ids)
+    assert not np.array_equal(render_pointmaps(robot, pick.joints, pick.camera).link_ids, pick.condition_ids)
+    assert np.array_equal(pick.robot_condition().link_ids, pick.condition_ids)
+
+
+def test_an_episode_agrees_with_itself(pick: Episode) -> None:
+    assert pick.shape == (6, 32, 48)
+    steps = np.diff(pick.times)
+    assert steps == pytest.approx(steps[0])
+    assert pick.bounds is not None
+    assert pick.known_bounds is not None
+    xyz = pick.points()
+    known = xyz[np.isfinite(xyz).all(-1)]
+    assert known.min(0) == pytest.approx(pick.bounds[0], abs=1e-6)
+    assert known.max(0) == pytest.approx(pick.bounds[1], abs=1e-6)
+    target = next(o for o in pick.outcome.objects if o.name == pick.outcome.target)
+    rise = target.base_T_object[-1, 2, 3] - target.base_T_object[0, 2, 3]
+    assert rise == pytest.approx(pick.outcome.facts["lifted_m"])
+    assert rise > 0.04
+    # The target's pixels are where its pose says: the mean of its points is within its own size of its centre.
+    mask = pick.object_mask(target.name)[0]
+    camera_T_base = pick.camera.camera_T_base
+    centre = camera_T_base[:3, :3] @ target.base_T_object[0, :3, 3] + camera_T_base[:3, 3]
+    assert np.linalg.norm(xyz[0][mask].mean(axis=0) - centre) < max(target.size)
+    assert not set(np.unique(pick.condition_ids)) - set(range(pick.link_count + 1))
+
+
+@pytest.mark.parametrize("kind", ["miss", "push", "place", "stack", "slip", "noise"])
+def test_every_kind_gives_an_episode_with_an_outcome(kind: str) -> None:
+    episode = make_episode(only(kind), 1, "train", 4)
+    assert episode.task == kind
+    assert episode.outcome.success is not None
+    if kind == "miss":
+        assert episode.outcome.success is False
+        assert episode.outcome.facts["lifted_m"] < 0.04
+    if kind == "noise":
+        assert episode.details["sigma"] in SIGMAS
+
+
+def test_shares_of_kinds_are_kept_and_their_order_is_seeded() -> None:
+    config = load_config("nano")
+    kinds = [episode_kind(config, 0, "train", i) for i in range(400)]
+    counts = Counter(kinds)
+    assert {k: counts[k] for k in ("pick", "miss", "push")} == {"pick": 160, "miss": 120, "push": 80}
+    assert kinds != [episode_kind(config, 1, "train", i) for i in range(400)]
+    assert kinds[:100] != kinds[100:200]
+
+
+def test_ood_is_outside_of_the_training_ranges() -> None:
+    config = load_config("nano")
+    assert not set(config.ood["looks"]["tables"]) & set(config.scene["looks"]["tables"])
+    for section, name in (("camera", "azimuth_deg"), ("camera", "elevation_deg"), ("target", "width_m")):
+        low, high = config.ood[section][name]
+        other_low, other_high = config.scene[section][name]
+        assert low >= other_high or high <= other_low
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        assert colour_word(SceneDraw(config.ood, rng).colour()) in ("purple", "pink")
+        assert colour_word(SceneDraw(config.scene, rng).colour()) not in ("purple",)
+
+
+def test_nine_failures_leave_the_gripper_alone() -> None:
+    kinematics = choose_kinematics(load_robot("yam"))
+    robot = kinematics.robot
+    ghost = PlacedObject.standing(LabObject("cube", "box", (0.04, 0.04, 0.04), (1, 0, 0), 0.05), 0.32, 0.05, 0.2)
+    rng = np.random.default_rng(0)
+    demonstration = grasp_plan(kinematics, robot.home_position(), ghost, Grasp.drawn(rng), rng).trajectory
+    failures = all_failures(kinematics, demonstration, seed=4)
+    assert {(s, g) for s, g, _ in failures} == {(s, g) for s in range(3) for g in SIGMAS}
+    finger = robot.joint_names.index(robot.gripper.joint)  # type: ignore[union-attr]
+    tool = [link.name for link in robot.links].index(robot.tool_link)
+    moved: dict[float, list[float]] = {}
+    for segment, sigma, failure in failures:
+        failure.validate(robot, check_velocity=True)
+        plain = demonstration.resample(len(failure)).for_robot(robot)
+        q = failure.for_robot(robot)
+        assert q[:, finger] == pytest.approx(plain[:, finger])
+        away = np.array([
+            np.linalg.norm(kinematics.forward(a)[tool, :3, 3] - kinematics.forward(b)[tool, :3, 3])
+            for a, b in zip(q, plain, strict=True)
+        ])  # fmt: skip
+        assert away[: len(q) * segment // 3].max(initial=0.0) < 1e-3, "before its segment nothing changes"
+        assert away[-1] > 1e-3
+        moved.setdefault(sigma, []).append(float(away.max()))
+    assert np.mean(moved[1.2]) > np.mean(moved[0.5])
+    with pytest.raises(DataError, match="segment"):
+        disturb(kinematics, demonstration, 3, 0.5, rng)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kinds": {"pick": 0.5}}, "add up"),
+        ({"kinds": {"fly": 1.0}}, "kinds"),
+        ({"frames": 1}, "frames"),
+        ({"quality": "best"}, "quality"),
+        ({"surprise": 1}, "unknown surprise"),
+        ({"ood": {"camera": {"azimuth_deg": [40, 5]}}}, "azimuth_deg"),
+        ({"ood": {"camera": {"zoom": 2}}}, "zoom"),
+    ],
+)
+def test_bad_configurations_are_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        small_config(**change)
+    with pytest.raises(DataError, match="nano"):
+        load_config("nothing_like_that")
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    config = only("push")
+    counts = {"train": 2, "val": 1, "ood": 1}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    make_dataset(config, whole, counts, seed=7)
+    script = (
+        "import sys, json\nfrom pathlib import Path\n"
+        "from kinema4d_model.data.lab_config import parse_config\nfrom kinema4d_model.data.make import make_dataset\n"
+        "document = json.loads(sys.argv[2])\n"
+        "make_dataset(parse_config(document, 'test'), sys.argv[1], {'train': 2, 'val': 1, 'ood': 1}, 7)\n"
+    )
+
+    child = subprocess.Popen([sys.executable, "-c", script, str(killed), json.dumps(config.document)])
+    deadline = time.monotonic() + 120
+    while not list(killed.glob("*/[!.]*.tar")) and time.monotonic() < deadline and child.poll() is None:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait(30)
+    (killed / "train").mkdir(exist_ok=True)
+    (killed / "train" / ".train-000000.0123456789ab.tar").write_bytes(b"half a shard")
+    left = len(pending_jobs(config, killed, counts, 7))
+    assert left < 4, "one shard was there before the kill"
+    make_dataset(config, killed, counts, seed=7)
+    names = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file())
+    assert names == sorted(p.relative_to(killed) for p in killed.rglob("*") if p.is_file())
+    for name in names:
+        assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+    dataset = DatasetFolder.open(killed)
+    keys = [e.key for split in dataset.splits for i in dataset.indices(split) for e in i.episodes]
+    assert sorted(keys) == ["ood-000000", "train-000000", "train-000001", "val-000000"]
+    assert read_episode(dataset.indices("ood")[0], 0).details["table"] == "checker"
+
+    shard = killed / "train" / "train-000001.tar"
+    shard.write_bytes(shard.read_bytes()[:5000])
+    assert [job.path.name for job in pending_jobs(config, killed, counts, 7)] == ["train-000001.tar"]
+    with pytest.raises(DataError, match="another seed"):
+        make_dataset(config, killed, counts, seed=8)
+    with pytest.raises(DataError, match="another config"):
+        make_dataset(replace(config, document={**config.document, "tail_s": 0.1}), killed, counts, seed=7)
+    with lock_folder(killed), pytest.raises(DataError, match="another process"):
+        make_dataset(config, killed, counts, seed=7)
