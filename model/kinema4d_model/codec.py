@@ -1,4 +1,7 @@
-"""`VideoCodec`: pictures and pointmaps to normalised latents and back, around diffusers' `AutoencoderKLWan`."""
+"""`VideoCodec`: pictures and pointmaps to normalised latents and back, around diffusers' `AutoencoderKLWan`.
+
+`linear_codec.py` gives the same interface without a network.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,11 @@ class VideoCodec(nn.Module):
 
     @classmethod
     def from_spec(cls, spec: CodecSpec) -> VideoCodec:
-        """A new codec of these sizes, with the default generator's random weights."""
+        """A new codec of these sizes, with the default generator's random weights, or not fitted yet."""
+        if spec.kind == "linear":
+            from kinema4d_model.linear_codec import LinearCodec
+
+            return LinearCodec.from_spec(spec)
         return cls(make_autoencoder(spec), spec.xyz_mean, spec.xyz_std)
 
     def encode(self, video: torch.Tensor) -> torch.Tensor:
@@ -50,6 +57,14 @@ class VideoCodec(nn.Module):
     def from_xyz(self, latents: torch.Tensor) -> torch.Tensor:
         """From the statistics of pointmaps to those of RGB."""
         return latents * self.xyz_std + self.xyz_mean
+
+    def encode_xyz(self, video: torch.Tensor) -> torch.Tensor:
+        """(B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, w) by the statistics of pointmaps."""
+        return self.to_xyz(self.encode(video))
+
+    def encode_first(self, video: torch.Tensor) -> torch.Tensor:
+        """(B, 3, T, H, 2W), picture beside pointmap, to (B, 16, F, h, 2w): both by the RGB statistics, as released."""
+        return self.encode(video)
 
     def encode_pair(self, rgb: torch.Tensor, xyz: torch.Tensor) -> torch.Tensor:
         """Two videos (B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, 2w): RGB left, XYZ right."""

@@ -53,7 +53,11 @@ def build_conditions(
     _require(preset, composite, environment_xyz01, text_tokens, actions)
     frames = robot_mask.shape[1]
     environment = environment_xyz01 if spec.environment else None
-    condition = codec.encode(first_frame_video(image, environment, frames))
+    base = None if composite is None else codec.encode_pair(composite[0], 2 * composite[1] - 1)
+    if spec.fill == "composite" and base is not None:
+        condition = base
+    else:
+        condition = codec.encode_first(first_frame_video(image, environment, frames))
     height, width = condition.shape[-2], condition.shape[-1] // 2
     left, right = robot_videos(robot_rgb, robot_xyz01, robot_mask, spec.ablation)
     if preset.robot.variant == "pm":
@@ -73,7 +77,7 @@ def build_conditions(
         robot_latents=_encode_halves(codec, left, right, condition),
         robot_mask=robot.to(condition),
         image_tokens=image_tokens,
-        base_latents=None if composite is None else codec.encode_pair(composite[0], 2 * composite[1] - 1),
+        base_latents=base,
         text_tokens=text_tokens if spec.ablation is Ablation.TEXT else None,
         actions=actions if spec.ablation is Ablation.EMBEDDING else None,
     )
@@ -86,7 +90,7 @@ def _encode_halves(
         return codec.encode_pair(left, right)
     empty = torch.zeros_like(like[..., : like.shape[-1] // 2])
     if right is not None:
-        return torch.cat([empty, codec.to_xyz(codec.encode(right))], dim=-1)
+        return torch.cat([empty, codec.encode_xyz(right)], dim=-1)
     return torch.cat([empty if left is None else codec.encode(left), empty], dim=-1)
 
 
@@ -124,7 +128,7 @@ def _require(
 ) -> None:
     spec = preset.condition
     for name, value, needed in (
-        ("composite", composite, preset.prediction == "residual"),
+        ("composite", composite, preset.prediction == "residual" or spec.fill == "composite"),
         ("environment_xyz01", environment_xyz01, spec.environment),
         ("text_tokens", text_tokens, spec.ablation is Ablation.TEXT),
         ("actions", actions, spec.ablation is Ablation.EMBEDDING),

@@ -1,0 +1,95 @@
+"""`kinema4d train`: teach a model on episodes; every stage goes on where it was stopped.
+
+kinema4d train --config nano --out runs/nano            codec, latents, network, export
+kinema4d train --config nano --out runs/nano --resume   the same after any interruption
+kinema4d train --config wan14b_lora --dry-run           what it would learn and take, without weights or a GPU
+accelerate launch --config_file config/train/accelerate/fsdp_8.yaml -m kinema4d_ros.cli train --config ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kinema4d_ros.errors import SetupError
+
+__all__ = ["register", "run"]
+
+STAGES = ("codec", "encode", "network", "export")
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "train",
+        help="teach a model on episodes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help="name of a file in config/train, or a path")
+    parser.add_argument("--out", type=Path, help="folder of the run (default: runs/train/NAME)")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--stage", choices=STAGES, action="append", help="only this stage; may be repeated")
+    parser.add_argument("--minutes", type=float, help="stop with a checkpoint after this time")
+    parser.add_argument("--dry-run", action="store_true", help="count parameters, memory and FLOPs, then end")
+    parser.add_argument("--gpus", type=int, help="of the dry run (default: 8 and 32)")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, or count."""
+    try:
+        from kinema4d_model.training.config import load_config
+    except ImportError as error:
+        raise SetupError(f"training needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+    config = load_config(arguments.config)
+    if arguments.dry_run:
+        from kinema4d_model.training.dry_run import dry_run, dry_run_table
+
+        print(dry_run_table(dry_run(config, [arguments.gpus] if arguments.gpus else [8, 32])))
+        return 0
+    from kinema4d_model.training.stages import run_stages
+
+    out = arguments.out or Path("runs") / "train" / config.name
+    with _stop_flag(arguments.minutes) as stop:
+        progress = run_stages(
+            config,
+            out,
+            stages=tuple(arguments.stage) if arguments.stage else STAGES,
+            resume=arguments.resume,
+            stop=stop,
+            bar=not arguments.quiet,
+        )
+    if progress is not None and progress.step < config.run.steps:
+        print(f"stopped at step {progress.step} of {config.run.steps}; go on with --resume")
+    elif "export" in (arguments.stage or STAGES):
+        print(f"{out / 'model'}")
+    return 0
+
+
+@contextmanager
+def _stop_flag(minutes: float | None) -> Iterator[Callable[[], bool]]:
+    """True after SIGTERM, the first Ctrl-C, or the given time; a second Ctrl-C ends at once."""
+    asked = threading.Event()
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    before: dict[int, Any] = {}
+
+    def ask(number: int, _: object) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked.is_set() or (end is not None and time.monotonic() >= end)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,199 @@
+"""Checkpoints that are whole or not there: written beside, flushed to the disk, renamed, verified when read.
+
+CHECKPOINTS/step-00001000/
+  weights.safetensors     what learns
+  average.safetensors     its moving average, where the run keeps one
+  optimiser.safetensors   the optimiser's state, by the parameters' names
+  progress.json           step, seconds, best validation, size and sha256 of the files above: written last
+CHECKPOINTS/best-00001000/
+  the same without the optimiser: the best validation so far
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from kinema4d_model.checkpoints.manifest import file_sha256
+from kinema4d_model.checkpoints.tensor_files import differences, raise_if
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+
+__all__ = ["Checkpoint", "CheckpointFolder", "Progress"]
+
+FORMAT = "kinema4d-checkpoint-1"
+PROGRESS = "progress.json"
+_NAME = re.compile(r"(step|best)-(\d{8})")
+
+
+@dataclass
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        step: optimiser steps that are done.
+        seconds: spent in them, over all sittings.
+        best: smallest validation loss so far, with its step; None before the first.
+        config_sha256: of the run's config.
+        data: fingerprint of what it learns from.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    best: float | None = None
+    best_step: int = 0
+    config_sha256: str = ""
+    data: str = ""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint on the disk."""
+
+    path: Path
+    progress: Progress
+
+    def tensors(self, part: str) -> dict[str, torch.Tensor]:
+        """ "weights", "average" or "optimiser"; empty if it has none."""
+        path = self.path / f"{part}.safetensors"
+        return load_file(path) if path.is_file() else {}
+
+
+class CheckpointFolder:
+    """All checkpoints of a run."""
+
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        self.folder = folder
+        self._keep = keep
+
+    def save(
+        self,
+        kind: str,
+        progress: Progress,
+        parts: Mapping[str, Mapping[str, torch.Tensor]],
+        extra: Callable[[Path], None] | None = None,
+    ) -> Path:
+        """Write a checkpoint of kind "step" or "best" and remove those that are no longer needed.
+
+        `extra` may put more into the folder before it gets its name.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        target = self.folder / f"{kind}-{progress.step:08d}"
+        temporary = self.folder / f".{target.name}.{uuid.uuid4().hex[:12]}"
+        temporary.mkdir()
+        try:
+            for part, tensors in parts.items():
+                if tensors:
+                    plain = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
+                    save_file(plain, temporary / f"{part}.safetensors")
+            if extra is not None:
+                extra(temporary)
+            files = {p.name: [p.stat().st_size, file_sha256(p)] for p in sorted(temporary.iterdir()) if p.is_file()}
+            document = {"format": FORMAT, "progress": asdict(progress), "files": files}
+            (temporary / PROGRESS).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            for path in sorted(temporary.rglob("*")):
+                if path.is_file():
+                    _flush(path)
+            _flush(temporary)
+            if target.exists():
+                # The same step again, after a resumed run: the same content, and never nothing in between.
+                old = temporary.with_name(f"{temporary.name}.old")
+                target.rename(old)
+            temporary.rename(target)
+            _flush(self.folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        self._prune()
+        return target
+
+    def newest(self, kind: str = "step") -> Checkpoint | None:
+        """The newest complete checkpoint; a damaged one is passed over, one of another format is refused."""
+        for path in reversed(self._named(kind)):
+            checkpoint = _open(path)
+            if checkpoint is not None:
+                return checkpoint
+        return None
+
+    def clean(self) -> None:
+        """Remove what an interrupted run left half-written."""
+        for path in self.folder.glob(".*-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _named(self, kind: str) -> list[Path]:
+        found = [p for p in self.folder.glob(f"{kind}-*") if _NAME.fullmatch(p.name) and p.is_dir()]
+        return sorted(found)
+
+    def _prune(self) -> None:
+        for path in [*self._named("step")[: -self._keep], *self._named("best")[:-1]]:
+            shutil.rmtree(path, ignore_errors=True)
+        for path in self.folder.glob(".*.old"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _open(path: Path) -> Checkpoint | None:
+    try:
+        document = json.loads((path / PROGRESS).read_text())
+        files = {str(name): (int(size), str(sha)) for name, (size, sha) in document["files"].items()}
+        progress = Progress(**document["progress"])
+        known = document["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if not known:
+        raise FileFormatError(f"{path} has format {document['format']!r}", expected=FORMAT)
+    for name, (size, sha) in files.items():
+        file = path / name
+        if Path(name).name != name or not file.is_file() or file.stat().st_size != size or file_sha256(file) != sha:
+            return None
+    return Checkpoint(path, progress)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, torch.Tensor]:
+    """The optimiser's state as named tensors; `names` by id of the parameter."""
+    return {
+        f"{names[id(parameter)]}|{key}": value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+        for parameter, state in optimiser.state.items()
+        for key, value in state.items()
+    }
+
+
+def restore_optimiser(
+    optimiser: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]
+) -> None:
+    """Put the state back that `optimiser_tensors` gave."""
+    optimiser.state.clear()
+    for name, tensor in tensors.items():
+        parameter_name, _, key = name.rpartition("|")
+        if parameter_name not in parameters:
+            raise FileFormatError(f"the optimiser's state names '{parameter_name}', which does not learn")
+        parameter = parameters[parameter_name]
+        optimiser.state[parameter][key] = tensor.to(parameter.device) if key != "step" else tensor
+
+
+def restore_weights(tensors: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor], where: Path) -> None:
+    """Write tensors into parameters; every name and shape must fit."""
+    raise_if(
+        differences(
+            {n: tuple(p.shape) for n, p in parameters.items()}, {n: tuple(t.shape) for n, t in tensors.items()}
+        ),
+        where,
+        ErrorCode.FILE_MALFORMED,
+    )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

@@ -1,0 +1,177 @@
+"""What a run would learn and take: parameters, memory of each GPU, FLOPs of a step; counted on meta tensors.
+
+Parameters and FLOPs are counted on the preset's own modules without memory. Memory is the sum of what is known:
+weights, gradients and optimiser state in shares (FSDP's full sharding), one block gathered, the blocks' inputs that
+gradient checkpointing keeps, and the activations of one block, counted while it runs. What the allocator wastes and
+what kernels and communication use is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.conditioning import Conditions
+from kinema4d_model.cost.memory import PeakActivations
+from kinema4d_model.network import KinemaTransformer
+from kinema4d_model.preset import Preset, load_preset
+from kinema4d_model.speed.apply import cast
+from kinema4d_model.training.config import StartSpec, TrainConfig
+from kinema4d_model.training.stages import add_adapter, learning_names
+
+__all__ = ["DryRun", "GpuMemory", "dry_run", "dry_run_table"]
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Bytes on each of `gpus`."""
+
+    gpus: int
+    samples: int
+    frozen: int
+    learning: int
+    gathered: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.frozen + self.learning + self.gathered + self.activations
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """The numbers of a run.
+
+    Attributes:
+        parameters: of the network.
+        learning: of those, the ones that learn.
+        adapter: of those, the ones of LoRA.
+        tokens: of one sample in the network.
+        forward_flops: of one sample.
+        step_flops: of a whole step: forward, again for gradient checkpointing, backward.
+        memory: for every number of GPUs that was asked for.
+    """
+
+    config: TrainConfig
+    parameters: int
+    learning: int
+    adapter: int
+    tokens: int
+    forward_flops: int
+    step_flops: int
+    memory: tuple[GpuMemory, ...]
+
+
+def dry_run(config: TrainConfig, gpus: Sequence[int]) -> DryRun:
+    """Count everything; nothing is loaded, nothing is computed."""
+    preset = load_preset(config.preset)
+    bundle = ModelBundle.from_preset(preset, device="meta")
+    network = bundle.transformer
+    parameters = sum(p.numel() for p in network.parameters())
+    if config.learn == "lora":
+        with torch.device("meta"):
+            add_adapter(replace(config, start=StartSpec()), bundle)
+    names = set(learning_names(config, bundle))
+    sizes = {name: p.numel() for name, p in network.named_parameters()}
+    learning = sum(sizes[name] for name in names)
+    compute = torch.bfloat16 if config.run.precision == "bf16" else torch.float32
+    low = 2 if config.run.frozen_dtype == "bfloat16" else 4
+    frozen = sum(size for name, size in sizes.items() if name not in names) * low
+    # Weights, gradients and two moments in float32; one moment less for Muon's matrices is not counted.
+    learnt = learning * (16 + (4 if config.run.ema_decay is not None else 0))
+
+    cast(network, compute)
+    inputs = _inputs(preset).to(dtype=compute)
+    with torch.no_grad():
+        prepared = network.prepare(inputs)
+        noisy = torch.empty_like(inputs.condition)
+        with FlopCounterMode(display=False) as counter:
+            network(noisy, torch.empty(1, device="meta"), prepared)
+    forward = int(counter.get_total_flops())
+    adapted = config.learn == "lora"
+    # Backward: gradients of activations cost a forward pass; those of weights another, for weights that learn.
+    backward = forward + (round(forward * learning / (parameters + learning)) if adapted else forward)
+    again = forward if config.run.gradient_checkpointing else 0
+    tokens = _tokens(preset)
+    block = _block_bytes(network, preset, tokens, compute)
+    width, blocks = preset.transformer.width, preset.transformer.layers
+    element = torch.empty((), dtype=compute).element_size()
+    gathered = max(sum(p.numel() for p in b.parameters()) for b in network.blocks) * element * 2
+    memory = []
+    for count in gpus:
+        samples = max(1, config.run.batch // (count * config.run.accumulate))
+        kept = tokens * width * element * blocks + block if config.run.gradient_checkpointing else block * blocks
+        memory.append(GpuMemory(count, samples, frozen // count, learnt // count, gathered, samples * kept))
+    return DryRun(
+        config,
+        parameters,
+        learning,
+        sum(size for name, size in sizes.items() if ".lora_" in name),
+        tokens,
+        forward,
+        config.run.batch * (forward + again + backward),
+        tuple(memory),
+    )
+
+
+def _tokens(preset: Preset) -> int:
+    _, rows, columns = preset.transformer.patch
+    return preset.latent_frames * (preset.latent_height // rows) * (2 * preset.latent_width // columns)
+
+
+def _inputs(preset: Preset) -> Conditions:
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, device="meta")
+
+    grid = (preset.latent_frames, preset.latent_height, preset.latent_width)
+    wide = (*grid[:2], 2 * grid[2])
+    t, channels = preset.transformer, preset.codec.latent_channels
+    return Conditions(
+        mask=empty(1, preset.codec.temporal_factor, *wide),
+        condition=empty(1, channels, *wide),
+        robot_latents=empty(1, channels, *wide),
+        robot_mask=empty(1, *grid),
+        image_tokens=None if t.image_dim is None else empty(1, t.image_tokens, t.image_dim),
+    )
+
+
+def _block_bytes(network: KinemaTransformer, preset: Preset, tokens: int, dtype: torch.dtype) -> int:
+    """The most alive at once in forward and backward of one block."""
+    width = preset.transformer.width
+    block: Any = network.blocks[0]
+    hidden = torch.empty(1, tokens, width, device="meta", dtype=dtype, requires_grad=True)
+    context = torch.empty(1, (preset.transformer.image_tokens if preset.transformer.image_dim else 0) + 1, width,
+                          device="meta", dtype=dtype)  # fmt: skip
+    time = torch.empty(1, 6, width, device="meta", dtype=dtype)
+    head = preset.transformer.head_dim
+    turns = [torch.empty(1, tokens, 1, head, device="meta") for _ in range(2)]
+    with PeakActivations() as peak:
+        block(hidden, context, time, tuple(turns)).sum().backward()
+    return peak.peak
+
+
+def dry_run_table(found: DryRun) -> str:
+    """Lines for a terminal."""
+    run, optimiser = found.config.run, found.config.optimiser
+    schedule = f"{optimiser.kind}, peak {optimiser.lr:g}, {optimiser.warmup_steps} warm-up steps, {optimiser.schedule}"
+    lines = [
+        f"{found.config.name}: preset {found.config.preset}, {run.steps:,} steps of {run.batch} samples, {schedule}",
+        f"parameters        {found.parameters / 1e9:9.3f} G",
+        f"  that learn      {found.learning / 1e6:9.3f} M, {found.adapter / 1e6:.3f} M of them LoRA",
+        f"tokens a sample   {found.tokens:9,}",
+        f"forward           {found.forward_flops / 1e12:9.1f} TFLOPs a sample",
+        f"step              {found.step_flops / 1e15:9.2f} PFLOPs",
+        f"run               {found.step_flops * run.steps / 1e18:9.1f} EFLOPs",
+        "memory of a GPU, fully sharded      samples   frozen   learning  gathered  activations    total",
+    ]
+    for m in found.memory:
+        gb = [f"{v / 1e9:8.2f}" for v in (m.frozen, m.learning, m.gathered, m.activations, m.total)]
+        lines.append(f"  {m.gpus:3d} GPUs {'':23}{m.samples:11d} {gb[0]} {gb[1]:>10} {gb[2]:>9} {gb[3]:>12} {gb[4]} GB")
+    lines.append("counted on meta tensors; not in it: what the allocator wastes, kernels' work space, communication")
+    return "\n".join(lines)

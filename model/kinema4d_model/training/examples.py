@@ -1,0 +1,185 @@
+"""`Example`: one episode as a sampler would be given it, and beside it what really happened.
+
+Episode ─ first image, first depth, robot drawn from the actions ─> request ─> NetworkInputs   (as at inference)
+        └ rgb, points ─────────────────────────────────────────────────────> truth, normalised with their bounds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.shards import ShardIndex, open_index, read_episode
+from kinema4d_model.inputs import NetworkInputs, normalise, prepare_inputs, shrink_request
+from kinema4d_model.output.resize import pick_pixels, shrink_images
+from kinema4d_model.preset import Preset
+from kinema4d_model.training.randomness import derive
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.generators.composite import CompositeGenerator
+from kinema4d_ros.generators.protocol import GenerateRequest
+from kinema4d_ros.pointmap import PointmapSequence
+
+__all__ = ["EpisodeExamples", "Example", "ExampleSource", "example_from_episode", "picture", "values", "video"]
+
+RGB_DIFFERS = 24
+"""Levels of 255 between truth and composite that count as something having happened."""
+XYZ_DIFFERS = 0.02
+"""The same of normalised coordinates."""
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """What the network is given and what it should say; T, H, W are the preset's.
+
+    Attributes:
+        name: of the episode.
+        inputs: as `prepare_inputs` makes them.
+        truth_rgb: (T, H, W, 3) uint8.
+        truth_xyz01: (T, H, W, 3) float32 in [0, 1], by the bounds of `inputs`.
+        focus: (T, H, W) bool: pixels that show an object which can move; all False if unknown.
+        actions: (T, A) float32, or None.
+    """
+
+    name: str
+    inputs: NetworkInputs
+    truth_rgb: NDArray[np.uint8]
+    truth_xyz01: NDArray[np.float32]
+    focus: NDArray[np.bool_]
+    actions: NDArray[np.float32] | None = None
+
+    @property
+    def dynamic(self) -> NDArray[np.bool_]:
+        """(T, H, W) bool: where the truth is not what the composite says."""
+        colours = np.abs(self.truth_rgb.astype(np.int16) - self.inputs.composite_rgb).max(-1) > RGB_DIFFERS
+        points = np.abs(self.truth_xyz01 - self.inputs.composite_xyz01).max(-1) > XYZ_DIFFERS
+        return np.asarray(colours | points)
+
+
+class ExampleSource(Protocol):
+    """Examples by number, always in the same order."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """One a number."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """The same for the same examples."""
+        ...
+
+    def load(self, number: int) -> Example:
+        """An example; `DataError` with its name if it cannot be used."""
+        ...
+
+
+class EpisodeExamples:
+    """Examples from shards of episodes.
+
+    Args:
+        where: a folder of shards, or FOLDER/NAME for the shards NAME-*.tar of a folder.
+        preset: frames and size that are wanted.
+        limit: the first so many only.
+        depth_ratio: share of episodes that use their measured depth.
+    """
+
+    def __init__(
+        self, where: str | Path, preset: Preset, *, limit: int | None = None, depth_ratio: float = 1.0
+    ) -> None:
+        path = Path(where)
+        shards = sorted(path.glob("*.tar")) if path.is_dir() else sorted(path.parent.glob(f"{path.name}-*.tar"))
+        if not shards:
+            raise DataError(
+                f"{path} holds no episodes",
+                expected="a folder of shards, or FOLDER/SPLIT for its SPLIT-*.tar",
+                hint="make some with `kinema4d data make`",
+                code=ErrorCode.FILE_MISSING,
+            )
+        self._preset = preset
+        self._depth_ratio = depth_ratio
+        indices = [open_index(shard) for shard in shards]
+        self._places: list[tuple[ShardIndex, int]] = [(i, n) for i in indices for n in range(len(i.episodes))][:limit]
+        self.names: Sequence[str] = [i.episodes[n].key for i, n in self._places]
+        hashes = ["".join(sorted(m.sha256 for m in i.episodes[n].files.values())) for i, n in self._places]
+        self.identity = f"{derive(depth_ratio_text(depth_ratio), *hashes):016x}"
+
+    def load(self, number: int) -> Example:
+        """An example of the preset's size."""
+        index, within = self._places[number]
+        name = self.names[number]
+        measured = derive(name, "depth") / 2**63 < self._depth_ratio
+        try:
+            return example_from_episode(read_episode(index, within), self._preset, use_depth=measured)
+        except KinemaError as error:
+            if name in error.what:
+                raise
+            raise DataError(
+                f"episode '{name}' of {index.path.name}: {error.what}",
+                expected=error.expected,
+                hint=error.hint or "run `kinema4d data check`, and leave it out or make it again",
+                code=error.code,
+            ) from error
+
+
+def depth_ratio_text(ratio: float) -> str:
+    """A part of the identity of examples."""
+    return f"depth {ratio:g}"
+
+
+def example_from_episode(episode: Episode, preset: Preset, *, use_depth: bool = True) -> Example:
+    """An episode at the preset's length and size; frames are picked evenly."""
+    if len(episode) < preset.frames:
+        raise DataError(f"episode '{episode.key}' has {len(episode)} frames", expected=f"at least {preset.frames}")
+    if episode.depth_m is None:
+        raise DataError(f"episode '{episode.key}' has no depth", expected="depth, or a lifter that makes it")
+    chosen = np.rint(np.linspace(0, len(episode) - 1, preset.frames)).astype(int)
+    condition = episode.robot_condition()
+    robot = PointmapSequence(
+        condition.xyz[chosen],
+        condition.link_ids[chosen],
+        condition.camera,
+        episode.times[chosen],
+        None if condition.rgb is None else condition.rgb[chosen],
+    )
+    request = GenerateRequest(episode.rgb[0], robot, episode.depth_m[0] if use_depth else None)
+    small = shrink_request(request, preset.width, preset.height)
+    inputs, _ = prepare_inputs(small, CompositeGenerator(), preset.codec.temporal_factor)
+    truth = pick_pixels(episode.points()[chosen], preset.width, preset.height)
+    return Example(
+        episode.key,
+        inputs,
+        shrink_images(episode.rgb[chosen], preset.width, preset.height),
+        normalise(truth, inputs.bounds, small.camera.rays()),
+        pick_pixels(_objects(episode)[chosen], preset.width, preset.height),
+        None if episode.actions is None else episode.actions[chosen].astype(np.float32),
+    )
+
+
+def _objects(episode: Episode) -> NDArray[np.bool_]:
+    if episode.ids is None:
+        return np.zeros(episode.shape, bool)
+    known = [episode.names.index(o.name) + 1 for o in episode.outcome.objects if o.name in episode.names]
+    return np.isin(episode.ids, known)
+
+
+def picture(images: NDArray[np.uint8]) -> torch.Tensor:
+    """(T, 3, H, W) float32 in [-1, 1] of (T, H, W, 3) uint8."""
+    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def video(images: NDArray[np.uint8]) -> torch.Tensor:
+    """(1, 3, T, H, W) float32 in [-1, 1] of (T, H, W, 3) uint8."""
+    return picture(images).transpose(0, 1)[None]
+
+
+def values(array: NDArray[Any]) -> torch.Tensor:
+    """(1, 3, T, H, W) float32 of (T, H, W, 3)."""
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).permute(3, 0, 1, 2)[None]

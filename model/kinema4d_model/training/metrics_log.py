@@ -1,0 +1,86 @@
+"""Numbers of a run: one JSON line each, TensorBoard where it is installed, a progress bar for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from kinema4d_ros.files import replacing_file
+
+__all__ = ["MetricsLog", "read_log"]
+
+
+def read_log(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a log; a last line that was cut off by a crash is left out."""
+    lines = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+class MetricsLog:
+    """Writes metrics.jsonl, feeds TensorBoard and a bar.
+
+    Args:
+        folder: of the run.
+        start: steps that are done; lines of later ones, from before a crash, are removed.
+        steps: of the whole run.
+        active: False for all but one process: then nothing happens.
+        bar: show a progress bar.
+    """
+
+    def __init__(self, folder: Path, start: int, steps: int, *, active: bool = True, bar: bool = True) -> None:
+        self._active = active
+        self._bar: Any = None
+        self._board: Any = None
+        if not active:
+            return
+        path = folder / "metrics.jsonl"
+        kept = [line for line in read_log(path) if line["step"] <= start] if path.is_file() and start else []
+        with replacing_file(path) as temporary:
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
+        except ImportError:
+            pass
+        self._bar = tqdm(total=steps, initial=start, unit="step", disable=not bar, dynamic_ncols=True)
+
+    def write(self, step: int, **values: float) -> None:
+        """One line, flushed."""
+        if not self._active:
+            return
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            if self._board is not None:
+                self._board.add_scalar(name, value, step)
+
+    def advance(self, shown: Mapping[str, str] | None = None) -> None:
+        """One step on the bar."""
+        if self._active:
+            if shown:
+                self._bar.set_postfix(shown, refresh=False)
+            self._bar.update(1)
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        if self._active:
+            tqdm.write(text)
+
+    def close(self) -> None:
+        """End the bar and the files."""
+        if self._active:
+            self._bar.close()
+            self._file.close()
+            if self._board is not None:
+                self._board.close()

@@ -1,0 +1,138 @@
+"""AdamW for everything, or Muon in float32 for the matrices of the blocks; and the learning rate of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from kinema4d_model.training.config import OptimiserSpec
+
+__all__ = ["MuonAdamW", "learning_rate", "make_optimiser", "orthogonalise"]
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_STEPS = 5
+RMS = 0.2
+"""Size of an AdamW step, which Muon's steps are scaled to: both can have one learning rate."""
+
+
+def learning_rate(spec: OptimiserSpec, step: int, steps: int) -> float:
+    """Of step 0, 1, ...: a straight warm-up to the peak, then the schedule down to `final_ratio` of it."""
+    if step < spec.warmup_steps:
+        return spec.lr * (step + 1) / spec.warmup_steps
+    done = (step - spec.warmup_steps) / max(1, steps - spec.warmup_steps)
+    falling = {"cosine": (1 + math.cos(math.pi * min(1.0, done))) / 2, "linear": 1 - min(1.0, done), "constant": 1.0}
+    return spec.lr * (spec.final_ratio + (1 - spec.final_ratio) * falling[spec.schedule])
+
+
+def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
+    """(N, r, c) to the nearest matrices with all singular values about 1 (0.7 to 1.2), by Newton-Schulz in float32."""
+    a, b, c = NEWTON_SCHULZ
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / (x.flatten(1).norm(dim=1).view(-1, 1, 1) + 1e-7)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Groups with `muon: True` take orthogonalised momentum steps, all others AdamW's."""
+
+    def __init__(self, groups: list[dict[str, Any]], spec: OptimiserSpec) -> None:
+        defaults = {
+            "lr": spec.lr,
+            "betas": spec.betas,
+            "eps": spec.eps,
+            "weight_decay": spec.weight_decay,
+            "momentum": spec.momentum,
+            "muon": False,
+        }
+        super().__init__(groups, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step from the gradients."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            learning = [p for p in group["params"] if p.grad is not None]
+            if group["muon"]:
+                self._muon(group, learning)
+            else:
+                self._adamw(group, learning)
+        return loss
+
+    def _muon(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+        for p in parameters:
+            by_shape.setdefault(p.shape, []).append(p)
+        for shape, alike in by_shape.items():
+            updates = []
+            for p in alike:
+                state = self.state[p]
+                if not state:
+                    state["momentum"] = torch.zeros_like(p)
+                gradient = _gradient(p)
+                state["momentum"].lerp_(gradient, 1 - group["momentum"])
+                updates.append(gradient.lerp(state["momentum"], group["momentum"]))
+            scale = RMS * math.sqrt(max(shape))
+            for p, update in zip(alike, orthogonalise(torch.stack(updates)), strict=True):
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(update, alpha=-group["lr"] * scale)
+
+    def _adamw(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p] = {
+                    "step": torch.zeros(()),
+                    "exp_avg": torch.zeros_like(p),
+                    "exp_avg_sq": torch.zeros_like(p),
+                }
+        states = [self.state[p] for p in parameters]
+        if parameters:
+            torch.optim._functional.adamw(  # type: ignore[attr-defined]
+                list[torch.Tensor](parameters),
+                [_gradient(p) for p in parameters],
+                [s["exp_avg"] for s in states],
+                [s["exp_avg_sq"] for s in states],
+                [],
+                [s["step"] for s in states],
+                foreach=False,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        raise ValueError("a parameter without a gradient")
+    return gradient
+
+
+def make_optimiser(spec: OptimiserSpec, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+    """The optimiser of named parameters. Vectors, norms and embeddings are not decayed."""
+    matrices, decayed, plain = [], [], []
+    for name, p in parameters:
+        if spec.kind == "muon" and p.ndim == 2 and "blocks." in name and "scale_shift_table" not in name:
+            matrices.append(p)
+        elif p.ndim >= 2 and not name.endswith(("scale_shift_table", "position", "domain")):
+            decayed.append(p)
+        else:
+            plain.append(p)
+    groups: list[dict[str, Any]] = [
+        {"params": decayed},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    if spec.kind == "muon":
+        return MuonAdamW([{"params": matrices, "muon": True}, *groups], spec)
+    return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)

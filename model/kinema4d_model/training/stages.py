@@ -1,0 +1,218 @@
+"""A whole run from its config: codec, latents, network, export; each stage is skipped when its result is there.
+
+OUT/config.yaml     the config as it was run
+OUT/codec/          the codec's weights, fitted or trained
+OUT/latents/        encoded episodes (or where data.latents says)
+OUT/checkpoints/    metrics.jsonl  strips/  tensorboard/
+OUT/model/          the export: what `ModelBundle.from_pretrained` opens, with a model card
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from tqdm import tqdm
+
+from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.folder import load_vae
+from kinema4d_model.checkpoints.lora import adapter_names, lora_shapes
+from kinema4d_model.checkpoints.official import DOMAIN_FILE, load_4dnex, load_official
+from kinema4d_model.network.trainable import set_trainable
+from kinema4d_model.preset import Preset, load_preset
+from kinema4d_model.training.checkpoints import Progress
+from kinema4d_model.training.config import TrainConfig, save_config
+from kinema4d_model.training.encode import encode_source
+from kinema4d_model.training.examples import EpisodeExamples
+from kinema4d_model.training.export import export
+from kinema4d_model.training.fit_codec import fit_linear_codec
+from kinema4d_model.training.latents import LatentSet
+from kinema4d_model.training.loop import Trainer, make_accelerator
+from kinema4d_model.training.network_task import NetworkTask
+from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.files import replacing_folder
+
+__all__ = ["ADAPTER", "STAGES", "make_bundle", "run_stages"]
+
+STAGES = ("codec", "encode", "network", "export")
+ADAPTER = "kinema4d"
+SPLITS = ("train", "validation")
+
+
+def run_stages(
+    config: TrainConfig,
+    out: Path,
+    *,
+    stages: tuple[str, ...] = STAGES,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    bar: bool = True,
+) -> Progress | None:
+    """Run the stages that are asked for; the progress of the network, if it was trained."""
+    accelerator = make_accelerator(config)
+    preset = load_preset(config.preset)
+    out.mkdir(parents=True, exist_ok=True)
+    if accelerator.is_main_process:
+        save_config(config, out / "config.yaml")
+    if "codec" in stages:
+        _codec_stage(config, preset, out, accelerator, resume, stop, bar)
+    if stop():
+        return None
+    bundle = make_bundle(config, out)
+    if "encode" in stages and config.data.train is not None:
+        _encode_stage(config, bundle, out, accelerator, bar)
+    progress = None
+    if "network" in stages:
+        progress = _network_stage(config, bundle, out, accelerator, resume, stop, bar)
+    if "export" in stages and (progress is None or progress.step == config.run.steps) and accelerator.is_main_process:
+        export(config, make_bundle(config, out), learning_names(config, bundle), out)
+    return progress
+
+
+def make_bundle(config: TrainConfig, out: Path) -> ModelBundle:
+    """The model before the first step: start weights, codec, adapter; everything that does not learn is frozen."""
+    preset, start = load_preset(config.preset), config.start
+    dtype = torch.bfloat16 if config.run.frozen_dtype == "bfloat16" else None
+    if start.bundle is not None:
+        bundle = ModelBundle.from_pretrained(start.bundle, dtype=dtype)
+        _require_same(bundle.preset, preset, start.bundle)
+        bundle.preset = preset
+    elif start.base is not None:
+        bundle = ModelBundle.from_wan(start.base, preset=preset, dtype=dtype)
+    else:
+        bundle = ModelBundle.from_preset(preset, seed=config.seed)
+        if preset.prediction == "residual":
+            # The first prediction is then the composite itself.
+            torch.nn.init.zeros_(bundle.transformer.proj_out.weight)
+            torch.nn.init.zeros_(bundle.transformer.proj_out.bias)
+    folder = Path(start.codec) if start.codec is not None else out / "codec"
+    if folder.is_dir():
+        load_vae(bundle.codec.vae, folder)
+    elif preset.codec.kind == "linear" and start.bundle is None:
+        raise FileFormatError(
+            f"{folder} does not exist: the linear codec has not been fitted", hint="run the stage `codec` first"
+        )
+    bundle.codec.requires_grad_(False)
+    if bundle.image_encoder is not None:
+        bundle.image_encoder.requires_grad_(False)
+    if config.learn == "lora":
+        add_adapter(config, bundle)
+    return bundle
+
+
+def learning_names(config: TrainConfig, bundle: ModelBundle) -> list[str]:
+    """Choose what learns, and return its names."""
+    scope = "all" if config.learn == "all" else "added"
+    names = set_trainable(bundle.transformer, "all" if scope == "all" else "added", bundle.preset.condition.ablation)
+    for name, parameter in bundle.transformer.named_parameters():
+        if name in set(names):
+            parameter.data = parameter.data.float()
+    return names
+
+
+def add_adapter(config: TrainConfig, bundle: ModelBundle) -> None:
+    lora = bundle.preset.lora
+    if lora is None:
+        raise FileFormatError(f"preset '{bundle.preset.name}' has no lora", expected="lora: {rank: 64, alpha: 32}")
+    checkpoint = config.start.checkpoint
+    if checkpoint is not None and (Path(checkpoint) / DOMAIN_FILE).is_file():
+        load_4dnex(bundle.transformer, checkpoint, lora, adapter=ADAPTER)
+    elif checkpoint is not None:
+        load_official(bundle.transformer, checkpoint, lora, adapter=ADAPTER)
+    if adapter_names(bundle.transformer):
+        return
+    from peft import LoraConfig
+
+    names = sorted({n.removeprefix("transformer.").rsplit(".lora_", 1)[0] for n in lora_shapes(bundle.transformer, 1)})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        bundle.transformer.add_adapter(
+            LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=names), adapter_name=ADAPTER
+        )
+
+
+def _require_same(found: Preset, wanted: Preset, where: str) -> None:
+    for part in ("transformer", "codec", "robot", "prediction"):
+        if getattr(found, part) != getattr(wanted, part):
+            raise FileFormatError(
+                f"{where} has another {part} than preset '{wanted.name}'",
+                expected=f"{getattr(wanted, part)!r}",
+                hint="train with the preset.yaml of the folder",
+            )
+
+
+def latents_folder(config: TrainConfig, out: Path, split: str) -> Path:
+    """Where the latents of a split are."""
+    return (out / "latents" if config.data.latents is None else Path(config.data.latents)) / split
+
+
+def _source(config: TrainConfig, preset: Preset, split: str) -> EpisodeExamples | None:
+    data = config.data
+    where = data.train if split == "train" else data.validation
+    limit = data.limit if split == "train" else data.validation_limit
+    return None if where is None else EpisodeExamples(where, preset, limit=limit, depth_ratio=data.depth_ratio)
+
+
+def _codec_stage(
+    config: TrainConfig,
+    preset: Preset,
+    out: Path,
+    accelerator: Accelerator,
+    resume: bool,
+    stop: Callable[[], bool],
+    bar: bool,
+) -> None:
+    done = (out / "codec").is_dir() or config.start.codec is not None
+    given = config.start.bundle is not None or config.start.base is not None or config.data.train is None
+    source = None if done or given else _source(config, preset, "train")
+    if source is not None and preset.codec.kind == "linear":
+        if accelerator.is_main_process:
+            count = min(len(source.names), config.codec.episodes or len(source.names))
+            with tqdm(total=count, unit="episode", desc="codec", disable=not bar) as shown:
+                codec = fit_linear_codec(preset.codec, source, config.codec, shown.update)
+            with replacing_folder(out / "codec", lambda path: False) as temporary:
+                codec.vae.save_pretrained(temporary, safe_serialization=True)
+        accelerator.wait_for_everyone()
+
+
+def _encode_stage(config: TrainConfig, bundle: ModelBundle, out: Path, accelerator: Accelerator, bar: bool) -> None:
+    bundle.codec.to(accelerator.device)
+    for split in SPLITS:
+        source = _source(config, bundle.preset, split)
+        if source is None:
+            continue
+        main = accelerator.is_main_process
+        share = -(-len(source.names) // accelerator.num_processes)
+        with tqdm(total=share, unit="episode", desc=f"encode {split}", disable=not (bar and main)) as shown:
+            encode_source(
+                bundle,
+                source,
+                latents_folder(config, out, split),
+                shard_episodes=config.data.shard_episodes,
+                rank=accelerator.process_index,
+                processes=accelerator.num_processes,
+                progress=shown.update,
+                finish=accelerator.wait_for_everyone,
+            )
+
+
+def _network_stage(
+    config: TrainConfig,
+    bundle: ModelBundle,
+    out: Path,
+    accelerator: Accelerator,
+    resume: bool,
+    stop: Callable[[], bool],
+    bar: bool,
+) -> Progress:
+    names = learning_names(config, bundle)
+    if config.run.gradient_checkpointing:
+        bundle.transformer.enable_gradient_checkpointing()
+    train = LatentSet(latents_folder(config, out, "train"), bundle.preset)
+    there = config.data.validation is not None or latents_folder(config, out, "validation").is_dir()
+    validation = LatentSet(latents_folder(config, out, "validation"), bundle.preset) if there else None
+    bundle.codec.to(accelerator.device)
+    task = NetworkTask(bundle, names, config, train, validation)
+    return Trainer(task, config, out, accelerator, resume=resume, bar=bar).run(stop)
