@@ -6,6 +6,7 @@ make    episodes from the MuJoCo lab; goes on where it was stopped
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from tqdm import tqdm
@@ -33,6 +34,29 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--seed", type=int, default=0, help="of all randomness (default: 0)")
     make.set_defaults(run=_make)
 
+    check = actions.add_parser("check", help="every defect of a dataset, by name; exit code 1 if there is one")
+    add = check.add_argument
+    add("folder", type=Path, metavar="DIR")
+    add("--limit", type=int, metavar="N", help="look into N episodes of each shard (default: all)")
+    add("--no-redraw", action="store_true", help="do not draw the robot again to compare: three times faster")
+    check.set_defaults(run=_check)
+
+    stats = actions.add_parser("stats", help="how many episodes of what, and how they ended")
+    stats.add_argument("folder", type=Path, metavar="DIR")
+    stats.add_argument("--json", action="store_true", help="for machines")
+    stats.set_defaults(run=_stats)
+
+    sheet = actions.add_parser("sheet", help="a contact sheet, PNG or HTML")
+    add = sheet.add_argument
+    add("folder", type=Path, metavar="DIR")
+    add("--split", default="train", help="default: train")
+    add("--task", default="", help="only episodes of this task")
+    add("--count", type=int, default=16, metavar="N", help="episodes (default: 16)")
+    add(
+        "--out", type=Path, default=Path("out/sheet.png"), metavar="FILE", help=".png or .html (default: out/sheet.png)"
+    )
+    sheet.set_defaults(run=_sheet)
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the chosen action."""
@@ -56,4 +80,36 @@ def _make(arguments: argparse.Namespace) -> int:
             load_config(arguments.config), arguments.out, counts, arguments.seed, arguments.workers, show
         )
     print(f"{dataset.path}: " + ", ".join(f"{dataset.count(s)} {s}" for s in dataset.splits))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from kinema4d_model.data.check import check_dataset
+
+    with tqdm(total=1, unit="shard", desc="check", leave=False) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total, bar.n = total, done
+            bar.refresh()
+
+        defects = check_dataset(arguments.folder, limit=arguments.limit, redraw=not arguments.no_redraw, progress=show)
+    for defect in defects:
+        print(defect)
+    print(f"{arguments.folder}: " + (f"{len(defects)} defects" if defects else "no defects"))
+    return 1 if defects else 0
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    from kinema4d_model.data.stats import dataset_stats, stats_table
+
+    stats = dataset_stats(arguments.folder)
+    print(json.dumps(stats) if arguments.json else stats_table(stats))
+    return 0
+
+
+def _sheet(arguments: argparse.Namespace) -> int:
+    from kinema4d_model.data.sheet import choose_episodes, write_sheet
+
+    chosen = list(choose_episodes(arguments.folder, arguments.split, arguments.count, arguments.task))
+    print(f"{write_sheet(chosen, arguments.out)}: {len(chosen)} episodes")
     return 0

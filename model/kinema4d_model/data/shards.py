@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.episode_files import decode_episode
+from kinema4d_model.data.episode_files import decode_episode, parse_document
 from kinema4d_model.data.errors import DataError
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.files import read_bytes, replacing_file
@@ -32,7 +32,9 @@ __all__ = [
     "ShardIndex",
     "index_path",
     "open_index",
+    "read_document",
     "read_episode",
+    "scan_shard",
     "stream_shard",
     "write_shard",
 ]
@@ -132,7 +134,7 @@ def open_index(shard: str | Path, *, rebuild: bool = True) -> ShardIndex:
     except DataError:
         if not rebuild:
             raise
-    index = _scan(path)
+    index = scan_shard(path)
     with suppress(DataError, OSError):
         _write_index(index)
     return index
@@ -159,7 +161,8 @@ def _read_index(path: Path) -> ShardIndex:
     return ShardIndex(path, size, entries)
 
 
-def _scan(path: Path) -> ShardIndex:
+def scan_shard(path: Path) -> ShardIndex:
+    """The index of a tar as it is, read from end to end."""
     entries: list[ShardEntry] = []
     for name, data, offset in _members(path):
         key, extension = _split(path, name)
@@ -223,6 +226,18 @@ def read_episode(index: ShardIndex, number: int, streams: Collection[str] | None
                 )
             files[name] = data
     return decode_episode(files, where, streams)
+
+
+def read_document(index: ShardIndex, number: int) -> dict[str, Any]:
+    """Only the JSON of episode `number`: for counting, without touching the videos."""
+    entry = index.episodes[number]
+    where = f"{index.path.name}:{entry.key}"
+    member = entry.files.get("json")
+    if member is None:
+        raise DataError(f"{where}: there is no JSON", expected="key.json", code=ErrorCode.FILE_MISSING)
+    with index.path.open("rb") as file:
+        file.seek(member.offset)
+        return parse_document(file.read(member.size), where)
 
 
 def stream_shard(path: str | Path, streams: Collection[str] | None = None) -> Iterator[Episode]:

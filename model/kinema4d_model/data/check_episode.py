@@ -1,0 +1,187 @@
+"""What is wrong with an episode, one line for each defect: nothing is skipped in silence.
+
+Every check has a short name, by which tests and people can tell defects apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from kinema4d_model.data.depth import point_bounds
+from kinema4d_model.data.episode import Episode, load_robot
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.versions import RENDERER
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.pointmap import PointmapSequence
+
+__all__ = ["Finding", "check_episode"]
+
+BOUNDS_M = 2e-4
+"""Bounds may differ by this from what the stored depth gives: one step of depth and a half."""
+UNIFORM = 0.02
+LIMIT_RAD = 0.02
+POSE_M = 0.03
+
+
+class Finding(NamedTuple):
+    """A defect: its short name and what was found."""
+
+    name: str
+    what: str
+
+
+def check_episode(episode: Episode, *, redraw: bool = True) -> list[Finding]:
+    """All defects of a decoded episode; `redraw` compares the stored condition with a new drawing of it."""
+    found = [
+        *_times(episode),
+        *_pixels(episode),
+        *_robot(episode),
+        *_bounds(episode),
+        *_outcome(episode),
+    ]
+    if redraw:
+        found += _condition(episode)
+    return found
+
+
+def _times(episode: Episode) -> Iterator[Finding]:
+    steps = np.diff(episode.times)
+    if len(steps) == 0:
+        yield Finding("frames", "there is a single frame")
+    elif np.any(steps <= 0):
+        yield Finding("times", f"time goes back at frame {int(np.argmax(steps <= 0)) + 1}")
+    elif steps.max() - steps.min() > UNIFORM * steps.mean():
+        yield Finding("times", f"frames are {steps.min():.4f} to {steps.max():.4f} s apart, not uniform")
+
+
+def _pixels(episode: Episode) -> Iterator[Finding]:
+    flat = [t for t, frame in enumerate(episode.rgb) if int(frame.min()) == int(frame.max())]
+    if flat:
+        yield Finding("rgb", f"frame {flat[0]} is one flat colour" + (f", and {len(flat) - 1} more" * (len(flat) > 1)))
+    if episode.ids is not None:
+        beyond = int(episode.ids.max())
+        if beyond > len(episode.names):
+            yield Finding("ids", f"id {beyond}, but there are {len(episode.names)} names")
+    if not 0 <= episode.link_count <= len(episode.names):
+        yield Finding("ids", f"{episode.link_count} links of {len(episode.names)} names")
+    if episode.depth_m is None:
+        if "depth" not in episode.missing:
+            yield Finding("depth", "there is none, and it is not listed as missing")
+        return
+    known = np.isfinite(episode.depth_m)
+    empty = np.flatnonzero(~known.any(axis=(1, 2)))
+    if len(empty):
+        yield Finding("depth", f"frame {int(empty[0])} has no depth at all")
+    if np.any(episode.depth_m[known] <= 0):
+        yield Finding("depth", "a depth is not positive")
+    if episode.ids is not None:
+        wrong = (episode.ids > 0) & ~known
+        if wrong.any():
+            t = int(np.argmax(wrong.any(axis=(1, 2))))
+            yield Finding("mask", f"{int(wrong[t].sum())} pixels of frame {t} show something but have no depth")
+
+
+def _robot(episode: Episode) -> Iterator[Finding]:
+    if episode.condition_ids is None:
+        if "condition" not in episode.missing:
+            yield Finding("condition", "there is no robot sequence, and it is not listed as missing")
+    elif int(episode.condition_ids.max()) > max(episode.link_count, 1):
+        yield Finding("condition", f"link id {int(episode.condition_ids.max())} of {episode.link_count} links")
+    elif not episode.condition_ids.any():
+        yield Finding("condition", "the robot is in no frame")
+    for name in ("actions", "joints"):
+        if getattr(episode, name) is None and name not in episode.missing:
+            yield Finding(name, "there are none, and they are not listed as missing")
+    if not episode.robot:
+        return
+    try:
+        robot = load_robot(episode.robot)
+    except KinemaError as error:
+        yield Finding("robot", f"'{episode.robot}' cannot be loaded: {error.what}")
+        return
+    if episode.joint_names != robot.joint_names:
+        yield Finding("joints", f"joints {list(episode.joint_names)} are not those of '{episode.robot}'")
+        return
+    for name in ("actions", "joints"):
+        values = getattr(episode, name)
+        if values is not None:
+            over = np.maximum(values - robot.upper, robot.lower - values)
+            t, j = np.unravel_index(int(np.argmax(over)), over.shape)
+            if over[t, j] > LIMIT_RAD:
+                yield Finding(name, f"{robot.joint_names[int(j)]} is {over[t, j]:.3f} past its limit in frame {t}")
+
+
+def _bounds(episode: Episode) -> Iterator[Finding]:
+    if episode.depth_m is None or not np.isfinite(episode.depth_m).any():
+        return
+    if episode.bounds is None or episode.known_bounds is None:
+        yield Finding("bounds", "there are none, although there is depth")
+        return
+    points = episode.points()
+    away = float(np.abs(point_bounds(points) - episode.bounds).max())
+    if away > BOUNDS_M:
+        yield Finding("bounds", f"they are {1000 * away:.1f} mm from the smallest and largest points")
+    first = point_bounds(points[:1])
+    if np.any(episode.known_bounds[0] > first[0] + BOUNDS_M) or np.any(episode.known_bounds[1] < first[1] - BOUNDS_M):
+        yield Finding("bounds", "known_bounds do not hold the points of the first frame")
+
+
+def _outcome(episode: Episode) -> Iterator[Finding]:
+    outcome = episode.outcome
+    if outcome.success is None and "outcome" not in episode.missing:
+        yield Finding("outcome", "success is unknown, and outcome is not listed as missing")
+    if outcome.target and outcome.objects and outcome.target not in {o.name for o in outcome.objects}:
+        yield Finding("outcome", f"target '{outcome.target}' is none of the objects")
+    if not episode.task:
+        yield Finding("task", "it has no name")
+    for thing in outcome.objects:
+        if not np.all(np.isfinite(thing.base_T_object)):
+            yield Finding("outcome", f"a pose of '{thing.name}' is not finite")
+        elif episode.ids is not None and episode.depth_m is not None and thing.name in episode.names:
+            yield from _object_is_where_it_is_seen(episode, thing.name, thing.base_T_object, max(thing.size))
+
+
+def _object_is_where_it_is_seen(
+    episode: Episode, name: str, base_T_object: np.ndarray[tuple[int, ...], np.dtype[np.float64]], size: float
+) -> Iterator[Finding]:
+    camera_T_base = episode.camera.camera_T_base
+    mask = episode.object_mask(name)
+    points = episode.points()
+    for t in range(len(episode)):
+        if int(mask[t].sum()) < 4:
+            continue
+        seen = points[t][mask[t]]
+        seen = seen[np.isfinite(seen[:, 2])]
+        if len(seen) == 0:
+            continue
+        centre = camera_T_base[:3, :3] @ base_T_object[t, :3, 3] + camera_T_base[:3, 3]
+        away = float(np.linalg.norm(np.median(seen, axis=0) - centre))
+        if away > size + POSE_M:
+            yield Finding("outcome", f"'{name}' is seen {1000 * away:.0f} mm from its pose in frame {t}")
+            return
+
+
+def _condition(episode: Episode) -> Iterator[Finding]:
+    if episode.condition is not None or episode.condition_ids is None or not episode.robot or episode.actions is None:
+        return
+    if episode.versions.get("renderer", RENDERER) != RENDERER:
+        yield Finding("condition", f"drawn by renderer {episode.versions['renderer']}, this is {RENDERER}")
+    try:
+        drawn: PointmapSequence = episode.robot_condition()
+    except (KinemaError, DataError) as error:
+        yield Finding("condition", f"the robot cannot be drawn again: {error.what}")
+        return
+    wrong = drawn.link_ids != episode.condition_ids
+    # Another CPU may round a few outline pixels the other way; a camera or a joint that is off moves hundreds.
+    if wrong.mean() > 1e-4:
+        t = int(np.argmax(wrong.mean(axis=(1, 2))))
+        yield Finding("condition", f"drawn again, {int(wrong[t].sum())} pixels of frame {t} differ from what is stored")
+    if episode.known_bounds is not None and drawn.mask.any():
+        robot = drawn.bounds()
+        if np.any(episode.known_bounds[0] > robot[0] + BOUNDS_M) or np.any(
+            episode.known_bounds[1] < robot[1] - BOUNDS_M
+        ):
+            yield Finding("bounds", "known_bounds do not hold the commanded robot")
