@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rclpy.action import ActionClient
 from support.faulty_generator import SLOW
-from support.motions import WAIT_S, settle, swing
+from support.motions import WAIT_S, settle, swing, wait_until_ready
 from support.ros_graph import ROOT, Graph, wait_for
 from support.sim_graph import NodeProcess, client, running, small_camera
 
@@ -57,6 +57,7 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
         for endpoint in (names.PREDICTED_ROLLOUT, names.PREDICTED_IMAGE, names.PREDICTED_POINTS):
             made.listen(endpoint)
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
+        wait_until_ready(made)
         yield made
 
 

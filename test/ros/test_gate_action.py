@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.motions import WAIT_S, arm, code_of, settle, swing
+from support.motions import WAIT_S, arm, code_of, settle, swing, wait_until_ready
 from support.sim_graph import NodeProcess, client, running, small_camera
 
 from kinema4d_msgs.msg import ExecutionStatus, PreviewStatus
@@ -41,6 +41,7 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
     with client() as made:
         made.listen(names.EXECUTION_STATUS)
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
+        wait_until_ready(made)
         yield made
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.motions import wait_until_ready
 from support.ros_graph import ROOT, Graph
 from support.sim_clock import SimClock
 from support.sim_graph import client, kinema4d, small_camera
@@ -135,6 +136,7 @@ def test_a_launched_graph_previews_a_plan_and_ends_on_ctrl_c(tmp_path: Path, sim
             assert "the page is at http://127.0.0.1:" in log.read_text()
             with client(space) as heard:  # a fresh install compiles its kernels before the first picture
                 heard.wait_for(lambda: heard.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "the live twin")
+                wait_until_ready(heard)
             plan = ROOT / "config" / "demo" / "pick_and_place.csv"
             done = kinema4d("preview", "--trajectory", str(plan), "--namespace", space, "--timeout", str(WAIT_S))
             assert done.returncode == 0, done.stdout + done.stderr + log.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.motions import WAIT_S, arm, settle, swing
+from support.motions import WAIT_S, arm, settle, swing, wait_until_ready
 from support.ros_graph import Graph
 from support.sim_clock import SimClock
 from support.sim_graph import client, running, small_camera
@@ -37,6 +37,7 @@ def graph(clock: SimClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for endpoint in (names.TF, names.PREDICTED_IMAGE, names.EXECUTION_STATUS):
             made.listen(endpoint)
         made.wait_for(lambda: made.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "the live twin")
+        wait_until_ready(made)
         yield made
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +47,18 @@ def code_of(call: object, *arguments: object) -> ErrorCode:
         call(*arguments)  # type: ignore[operator]
     assert len(caught.value.what) > 10
     return caught.value.code
+
+
+def wait_until_ready(graph: PreviewClient) -> None:
+    """Wait until the preview itself says that it could take a plan: it hears arm, camera and generator."""
+    ready = threading.Event()
+
+    def look(message: Any) -> None:
+        if any(s.name.endswith("preview") and s.message == "ready for a plan" for s in message.status):
+            ready.set()
+
+    graph.listen(names.DIAGNOSTICS, look)
+    graph.wait_for(ready.is_set, WAIT_S, "a preview that is ready")
 
 
 def settle(graph: PreviewClient) -> None:
