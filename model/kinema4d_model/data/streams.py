@@ -69,8 +69,10 @@ def encode_stream(frames: NDArray[Any], kind: StreamKind) -> bytes:
             f"frames are {frames.dtype} of shape {frames.shape}",
             expected=f"{np.dtype(layout.dtype).name} of shape ({wanted})",
         )
-    if not 1 <= len(frames) <= MAX_FRAMES or 0 in frames.shape:
-        raise DataError(f"frames have shape {frames.shape}", expected=f"1 to {MAX_FRAMES} frames that are not empty")
+    if not 1 <= len(frames) <= MAX_FRAMES or min(frames.shape[1:3]) < 2:
+        raise DataError(
+            f"frames have shape {frames.shape}", expected=f"1 to {MAX_FRAMES} frames of at least 2 x 2 pixels"
+        )
     codec, pixels, options = _codec(kind, layout)
     buffer = io.BytesIO()
     # Without these flags the file would carry the time of writing and a random number.

@@ -61,7 +61,7 @@ def make_episode(key: str = "a-000001", seed: int = 0) -> Episode:
 
 
 @settings(max_examples=15, deadline=None)
-@given(hnp.arrays(np.uint16, st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))))
+@given(hnp.arrays(np.uint16, st.tuples(st.integers(1, 4), st.integers(2, 9), st.integers(2, 9))))
 def test_depth_video_is_lossless(steps: np.ndarray) -> None:
     assert np.array_equal(decode_stream(encode_stream(steps, "depth"), "depth", steps.shape), steps)
 
@@ -86,6 +86,8 @@ def test_ids_and_bad_videos() -> None:
         decode_stream(data[: len(data) // 2], "ids", (T, H, W))
     with pytest.raises(DataError, match="decoded"):
         decode_stream(b"nonsense", "ids", (T, H, W))
+    with pytest.raises(DataError, match="2 x 2"):
+        encode_stream(ids[:, :, :1], "ids")
     with pytest.raises(DataError, match="uint16"):
         encode_stream(ids.astype(np.int32), "depth")
 
