@@ -4,10 +4,10 @@
     python bench/generate.py --quick      the tiny preset, one round: a smoke test
 
 Weights are random unless --checkpoint names a folder: times do not depend on them, except those of the step
-cache, whose skips depend on what the network says, and "latents differ", which says how much an option changes
-the result (random weights leave the robot out, so compat changes nothing then). Options run in turns with the plain pipeline in the same
-process, the best round of each counts, and every ratio is against the plain one of the same run: below 1 is
-faster. CPU seconds are user + system of the whole process. Ends with one line of JSON.
+cache, whose skips depend on what the network says. "latents differ" says how much an option changes the result;
+random weights leave the robot out, so compat changes nothing then. Options run in turns with the plain pipeline
+in the same process, the best round of each counts, and every ratio is against the plain one of the same run:
+below 1 is faster. CPU seconds are user + system of the whole process. Ends with one line of JSON.
 """
 
 from __future__ import annotations

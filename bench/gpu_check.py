@@ -20,17 +20,14 @@ import os
 import sys
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.cost import rollout_cost
-from kinema4d_model.inputs import NetworkInputs
-from kinema4d_model.loading import load_bundle, with_options
-from kinema4d_model.pipeline import KinemaPipeline
-from kinema4d_model.preset import Preset, load_preset
+if TYPE_CHECKING:
+    from kinema4d_model.inputs import NetworkInputs
+    from kinema4d_model.preset import Preset
 
 ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "official": ({"kind": "unipc", "steps": 50, "guidance": "compat", "guidance_scale": 5.0}, {"dtype": "bfloat16"}),
@@ -53,6 +50,8 @@ PARALLEL = "parallel"
 
 
 def random_inputs(preset: Preset) -> NetworkInputs:
+    from kinema4d_model.inputs import NetworkInputs
+
     rng = np.random.default_rng(0)
     shape = (preset.frames, preset.height, preset.width)
     mask = np.zeros(shape, bool)
@@ -74,6 +73,10 @@ def timed(work: Any) -> tuple[float, Any]:
 
 def measure(preset: Preset, checkpoint: str, random_weights: bool, counted: int) -> dict[str, Any]:
     """Load, warm up, and time every stage of one rollout."""
+    from kinema4d_model.bundle import ModelBundle
+    from kinema4d_model.loading import load_bundle
+    from kinema4d_model.pipeline import KinemaPipeline
+
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -108,6 +111,10 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("gpu_check needs a CUDA device, and torch sees none; `kinema4d doctor` says more", file=sys.stderr)
         return 1
+    from kinema4d_model.cost import rollout_cost
+    from kinema4d_model.loading import with_options
+    from kinema4d_model.preset import load_preset
+
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rows = dict(ROWS)
     rows[PARALLEL] = (ROWS["8 steps"][0], {"dtype": "bfloat16", "context_parallel": world})

@@ -40,8 +40,8 @@ def load_bundle(
     """The model of a preset, with its weights.
 
     Args:
-        preset: a name, the path of a YAML file, or the preset itself. A folder that has a preset of the same name
-            is asked instead; of another name, it gives the sizes, and `preset` sampler and speed options.
+        preset: a name, the path of a YAML file, or the preset itself. Sizes are always the folder's. So are sampler
+            and speed options where a preset of that name is asked for by name; otherwise they are `preset`'s.
         checkpoint: a folder written by `ModelBundle.save_pretrained` or by `kinema4d fetch-weights`; by default
             the preset's own.
         lora: safetensors of another adapter on top, for example one distilled for few steps.
@@ -55,7 +55,7 @@ def load_bundle(
     folder = checkpoint_folder(chosen, checkpoint)
     if (folder / PRESET_FILE).is_file():
         own = load_preset(folder / PRESET_FILE)
-        if own.name == chosen.name:
+        if own.name == chosen.name and not isinstance(preset, Preset):
             chosen = with_options(own, sampler, speed)
         dtype = torch_dtype(chosen.speed.dtype)
         bundle = ModelBundle.from_pretrained(folder, dtype=dtype)

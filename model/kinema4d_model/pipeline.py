@@ -20,7 +20,7 @@ from kinema4d_model.inputs import NetworkInputs
 from kinema4d_model.network import Prepared
 from kinema4d_model.preset import SamplerSpec, SpeedSpec
 from kinema4d_model.sampling import StepCache, initial_noise, sample, velocity_from_residual
-from kinema4d_model.speed import apply_speed, choose_device, torch_dtype
+from kinema4d_model.speed import apply_speed, choose_device
 from kinema4d_ros.generators.protocol import Cancel, Progress, ReportProgress, raise_if_cancelled
 
 __all__ = ["Encoded", "KinemaPipeline", "Prediction"]
@@ -76,7 +76,7 @@ class KinemaPipeline:
         self.sampler = sampler or bundle.preset.sampler
         self.speed = speed or bundle.preset.speed
         self.device = choose_device(device)
-        self.dtype = torch_dtype(self.speed.dtype)
+        self._threads = torch.get_num_threads()
         encoder = bundle.image_encoder
         self._residence, self.notes = apply_speed(
             bundle.transformer, bundle.codec.vae, encoder, self.speed, self.device
@@ -92,6 +92,7 @@ class KinemaPipeline:
     @torch.no_grad()
     def encode(self, inputs: NetworkInputs, seed: int) -> Encoded:
         """Everything that does not depend on noise; the seed chooses the softened mask cells."""
+        self._take_threads()
         bundle, device = self.bundle, self.device
         generator = torch.Generator("cpu").manual_seed(seed if seed < 2**63 else seed - 2**64)
         image = _picture(inputs.image[None]).to(device)
@@ -132,6 +133,7 @@ class KinemaPipeline:
         self, encoded: Encoded, seed: int, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> tuple[torch.Tensor, int, int]:
         """Latents (1, 16, F, h, 2w) of a seed, passes through the network, and how many the cache cut short."""
+        self._take_threads()
         network = self.bundle.transformer
         cache = StepCache(network, self.speed.cache_threshold)
         count = 0
@@ -163,6 +165,7 @@ class KinemaPipeline:
     @torch.no_grad()
     def decode(self, latents: torch.Tensor, frames: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """RGB (T, H, W, 3) uint8 and the normalised pointmap (T, H, W, 3) float32 of latents."""
+        self._take_threads()
         with self._residence.using(self.bundle.codec.vae):
             rgb, xyz = self.bundle.codec.decode_pair(latents)
         pixels = ((rgb[0, :, :frames].float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
@@ -195,6 +198,12 @@ class KinemaPipeline:
         rgb, values = self.decode(latents, encoded.frames)
         report(Progress("decode", 1, 1))
         return Prediction(rgb, values, passes, skipped)
+
+    def _take_threads(self) -> None:
+        # A parallel numba kernel sets OpenMP's thread count, which is torch's too, to the number of cores: measured
+        # eight times slower for small networks that had been given one thread.
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
 
     def warm_up(self) -> None:
         """One step on empty inputs at the preset's size: compiles and allocates what the first rollout would."""

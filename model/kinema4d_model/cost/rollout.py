@@ -110,7 +110,8 @@ def rollout_cost(preset: Preset) -> RolloutCost:
     speed = preset.speed
     shape = (preset.frames, preset.height, preset.width)
     residual, both = preset.prediction == "residual", preset.robot.variant == "act"
-    encode = _encode(preset.codec, shape, speed.dtype, speed.tiling, residual, both)
+    first = preset.condition.fill == "zeros"
+    encode = _encode(preset.codec, shape, speed.dtype, speed.tiling, first, both, residual)
     decode = _decode(preset.codec, shape, speed.dtype, speed.tiling)
     image = None if preset.image_encoder is None else _image(preset.image_encoder, shape[1:], speed.dtype)
     prepare, network, held = _network(preset)
@@ -177,7 +178,7 @@ def _inputs(preset: Preset) -> Conditions:
 
 @lru_cache(maxsize=16)
 def _encode(
-    spec: CodecSpec, shape: tuple[int, int, int], dtype: str, tiling: bool, residual: bool, both: bool
+    spec: CodecSpec, shape: tuple[int, int, int], dtype: str, tiling: bool, first: bool, both: bool, residual: bool
 ) -> _Measured:
     """What `build_conditions` encodes: the first frame's video, the robot's, and the composite's for residuals."""
     codec = _codec(spec, dtype, tiling)
@@ -186,11 +187,12 @@ def _encode(
     wide = torch.empty(1, 3, frames, height, 2 * width, device="meta")
 
     def run() -> None:
-        codec.encode(wide)
+        if first:
+            codec.encode_first(wide)
         if both:
             codec.encode_pair(video, video)
         else:
-            codec.encode(video)
+            codec.encode_xyz(video)
         if residual:
             codec.encode_pair(video, video)
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from support.model_inputs import wake
 from support.requests import robot_of_a_square
 
 from kinema4d_model.backend import DiffusionGenerator
 from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.inputs import prepare_inputs, shrink_request
 from kinema4d_model.pipeline import KinemaPipeline, Prediction
 from kinema4d_model.preset import Preset
 from kinema4d_model.session import Session, chunk_seed, chunk_slices
@@ -40,6 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generator(folder: Path) -> Generator:
+    torch.set_num_threads(1)
     return create_generator("diffusion", preset="tiny", checkpoint=str(folder), device="cpu")
 
 
@@ -251,3 +254,11 @@ def test_the_folders_own_preset_counts_and_options_count_more(tiny: Preset, tmp_
     assert (changed.sampler.steps, changed.sampler.shift, changed.speed.tiling) == (3, 2.0, True)
     other = load_bundle(replace(tiny, name="tiny_fast"), tmp_path / "weights").preset
     assert (other.name, other.sampler.steps, other.prediction) == ("tiny_fast", 2, "residual")
+
+
+def test_compiled_kernels_do_not_take_the_networks_threads(generator: Generator) -> None:
+    assert isinstance(generator, DiffusionGenerator)
+    asked = shrink_request(request(), 48, 32)
+    inputs, _ = prepare_inputs(asked, CompositeGenerator(), 4)
+    generator.pipeline(inputs, 0)
+    assert torch.get_num_threads() == 1
