@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_msgs.msg import PreviewStatus
+from kinema4d_msgs.msg import ExecutionStatus, PreviewStatus
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.errors import error_from_msg
 from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import nanoseconds
@@ -76,7 +77,7 @@ class Viewer(KinemaNode):
         self._prediction: Prediction | None = None
         self._plan: tuple[JointTrajectory, str] | None = None
         self._objects: dict[str, PlacedObject] = {}
-        self._objects_ns = 0
+        self._objects_ns = self._changed_ns = self._world_ns = 0
         extra = tuple(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
         self._server = PageServer(settings.host, settings.port, extra)
         self._page = Page(
@@ -113,6 +114,8 @@ class Viewer(KinemaNode):
         self.subscription(names.PLAN_REPORT, self._hear_report)
         self.subscription(names.PREVIEW_STATUS, self._hear_status)
         self.subscription(names.PREVIEWED_PLAN, self._hear_plan)
+        self.subscription(names.WORLD_CHANGED, self._hear_change)
+        self.subscription(names.EXECUTION_STATUS, self._hear_execution)
         if self._settings.lab:
             self.subscription(names.LAB_OBJECTS, self._hear_objects)
 
@@ -158,12 +161,35 @@ class Viewer(KinemaNode):
     def _hear_plan(self, message: Any) -> None:
         def take() -> None:
             plan = trajectory_from_msg(message.trajectory)
+            world_ns = nanoseconds(message.world_stamp)
+            if world_ns <= self._changed_ns:
+                return  # the gate refuses it: it shows a world that is no more
             with self._lock:
+                self._world_ns = world_ns
                 self._plan = (plan, message.plan_hash)
             self._desk.offer(message.plan_hash, message.rollout_id)
             self._show_planned()
 
         self._guarded("plan", take)
+
+    def _hear_change(self, message: Any) -> None:
+        self._changed_ns = nanoseconds(message.stamp)
+        with self._lock:
+            shown = self._plan is not None or self._prediction is not None
+            stale = self._world_ns <= self._changed_ns
+        if shown and stale:
+            self._guarded("world", self._forget_world)
+
+    def _hear_execution(self, message: Any) -> None:
+        with self._lock:
+            ours = self._plan is not None and self._plan[1] == message.plan_hash
+        if not ours or message.phase == ExecutionStatus.SENT:
+            return
+        self._desk.stopped()
+        if message.phase == ExecutionStatus.ABORTED:
+            self._page.say("bad", str(error_from_msg(message.error) or "the arm's controller gave up"))
+        else:
+            self._page.say("good", "The robot followed the plan to its end")
 
     def _hear_objects(self, message: Any) -> None:
         def take() -> None:
@@ -265,11 +291,15 @@ class Viewer(KinemaNode):
 
     def _reset(self, scenario: str, seed: int) -> None:
         if self._settings.lab:
-            self._buttons.reset(scenario, seed, self._forget_prediction, self._heard_all_since)
+            self._buttons.reset(scenario, seed, self._forget_world, self._heard_all_since)
 
-    def _forget_prediction(self) -> None:
+    def _forget_world(self) -> None:
+        """Nothing that was predicted is true any more."""
+        self._desk.withdraw()
         with self._lock:
             self._prediction = self._plan = None
+        self._page.show_prediction(None)
+        self._page.show_report(None)
 
     def _heard_all_since(self, stamp_ns: int) -> bool:
         try:

@@ -92,10 +92,7 @@ class Buttons:
         answer = self._calls.call(names.LAB_RESET, request, RESET_S)
         raise_from_msg(answer.error)
         laid_ns = self._node.get_clock().now().nanoseconds
-        self._desk.withdraw()
         forget()
-        self._page.show_prediction(None)
-        self._page.show_report(None)
         deadline = time.monotonic() + SETTLE_S
         while not settled(laid_ns) and time.monotonic() < deadline:
             if self._node.closing.wait(0.02):

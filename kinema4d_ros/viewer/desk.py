@@ -80,6 +80,11 @@ class PlanDesk:
             self._executed = plan_hash
             self._moving_until_s = now_s + duration_s
 
+    def stopped(self) -> None:
+        """The arm's controller says that the motion is over, to its end or not."""
+        with self._lock:
+            self._moving_until_s = float("-inf")
+
     def now(self, now_s: float) -> Desk:
         """What may be done at this moment."""
         with self._lock:

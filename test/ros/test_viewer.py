@@ -148,7 +148,9 @@ def test_the_slider_seeks_and_the_playback_pauses(window: Window, graph: Preview
     assert window.complaints == []
 
 
-def test_two_windows_show_the_same(window: Window, browser: Any, nodes: dict[str, NodeProcess]) -> None:
+def test_two_windows_show_the_same_until_somebody_else_changes_the_world(
+    window: Window, browser: Any, nodes: dict[str, NodeProcess], graph: PreviewClient
+) -> None:
     other = Window(browser, url_of(nodes["viewer"]), wait_s=WAIT_S)
     try:
         other.page.wait_for_selector("canvas")
@@ -162,6 +164,10 @@ def test_two_windows_show_the_same(window: Window, browser: Any, nodes: dict[str
             one.wait_until("Approve", enabled=True)
         other.press("Approve")
         window.wait_until("Execute", enabled=True)
+        graph.call(names.LAB_RESET, names.LAB_RESET.interface().Request(scenario="canonical", seed=5), WAIT_S)
+        for one in (window, other):
+            one.wait_until("Execute", enabled=False)
+            one.wait_for_text("Preview a plan first")
         assert window.complaints == other.complaints == []
     finally:
         other.page.close()

@@ -89,3 +89,12 @@ def test_a_table_laid_anew_withdraws_everything() -> None:
 def test_a_page_without_control_only_shows() -> None:
     desk = shown(control=False)
     assert can(desk) == (False, False)
+
+
+def test_a_motion_that_ended_early_leaves_the_desk_free() -> None:
+    desk = shown()
+    desk.approved(A, "token", 30.0)
+    desk.executed(A, 0.0, 9.0)
+    assert "moves" in desk.now(1.0).text
+    desk.stopped()
+    assert desk.now(1.0).text == "Done. Preview the next plan"
