@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["grow_frames", "move_onto_rays"]
+__all__ = ["grow_frames", "move_onto_rays", "paste_frames"]
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.intp]
@@ -72,3 +72,21 @@ def move_onto_rays(
                 count += 1
         squares[t] = total
         counts[t] = count
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def paste_frames(
+    ids: NDArray[np.uint8], robot_xyz: Floats, robot_rgb: NDArray[np.uint8], xyz: Floats, rgb: NDArray[np.uint8]
+) -> None:
+    """Write the robot's points and colours where its ids are not 0; colours of no frames leave rgb alone."""
+    frames, height, width = ids.shape
+    coloured = robot_rgb.shape[0] == frames
+    for t in prange(frames):
+        for v in range(height):
+            for u in range(width):
+                if ids[t, v, u] == 0:
+                    continue
+                for c in range(3):
+                    xyz[t, v, u, c] = robot_xyz[t, v, u, c]
+                    if coloured:
+                        rgb[t, v, u, c] = robot_rgb[t, v, u, c]

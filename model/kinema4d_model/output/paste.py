@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.output._kernels import move_onto_rays
+from kinema4d_model.output._kernels import move_onto_rays, paste_frames
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.pointmap import PointmapSequence
 
@@ -14,11 +14,8 @@ __all__ = ["paste_robot", "points_on_rays"]
 
 def paste_robot(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequence) -> None:
     """Write the robot's points, and its colours where the sequence has them, into rgb and xyz (T, H, W, 3)."""
-    for t in range(len(robot)):
-        under = robot.mask[t][..., None]
-        np.copyto(xyz[t], robot.xyz[t], where=under)
-        if robot.rgb is not None:
-            np.copyto(rgb[t], robot.rgb[t], where=under)
+    colours = np.empty((0, 1, 1, 3), np.uint8) if robot.rgb is None else robot.rgb
+    paste_frames(robot.link_ids, robot.xyz, colours, xyz, rgb)
 
 
 def points_on_rays(
