@@ -11,6 +11,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.robot import Robot
+
 __all__ = ["register", "run"]
 
 
@@ -56,6 +59,30 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--out", type=Path, default=Path("out/sheet.png"), metavar="FILE", help=".png or .html (default: out/sheet.png)"
     )
     sheet.set_defaults(run=_sheet)
+
+    bring = actions.add_parser("import", help="episodes from what others recorded")
+    add = bring.add_argument
+    add("kind", choices=("robo4d", "lerobot", "bag", "rlds"))
+    add("source", type=Path, metavar="SOURCE", help="folder, or a bag")
+    add("--out", type=Path, required=True, metavar="DIR", help="the dataset's folder")
+    add("--frames", type=int, default=49, help="of an episode, uniform in time (default: 49)")
+    add("--width", type=int, default=720, help="default: 720")
+    add("--height", type=int, default=480, help="default: 480")
+    add("--robot", default="yam", metavar="NAME|FILE", help="whose joints they are (default: yam)")
+    add("--camera", type=Path, metavar="FILE", help="calibration of the pictures; without it nothing is metric")
+    add("--lifter", default="", metavar="COMMAND", help="gives depth to plain video: COMMAND IN OUT, see docs/data.md")
+    add("--view", default="", help="camera of a LeRobot dataset (default: its first)")
+    add("--rate", type=float, default=15.0, metavar="HZ", help="frames a second of RLDS (default: 15)")
+    add("--val", type=float, default=0.05, metavar="SHARE", help="of scenes held out (default: 0.05)")
+    bring.set_defaults(run=_import)
+
+    export = actions.add_parser("export", help="episodes as a LeRobot v3.0 dataset")
+    add = export.add_argument
+    add("folder", type=Path, metavar="DIR")
+    add("--split", default="train", help="default: train")
+    add("--out", type=Path, required=True, metavar="DIR", help="the LeRobot dataset's folder")
+    add("--fps", type=float, default=10.0, help="its frame rate (default: 10)")
+    export.set_defaults(run=_export)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -112,4 +139,49 @@ def _sheet(arguments: argparse.Namespace) -> int:
 
     chosen = list(choose_episodes(arguments.folder, arguments.split, arguments.count, arguments.task))
     print(f"{write_sheet(chosen, arguments.out)}: {len(chosen)} episodes")
+    return 0
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from kinema4d_model.data.importers.collect import collect
+    from kinema4d_model.data.importers.lifter import CommandLifter
+    from kinema4d_model.data.importers.run import ImportOptions, items_of
+
+    robot = Robot.load(arguments.robot)
+    camera = None
+    if arguments.camera is not None:
+        camera = read_camera(arguments.camera, base_frame=robot.base_link)
+    options = ImportOptions(
+        frames=arguments.frames,
+        width=arguments.width,
+        height=arguments.height,
+        robot=(arguments.robot, robot),
+        camera=camera,
+        lifter=CommandLifter(arguments.lifter) if arguments.lifter else None,
+        val_share=arguments.val,
+        view=arguments.view,
+        rate_hz=arguments.rate,
+    )
+    with tqdm(total=1, unit="episode", desc="import") as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total, bar.n = total, done
+            bar.refresh()
+
+        items = items_of(arguments.kind, arguments.source, options)
+        dataset, refused = collect(items, arguments.out, arguments.source.name, progress=show)
+    for name, reason in refused.items():
+        print(f"left out {name}: {reason}")
+    print(f"{dataset.path}: " + ", ".join(f"{dataset.document['splits'][s]} {s}" for s in dataset.splits))
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from kinema4d_model.data.dataset_folder import DatasetFolder
+    from kinema4d_model.data.lerobot_out import export_lerobot
+    from kinema4d_model.data.shards import read_episode
+
+    indices = DatasetFolder.open(arguments.folder).indices(arguments.split)
+    chosen = (read_episode(index, i, ()) for index in indices for i in range(len(index.episodes)))
+    print(f"{arguments.out}: {export_lerobot(chosen, arguments.out, fps=arguments.fps)} episodes")
     return 0

@@ -42,6 +42,8 @@ def sample_of(episode: Episode) -> Sample:
     Raises:
         DataError: it lacks depth, bounds or a condition, with its key.
     """
+    if episode.pointmap01 is not None:
+        return _sample_without_metres(episode)
     if episode.known_bounds is None:
         raise DataError(f"episode '{episode.key}' has no known_bounds", expected="depth and bounds")
     bounds = episode.known_bounds
@@ -66,6 +68,28 @@ def sample_of(episode: Episode) -> Sample:
         "bounds": torch.from_numpy(np.array(bounds)),
         "ids": torch.from_numpy(np.array(ids)),
         "target_mask": torch.from_numpy(np.array(seen)),
+        "success": torch.tensor(float("nan") if success is None else float(success)),
+    }
+
+
+def _sample_without_metres(episode: Episode) -> Sample:
+    """Normalised pointmaps as the source has them: bounds are NaN, for nobody knows what 0 and 1 stand for."""
+    stored = episode.condition
+    if stored is None or stored.pointmap01 is None or episode.condition_ids is None or episode.pointmap01 is None:
+        raise DataError(f"episode '{episode.key}' has no robot sequence", expected="condition_rgb and its pointmap")
+    mask = np.asarray(episode.condition_ids > 0)
+    success = episode.outcome.success
+    return {
+        "key": episode.key,
+        "rgb": _channels_first(episode.rgb),
+        "xyz01": _channels_first(episode.pointmap01).float() / 255,
+        "known": torch.ones(episode.shape, dtype=torch.bool),
+        "robot_rgb": _channels_first(stored.rgb),
+        "robot_xyz01": _channels_first(stored.pointmap01).float() / 255,
+        "robot_mask": torch.from_numpy(mask),
+        "bounds": torch.full((2, 3), float("nan"), dtype=torch.float64),
+        "ids": torch.from_numpy(np.array(episode.condition_ids)),
+        "target_mask": torch.zeros(episode.shape, dtype=torch.bool),
         "success": torch.tensor(float("nan") if success is None else float(success)),
     }
 

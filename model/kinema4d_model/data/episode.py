@@ -83,10 +83,12 @@ class StoredCondition:
     Attributes:
         rgb: (T, H, W, 3) uint8, 0 = no robot.
         depth_m: (T, H, W) float32, NaN = no robot; None if unknown.
+        pointmap01: (T, H, W, 3) uint8, normalised x, y, z where metres are unknown, 0 = no robot; None otherwise.
     """
 
     rgb: NDArray[np.uint8]
     depth_m: NDArray[np.float32] | None
+    pointmap01: NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +120,7 @@ class Episode:
         versions: of what made it.
         details: anything else, plain JSON.
         missing: fields that the source does not have, by name.
+        pointmap01: (T, H, W, 3) uint8, normalised x, y, z where the source has no metres; None otherwise.
     """
 
     key: str
@@ -144,6 +147,7 @@ class Episode:
     versions: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    pointmap01: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         """Number of frames."""

@@ -36,6 +36,8 @@ STREAMS: dict[str, StreamKind] = {
     "condition_ids": "ids",
     "condition_rgb": "rgb",
     "condition_depth": "depth",
+    "pointmap": "rgb",
+    "condition_pointmap": "rgb",
 }
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,119}\Z")
 _MAX_JSON_BYTES = 32_000_000
@@ -64,6 +66,8 @@ def _arrays(episode: Episode, unit_m: float) -> dict[str, NDArray[Any]]:
         "condition_ids": episode.condition_ids,
         "condition_rgb": None if stored is None else stored.rgb,
         "condition_depth": None if stored is None or stored.depth_m is None else pack_depth(stored.depth_m, unit_m),
+        "pointmap": episode.pointmap01,
+        "condition_pointmap": None if stored is None else stored.pointmap01,
     }
     for name, array in found.items():
         if array is not None and array.shape[:3] != episode.shape:
@@ -217,7 +221,7 @@ def _episode(
         drawn = stream("condition_rgb")
         if drawn is None:
             raise DataError(f"{where}: there is no condition_rgb", expected="a stored robot sequence")
-        condition = StoredCondition(drawn, metres("condition_depth"))
+        condition = StoredCondition(drawn, metres("condition_depth"), stream("condition_pointmap"))
     return Episode(
         key=str(document["key"]),
         rgb=rgb,
@@ -243,6 +247,7 @@ def _episode(
         versions={str(k): str(v) for k, v in document["versions"].items()},
         details=dict(document["details"]),
         missing=tuple(str(n) for n in document["missing"]),
+        pointmap01=stream("pointmap"),
     )
 
 

@@ -1,0 +1,85 @@
+"""Episodes of the official Robo4D-200k folder layout; what it does not store is listed as missing.
+
+    videos/N.mp4         colours                 mask_videos/N.mp4    the robot alone, black elsewhere
+    pointmap/N.mp4       normalised x, y, z      mask_pointmap/N.mp4  the same of the robot
+    first_frames/N.png   the first picture       train_shuffled.txt   which N are for training
+
+Pointmaps are 8-bit and their bounds were not kept, so nothing is metric: they stay normalised pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.importers.recording import stand_in_camera
+from kinema4d_model.data.importers.video_in import read_video
+from kinema4d_model.data.versions import versions
+from kinema4d_ros.errors import ErrorCode
+
+__all__ = ["MISSING", "read_robo4d", "robo4d_numbers"]
+
+MISSING = ("actions", "bounds", "camera", "depth", "joints", "outcome", "robot", "task", "times")
+_ROBOT_LEVEL = 16
+"""Brighter than this in any channel is robot: video compression makes black a little grey."""
+_RATE_HZ = 10.0
+
+
+def robo4d_numbers(folder: Path) -> Iterator[tuple[str, str]]:
+    """(N, split) of the episodes: "train" for those in train_shuffled.txt, "val" for the others."""
+    videos = sorted((folder / "videos").glob("*.mp4"))
+    if not videos:
+        raise DataError(f"{folder} has no videos/*.mp4", expected="the Robo4D-200k layout", code=ErrorCode.FILE_MISSING)
+    listed = folder / "train_shuffled.txt"
+    train = None
+    if listed.is_file():
+        train = {Path(line.strip().split(",")[0]).stem for line in listed.read_text().splitlines() if line.strip()}
+    for video in videos:
+        yield video.stem, "train" if train is None or video.stem in train else "val"
+
+
+def read_robo4d(folder: Path, number: str, *, frames: int, width: int, height: int) -> Episode:
+    """One episode at so many frames of that size, uniform in time."""
+    rgb, count = _video(folder / "videos" / f"{number}.mp4", frames, width, height, cv2.INTER_AREA)
+    pointmap, _ = _video(folder / "pointmap" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)
+    robot, _ = _video(folder / "mask_videos" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)
+    robot_map, _ = _video(folder / "mask_pointmap" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)
+    mask = (robot.max(axis=-1) > _ROBOT_LEVEL).astype(np.uint8)
+    robot, robot_map = robot * mask[..., None], robot_map * mask[..., None]
+    return Episode(
+        key=f"robo4d-{number}",
+        rgb=rgb,
+        depth_m=None,
+        ids=None,
+        names=("robot",),
+        link_count=1,
+        times=np.arange(frames) / _RATE_HZ,
+        camera=stand_in_camera(width, height),
+        robot="",
+        joint_names=(),
+        joints=None,
+        actions=None,
+        condition_ids=mask,
+        bounds=None,
+        known_bounds=None,
+        task="unknown",
+        outcome=Outcome(None),
+        source="robo4d-200k",
+        condition=StoredCondition(robot, None, robot_map),
+        versions=versions(),
+        details={"number": number, "source_frames": count},
+        missing=MISSING,
+        pointmap01=pointmap,
+    )
+
+
+def _video(path: Path, frames: int, width: int, height: int, how: int) -> tuple[NDArray[np.uint8], int]:
+    pictures, _ = read_video(path)
+    chosen = np.linspace(0, len(pictures) - 1, frames).round().astype(int)
+    return np.stack([cv2.resize(pictures[i], (width, height), interpolation=how) for i in chosen]), len(pictures)
