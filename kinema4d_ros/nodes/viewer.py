@@ -10,17 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kinema4d_msgs.msg import ExecutionStatus, PreviewStatus
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.errors import error_from_msg
-from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import nanoseconds
-from kinema4d_ros.bridge.viewer import objects_from_markers, prediction_from_msg, progress_from_msg, report_from_msg
+from kinema4d_ros.bridge.viewer import objects_from_markers, progress_from_msg, report_from_msg
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab.objects import PlacedObject
@@ -30,11 +26,10 @@ from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput
 from kinema4d_ros.nodes.viewer_buttons import Buttons
 from kinema4d_ros.nodes.viewer_playback import PlaybackFollower
-from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.nodes.viewer_prediction import PredictionShow
 from kinema4d_ros.viewer.desk import PlanDesk
 from kinema4d_ros.viewer.page import Page
 from kinema4d_ros.viewer.panel import Actions
-from kinema4d_ros.viewer.prediction import Prediction
 from kinema4d_ros.viewer.server import PageServer, is_loopback
 
 __all__ = ["Viewer", "main"]
@@ -72,12 +67,8 @@ class Viewer(KinemaNode):
         self._desk = PlanDesk(control)
         self._lock = threading.Lock()
         self._work: queue.Queue[tuple[str, Callable[[], None]]] = queue.Queue(maxsize=8)
-        self._rollout: Any = None
-        self._rollout_news = threading.Event()
-        self._prediction: Prediction | None = None
-        self._plan: tuple[JointTrajectory, str] | None = None
         self._objects: dict[str, PlacedObject] = {}
-        self._objects_ns = self._changed_ns = self._world_ns = 0
+        self._objects_ns = 0
         extra = tuple(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
         self._server = PageServer(settings.host, settings.port, extra)
         self._page = Page(
@@ -95,7 +86,7 @@ class Viewer(KinemaNode):
                 ("draw", self._draw, DRAW_S),
                 ("status", self._show_status, STATUS_S),
                 ("playback", self._playback.follow, PLAYBACK_S),
-                ("rollouts", self._take_rollout, 0.0),
+                ("rollouts", lambda: self._future.take(self._settings.max_points), 0.0),
                 ("buttons", self._press, 0.0),
             )
         ]
@@ -106,15 +97,16 @@ class Viewer(KinemaNode):
     def _connect(self, lens: Any) -> None:
         self._arm = ArmInput(self, self._robot, self._settings.max_age_s)
         self._eye = CameraInput(self, lens, self._settings.image_max_age_s)
+        self._future = future = PredictionShow(self, self._page, self._desk, self._robot, self._arm)
         self._picture_ns, self._picture_due = 0, 0.0
         calls = ServiceCalls(self, (names.PLAYBACK, names.APPROVE, names.EXECUTE, names.LAB_RESET))
         self._buttons = Buttons(self, self._page, self._desk, calls, self._arm, choose_kinematics(self._robot))
-        self._playback = PlaybackFollower(self, self._page, calls, self._shown_rollout)
-        self.subscription(names.PREDICTED_ROLLOUT, self._hear_rollout)
+        self._playback = PlaybackFollower(self, self._page, calls, future.shown_rollout)
+        self.subscription(names.PREDICTED_ROLLOUT, future.hear_rollout)
         self.subscription(names.PLAN_REPORT, self._hear_report)
         self.subscription(names.PREVIEW_STATUS, self._hear_status)
-        self.subscription(names.PREVIEWED_PLAN, self._hear_plan)
-        self.subscription(names.WORLD_CHANGED, self._hear_change)
+        self.subscription(names.PREVIEWED_PLAN, lambda plan: self._guarded("plan", lambda: future.hear_plan(plan)))
+        self.subscription(names.WORLD_CHANGED, lambda at: self._guarded("world", lambda: future.hear_change(at)))
         self.subscription(names.EXECUTION_STATUS, self._hear_execution)
         if self._settings.lab:
             self.subscription(names.LAB_OBJECTS, self._hear_objects)
@@ -142,11 +134,6 @@ class Viewer(KinemaNode):
 
     # What the graph says.
 
-    def _hear_rollout(self, message: Any) -> None:
-        with self._lock:
-            self._rollout = message
-        self._rollout_news.set()
-
     def _hear_report(self, message: Any) -> None:
         self._guarded("report", lambda: self._page.show_report(report_from_msg(message)))
 
@@ -158,32 +145,8 @@ class Viewer(KinemaNode):
         elif message.phase == PreviewStatus.DONE:
             self._page.say("quiet", "")
 
-    def _hear_plan(self, message: Any) -> None:
-        def take() -> None:
-            plan = trajectory_from_msg(message.trajectory)
-            world_ns = nanoseconds(message.world_stamp)
-            if world_ns <= self._changed_ns:
-                return  # the gate refuses it: it shows a world that is no more
-            with self._lock:
-                self._world_ns = world_ns
-                self._plan = (plan, message.plan_hash)
-            self._desk.offer(message.plan_hash, message.rollout_id)
-            self._show_planned()
-
-        self._guarded("plan", take)
-
-    def _hear_change(self, message: Any) -> None:
-        self._changed_ns = nanoseconds(message.stamp)
-        with self._lock:
-            shown = self._plan is not None or self._prediction is not None
-            stale = self._world_ns <= self._changed_ns
-        if shown and stale:
-            self._guarded("world", self._forget_world)
-
     def _hear_execution(self, message: Any) -> None:
-        with self._lock:
-            ours = self._plan is not None and self._plan[1] == message.plan_hash
-        if not ours or message.phase == ExecutionStatus.SENT:
+        if not self._future.shows_plan(message.plan_hash) or message.phase == ExecutionStatus.SENT:
             return
         self._desk.stopped()
         if message.phase == ExecutionStatus.ABORTED:
@@ -200,43 +163,6 @@ class Viewer(KinemaNode):
             self._page.show_objects(list(objects))
 
         self._guarded("objects", take)
-
-    def _take_rollout(self) -> None:
-        if not self._rollout_news.wait(timeout=0.5):
-            return
-        self._rollout_news.clear()
-        with self._lock:
-            message = self._rollout
-        try:
-            prediction = prediction_from_msg(message, self._settings.max_points, self._rollout_is_old)
-        except InterruptedError:
-            return
-        with self._lock:
-            self._prediction = prediction
-        self._page.show_prediction(prediction, self._planned(prediction))
-        self._desk.show(prediction.plan_hash, prediction.rollout_id)
-        self._show_planned()
-
-    def _rollout_is_old(self) -> bool:
-        return self._rollout_news.is_set() or self.closing.is_set()
-
-    def _planned(self, prediction: Prediction) -> NDArray[np.float64] | None:
-        """(T, J) planned positions at the frames of a prediction, when its plan is known."""
-        with self._lock:
-            if self._plan is None or self._plan[1] != prediction.plan_hash:
-                return None
-            plan = self._plan[0]
-        try:
-            fill = self._arm.state().positions
-        except KinemaError:
-            fill = None
-        return self._robot.positions(plan.names, plan.at(plan.times[0] + prediction.times), fill=fill)
-
-    def _show_planned(self) -> None:
-        with self._lock:
-            prediction = self._prediction
-        if prediction is not None:
-            self._page.show_planned(self._planned(prediction))
 
     # What is drawn.
 
@@ -291,15 +217,7 @@ class Viewer(KinemaNode):
 
     def _reset(self, scenario: str, seed: int) -> None:
         if self._settings.lab:
-            self._buttons.reset(scenario, seed, self._forget_world, self._heard_all_since)
-
-    def _forget_world(self) -> None:
-        """Nothing that was predicted is true any more."""
-        self._desk.withdraw()
-        with self._lock:
-            self._prediction = self._plan = None
-        self._page.show_prediction(None)
-        self._page.show_report(None)
+            self._buttons.reset(scenario, seed, self._future.forget, self._heard_all_since)
 
     def _heard_all_since(self, stamp_ns: int) -> bool:
         try:
@@ -307,10 +225,6 @@ class Viewer(KinemaNode):
         except KinemaError:
             return False
         return min(arm_ns, self._eye.newest_stamp_ns(), self._objects_ns) > stamp_ns
-
-    def _shown_rollout(self) -> str | None:
-        with self._lock:
-            return None if self._prediction is None else self._prediction.rollout_id
 
     # Threads.
 
@@ -337,7 +251,7 @@ class Viewer(KinemaNode):
     def close(self) -> None:
         """Close the page."""
         super().close()
-        self._rollout_news.set()
+        self._future.wake()
         for thread in self._threads:
             thread.join(timeout=5.0)
         self._server.stop()
