@@ -69,10 +69,10 @@ def fit_linear_codec(
         _add(vae, statistics, source.load(int(number)), fit.focus_weight)
         progress(1)
     for m in range(2):
-        first_mean, first, _ = statistics["first", m].components(spec.latent_channels)
+        first_mean, first, variances = statistics["first", m].components(spec.latent_channels)
         group_mean, group, _ = statistics["group", m].components(spec.latent_channels)
         if fit.align:
-            group = _align(group, first, spec.temporal_factor, sizes["first"])
+            group = _align(group, first * variances.sqrt()[:, None], spec.temporal_factor)
         for part, mean, basis in (("first", first_mean, first), ("group", group_mean, group)):
             deviation = statistics[part, m].variances(basis).sqrt()
             typical = deviation.square().mean().sqrt().clamp(min=1e-6)
@@ -121,8 +121,11 @@ def _maps(*maps: NDArray[np.bool_]) -> list[torch.Tensor]:
     return [torch.from_numpy(m.astype(np.float32))[None, None].expand(-1, 3, -1, -1, -1) for m in maps]
 
 
-def _align(group: torch.Tensor, first: torch.Tensor, frames: int, size: int) -> torch.Tensor:
-    """The same subspace, turned so that a patch at rest has about the numbers that its first frame has."""
-    still = first.view(len(first), 3, 1, size // 3).expand(-1, -1, frames, -1).reshape(len(first), -1) / frames**0.5
+def _align(group: torch.Tensor, first: torch.Tensor, frames: int) -> torch.Tensor:
+    """The same subspace, turned so that a patch at rest has about the numbers that its first frame has.
+
+    `first` (C, D / frames) has rows as long as they matter.
+    """
+    still = first.unflatten(1, (3, 1, -1)).expand(-1, -1, frames, -1).flatten(1)
     left, _, right = torch.linalg.svd(still @ group.T)
     return left @ right @ group
