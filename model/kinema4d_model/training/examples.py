@@ -138,9 +138,11 @@ def example_from_episode(episode: Episode, preset: Preset, *, use_depth: bool = 
     """An episode at the preset's length and size; frames are picked evenly."""
     if len(episode) < preset.frames:
         raise DataError(f"episode '{episode.key}' has {len(episode)} frames", expected=f"at least {preset.frames}")
+    chosen = np.rint(np.linspace(0, len(episode) - 1, preset.frames)).astype(int)
+    if episode.depth_m is None and episode.pointmap01 is not None:
+        return _without_metres(episode, preset, chosen)
     if episode.depth_m is None:
         raise DataError(f"episode '{episode.key}' has no depth", expected="depth, or a lifter that makes it")
-    chosen = np.rint(np.linspace(0, len(episode) - 1, preset.frames)).astype(int)
     condition = episode.robot_condition()
     robot = PointmapSequence(
         condition.xyz[chosen],
@@ -161,6 +163,33 @@ def example_from_episode(episode: Episode, preset: Preset, *, use_depth: bool = 
         pick_pixels(_objects(episode)[chosen], preset.width, preset.height),
         None if episode.actions is None else episode.actions[chosen].astype(np.float32),
     )
+
+
+def _without_metres(episode: Episode, preset: Preset, chosen: NDArray[np.int64]) -> Example:
+    """Pointmaps that only exist in [0, 1], as the released dataset has them: nothing to composite with."""
+    stored = episode.condition
+    if stored is None or stored.pointmap01 is None or episode.condition_ids is None or episode.pointmap01 is None:
+        raise DataError(f"episode '{episode.key}' has no robot sequence", expected="its pictures and pointmaps")
+    if preset.prediction == "residual" or preset.condition.environment:
+        raise DataError(
+            f"episode '{episode.key}' has no metres, and preset '{preset.name}' builds on a composite",
+            expected="prediction: velocity, or episodes with depth",
+        )
+    size = (preset.width, preset.height)
+    mask = pick_pixels(episode.condition_ids[chosen] > 0, *size)
+    truth_rgb = shrink_images(episode.rgb[chosen], *size)
+    truth_xyz01 = pick_pixels(episode.pointmap01[chosen], *size).astype(np.float32) / 255
+    inputs = NetworkInputs(
+        image=truth_rgb[0],
+        robot_rgb=np.where(mask[..., None], pick_pixels(stored.rgb[chosen], *size), 0).astype(np.uint8),
+        robot_xyz01=np.where(mask[..., None], pick_pixels(stored.pointmap01[chosen], *size) / np.float32(255), 0),
+        robot_mask=mask,
+        composite_rgb=truth_rgb[:1].repeat(preset.frames, 0),
+        composite_xyz01=truth_xyz01[:1].repeat(preset.frames, 0),
+        bounds=np.full((2, 3), np.nan),
+        frames=preset.frames,
+    )
+    return Example(episode.key, inputs, truth_rgb, truth_xyz01, np.zeros(mask.shape, bool))
 
 
 def _objects(episode: Episode) -> NDArray[np.bool_]:

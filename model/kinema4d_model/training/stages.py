@@ -10,6 +10,7 @@ OUT/model/          the export: what `ModelBundle.from_pretrained` opens, with a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,12 +18,14 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.checkpoints.folder import load_vae
+from kinema4d_model.checkpoints.folder import PRESET_FILE, load_vae
 from kinema4d_model.checkpoints.lora import adapter_names, lora_shapes
 from kinema4d_model.checkpoints.official import DOMAIN_FILE, load_4dnex, load_official
+from kinema4d_model.codec import VideoCodec
 from kinema4d_model.network.trainable import set_trainable
-from kinema4d_model.preset import Preset, load_preset
-from kinema4d_model.training.checkpoints import Progress
+from kinema4d_model.preset import Preset, load_preset, save_preset
+from kinema4d_model.training.checkpoints import Progress, restore_weights
+from kinema4d_model.training.codec_task import CodecTask, codec_config, measured_spec, start_codec
 from kinema4d_model.training.config import TrainConfig, save_config
 from kinema4d_model.training.encode import encode_source
 from kinema4d_model.training.examples import EpisodeExamples
@@ -58,7 +61,7 @@ def run_stages(
         save_config(config, out / "config.yaml")
     if "codec" in stages:
         _codec_stage(config, preset, out, accelerator, resume, stop, bar)
-    if stop():
+    if stop() or not set(stages) - {"codec"}:
         return None
     bundle = make_bundle(config, out)
     if "encode" in stages and config.data.train is not None:
@@ -73,7 +76,7 @@ def run_stages(
 
 def make_bundle(config: TrainConfig, out: Path) -> ModelBundle:
     """The model before the first step: start weights, codec, adapter; everything that does not learn is frozen."""
-    preset, start = load_preset(config.preset), config.start
+    preset, start = run_preset(config, out), config.start
     dtype = torch.bfloat16 if config.run.frozen_dtype == "bfloat16" else None
     if start.bundle is not None:
         bundle = ModelBundle.from_pretrained(start.bundle, dtype=dtype)
@@ -100,6 +103,12 @@ def make_bundle(config: TrainConfig, out: Path) -> ModelBundle:
     if config.learn == "lora":
         add_adapter(config, bundle)
     return bundle
+
+
+def run_preset(config: TrainConfig, out: Path) -> Preset:
+    """The config's preset, with the statistics of a codec that this run has trained."""
+    own = out / PRESET_FILE
+    return load_preset(own if own.is_file() and (out / "codec_run").is_dir() else config.preset)
 
 
 def learning_names(config: TrainConfig, bundle: ModelBundle) -> list[str]:
@@ -175,6 +184,42 @@ def _codec_stage(
             with replacing_folder(out / "codec", lambda path: False) as temporary:
                 codec.vae.save_pretrained(temporary, safe_serialization=True)
         accelerator.wait_for_everyone()
+    elif source is not None:
+        _train_codec(config, preset, source, out, accelerator, resume, stop, bar)
+
+
+def _train_codec(
+    config: TrainConfig,
+    preset: Preset,
+    source: EpisodeExamples,
+    out: Path,
+    accelerator: Accelerator,
+    resume: bool,
+    stop: Callable[[], bool],
+    bar: bool,
+) -> None:
+    """Train the autoencoder in OUT/codec_run; its weights go to OUT/codec, its statistics to OUT/preset.yaml."""
+    own = codec_config(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        codec = VideoCodec.from_spec(preset.codec)
+    start_codec(codec)
+    codec.to(accelerator.device)
+    task = CodecTask(codec, own, source, _source(config, preset, "validation"))
+    trainer = Trainer(task, own, out / "codec_run", accelerator, resume=resume, bar=bar)
+    if trainer.run(stop).step < own.run.steps:
+        return
+    if accelerator.is_main_process:
+        found = trainer.checkpoints.newest("best") or trainer.checkpoints.newest("step")
+        if found is not None:
+            restore_weights(found.tensors("average") or found.tensors("weights"), task.learning, found.path)
+        codec.to("cpu").eval()
+        spec = measured_spec(codec, preset.codec, source, min(64, len(source.names)))
+        save_preset(replace(preset, codec=spec), out / PRESET_FILE)
+        codec.vae.register_to_config(latents_mean=list(spec.latents_mean), latents_std=list(spec.latents_std))
+        with replacing_folder(out / "codec", lambda path: False) as temporary:
+            codec.vae.save_pretrained(temporary, safe_serialization=True)
+    accelerator.wait_for_everyone()
 
 
 def _encode_stage(config: TrainConfig, bundle: ModelBundle, out: Path, accelerator: Accelerator, bar: bool) -> None:
