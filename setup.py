@@ -47,6 +47,7 @@ setup(
         "test": requirements("test"),
         "bench": requirements("bench"),
         "yam": ["dreamscale-i2rt"],
+        "rlds": ["tensorflow", "tensorflow-datasets"],
     },
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{PACKAGE}"]),
