@@ -115,7 +115,8 @@ class LabCamera:
         if threads < 1 or not noise >= 0.0:
             raise RenderError(f"threads is {threads}, noise is {noise}", expected="1 or more, and 0 or more")
         self._lens = Lens(self.camera)
-        self._double = self._lens.pinhole.scaled(2 * self.camera.width, 2 * self.camera.height)
+        pinhole = self._lens.pinhole
+        self._double = pinhole.scaled(2 * pinhole.width, 2 * pinhole.height)
         self._robot, self._room, self._noise, self._threads = robot, room or Room(), noise, threads
         self._style = style or Style()
         self._robot_packed = Scene.from_robot(robot).packed_rgb
