@@ -310,7 +310,7 @@ def load_config(name_or_path: str | Path, **overrides: Any) -> TrainConfig:
                 expected=f"one of {', '.join(config_names())}, or the path of a YAML file",
                 code=ErrorCode.FILE_MISSING,
             )
-    config: TrainConfig = build(TrainConfig, read_yaml(path) | overrides, str(path))
+    config: TrainConfig = build(TrainConfig, _read(path) | overrides, str(path))
     if (
         "/" not in config.preset
         and not config.preset.endswith((".yaml", ".yml"))
@@ -320,6 +320,18 @@ def load_config(name_or_path: str | Path, **overrides: Any) -> TrainConfig:
             f"{path}: preset '{config.preset}' does not exist", expected=f"one of {', '.join(preset_names())}"
         )
     return config
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's mapping; with `extends: NAME` only what differs from another config of the package."""
+    document = read_yaml(path)
+    if "extends" not in document:
+        return document
+    merged = read_yaml(_folder() / f"{document.pop('extends')}.yaml")
+    for key, value in document.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = {**merged[key], **value} if both else value
+    return merged
 
 
 def save_config(config: TrainConfig, path: str | Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from numpy.typing import NDArray
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from kinema4d_model.training.checkpoints import (
     Checkpoint,
@@ -36,7 +37,7 @@ from kinema4d_model.training.randomness import batch_indices, derive
 from kinema4d_model.training.strips import write_strips
 from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
 
-__all__ = ["Task", "Trainer", "make_accelerator"]
+__all__ = ["Task", "Trainer", "gather_learning", "make_accelerator"]
 
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
@@ -128,6 +129,10 @@ class Trainer:
         optimiser = make_optimiser(config.optimiser, task.learning.items())
         self.progress = Progress(config_sha256=config.sha256, data=task.fingerprint)
         found = self._find(resume)
+        plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+        if plugin is not None:
+            # DeepSpeed asks a data loader for it, and there is none here.
+            plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = self._micro
         self._module, self._optimiser = accelerator.prepare(task.module, optimiser)
         if found is not None:
             self._restore(found)
@@ -241,9 +246,12 @@ class Trainer:
         accelerator = self.accelerator
         staging = self.folder / "checkpoints" / f".{kind}-staging"
         accelerator.save_state(str(staging))
+        gathered = gather_learning(accelerator.unwrap_model(self._module), self.task.learning)
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            self.checkpoints.save(kind, self.progress, {}, lambda path: _move(staging, path / "sharded"))
+            self.checkpoints.save(
+                kind, self.progress, {"weights": gathered}, lambda path: _move(staging, path / "sharded")
+            )
         accelerator.wait_for_everyone()
 
     def _find(self, resume: bool) -> Checkpoint | None:
@@ -289,6 +297,15 @@ class Trainer:
             return stopping
         flag = torch.tensor(float(stopping), device=self.accelerator.device)
         return float(self.accelerator.reduce(flag, "sum")) > 0
+
+
+def gather_learning(module: nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """What learns, whole and on the CPU, from a module whose weights may be in pieces; all processes must call it."""
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+    found = get_model_state_dict(module, options=options)
+    wanted = set(names)
+    # The trained module is one level above the network.
+    return {own: tensor for name, tensor in found.items() if (own := name.partition(".")[2]) in wanted}
 
 
 def _require_finite(loss: torch.Tensor, step: int, batch: Any) -> None:

@@ -9,6 +9,7 @@ import yaml
 from kinema4d_model.preset import load_preset
 from kinema4d_model.training.config import TrainConfig, config_names, load_config, save_config
 from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.resources import share_directory
 
 SMALLEST = {"name": "x", "preset": "tiny", "data": {"latents": "somewhere"}}
 
@@ -94,3 +95,24 @@ def test_the_hash_changes_with_what_decides_losses_and_with_nothing_else(tmp_pat
     assert changed(steps=6000) != config.sha256
     assert changed(ema_decay=0.5) != config.sha256
     assert dataclasses.replace(config, seed=1).sha256 != config.sha256
+
+
+def test_a_config_can_say_only_what_differs() -> None:
+    eight, paper = load_config("wan14b_lora_8gpu"), load_config("wan14b_lora")
+    assert (eight.run.accumulate, eight.run.batch) == (4, 32)
+    same = dataclasses.replace(eight, name=paper.name, run=dataclasses.replace(eight.run, accumulate=1))
+    assert same == paper
+
+
+@pytest.mark.parametrize(
+    "path", sorted((share_directory() / "config/train/accelerate").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_accelerate_reads_its_configs(path: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    read = load_config_from_file(str(path))
+    assert read.num_processes == int(path.stem.rpartition("_")[2])
+    if path.stem.startswith("fsdp"):
+        from diffusers.models.transformers.transformer_wan import WanTransformerBlock
+
+        assert read.fsdp_config["fsdp_transformer_layer_cls_to_wrap"] == WanTransformerBlock.__name__

@@ -25,7 +25,7 @@ from kinema4d_model.training.checkpoints import CheckpointFolder, Progress
 from kinema4d_model.training.config import DataSpec, OptimiserSpec, RunSpec, StartSpec, TrainConfig
 from kinema4d_model.training.encode import encode_source
 from kinema4d_model.training.latents import LatentSet
-from kinema4d_model.training.loop import Trainer, make_accelerator
+from kinema4d_model.training.loop import Trainer, gather_learning, make_accelerator
 from kinema4d_model.training.metrics_log import MetricsLog, read_log
 from kinema4d_model.training.network_task import NetworkTask
 from kinema4d_model.training.stages import learning_names, make_bundle, run_stages
@@ -319,3 +319,15 @@ def test_a_bundle_of_another_size_cannot_be_the_start(run: Path, tmp_path: Path)
     exported = ModelBundle.from_pretrained(run / "model")
     assert torch.equal(started.transformer.proj_out.weight, exported.transformer.proj_out.weight)
     assert load_preset(str(run / "preset.yaml")) == started.preset
+
+
+def test_what_learns_is_gathered_under_its_own_names(run: Path) -> None:
+    """On one process nothing is in pieces; names and values must still be those of a plain checkpoint."""
+    config = make_run(run)
+    bundle = make_bundle(config, run)
+    names = learning_names(config, bundle)
+    bundle.transformer.proj_out.bias.requires_grad_(False)
+    task = NetworkTask(bundle, names, config, LatentSet(run / "latents" / "train", bundle.preset), None)
+    gathered = gather_learning(task.module, names)
+    assert gathered.keys() == set(names) - {"proj_out.bias"}
+    assert all(torch.equal(gathered[name], task.learning[name]) for name in gathered)
