@@ -95,7 +95,9 @@ class EpisodeExamples:
         self, where: str | Path, preset: Preset, *, limit: int | None = None, depth_ratio: float = 1.0
     ) -> None:
         path = Path(where)
-        shards = sorted(path.glob("*.tar")) if path.is_dir() else sorted(path.parent.glob(f"{path.name}-*.tar"))
+        found = path.glob("*.tar") if path.is_dir() else path.parent.glob(f"{path.name}-*.tar")
+        # Names that begin with a dot are still being written.
+        shards = sorted(p for p in found if not p.name.startswith("."))
         if not shards:
             raise DataError(
                 f"{path} holds no episodes",
@@ -178,11 +180,11 @@ def _without_metres(episode: Episode, preset: Preset, chosen: NDArray[np.int64])
     size = (preset.width, preset.height)
     mask = pick_pixels(episode.condition_ids[chosen] > 0, *size)
     truth_rgb = shrink_images(episode.rgb[chosen], *size)
-    truth_xyz01 = pick_pixels(episode.pointmap01[chosen], *size).astype(np.float32) / 255
+    truth_xyz01 = _unit(pick_pixels(episode.pointmap01[chosen], *size))
     inputs = NetworkInputs(
         image=truth_rgb[0],
         robot_rgb=np.where(mask[..., None], pick_pixels(stored.rgb[chosen], *size), 0).astype(np.uint8),
-        robot_xyz01=np.where(mask[..., None], pick_pixels(stored.pointmap01[chosen], *size) / np.float32(255), 0),
+        robot_xyz01=np.where(mask[..., None], _unit(pick_pixels(stored.pointmap01[chosen], *size)), np.float32(0)),
         robot_mask=mask,
         composite_rgb=truth_rgb[:1].repeat(preset.frames, 0),
         composite_xyz01=truth_xyz01[:1].repeat(preset.frames, 0),
@@ -190,6 +192,10 @@ def _without_metres(episode: Episode, preset: Preset, chosen: NDArray[np.int64])
         frames=preset.frames,
     )
     return Example(episode.key, inputs, truth_rgb, truth_xyz01, np.zeros(mask.shape, bool))
+
+
+def _unit(levels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return np.asarray(levels, np.float32) / np.float32(255)
 
 
 def _objects(episode: Episode) -> NDArray[np.bool_]:

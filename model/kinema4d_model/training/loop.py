@@ -302,7 +302,7 @@ class Trainer:
 def gather_learning(module: nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
     """What learns, whole and on the CPU, from a module whose weights may be in pieces; all processes must call it."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
-    found = get_model_state_dict(module, options=options)
+    found: dict[str, Any] = get_model_state_dict(module, options=options)
     wanted = set(names)
     # The trained module is one level above the network.
     return {own: tensor for name, tensor in found.items() if (own := name.partition(".")[2]) in wanted}

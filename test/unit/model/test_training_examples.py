@@ -77,6 +77,7 @@ def test_shards_are_examples_by_number(tmp_path: Path) -> None:
     write(tmp_path, [episode("a"), episode("b")])
     write(tmp_path, [episode("c")], "train-000001.tar")
     write(tmp_path, [episode("held-out")], "val-000000.tar")
+    (tmp_path / ".train-000002.tar").write_bytes(b"still being written")
     preset = tiny_linear()
     source = EpisodeExamples(tmp_path / "train", preset)
     assert list(source.names) == ["a", "b", "c"]
