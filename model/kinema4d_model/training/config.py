@@ -82,6 +82,8 @@ class CodecFitSpec:
     Attributes:
         episodes: to fit or train on; None takes all.
         focus_weight: how much more moving and small things count than the rest.
+        robot_weight: linear codec: what patches with the robot count of the others; the exact robot is pasted over them
+            in the end.
         whiten: linear codec: 0 keeps the components' own sizes, 1 gives all the same.
         align: linear codec: turn the components of groups towards those of the first frame; costs nothing.
         steps: wan codec: iterations of training.
@@ -93,6 +95,7 @@ class CodecFitSpec:
 
     episodes: int | None = 512
     focus_weight: float = 4.0
+    robot_weight: float = 1.0
     whiten: float = 0.5
     align: bool = True
     steps: int = 20_000
@@ -272,6 +275,7 @@ def _problems(c: TrainConfig) -> list[str]:
         "objective.focus_weight": c.objective.focus_weight,
         "augment.pointmap_noise": c.augment.pointmap_noise,
         "codec.focus_weight": c.codec.focus_weight,
+        "codec.robot_weight": c.codec.robot_weight,
         "codec.kl_weight": c.codec.kl_weight,
     }
     found += [f"{name} is {value}, below 0" for name, value in zero_or_more.items() if not value >= 0]

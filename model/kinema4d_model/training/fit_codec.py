@@ -66,7 +66,7 @@ def fit_linear_codec(
     count = len(source.names) if fit.episodes is None else min(fit.episodes, len(source.names))
     # Spread over the whole set: neighbours in it may be of one scene.
     for number in np.linspace(0, len(source.names) - 1, count).astype(int):
-        _add(vae, statistics, source.load(int(number)), fit.focus_weight)
+        _add(vae, statistics, source.load(int(number)), fit)
         progress(1)
     for m in range(2):
         first_mean, first, variances = statistics["first", m].components(spec.latent_channels)
@@ -86,7 +86,7 @@ def _add(
     vae: LinearAutoencoder,
     statistics: dict[tuple[str, int], PatchStatistics],
     example: Example,
-    focus_weight: float,
+    fit: CodecFitSpec,
 ) -> None:
     """Truth everywhere; the composite where it differs from it; the robot alone where it is, and once its black."""
     inputs = example.inputs
@@ -106,7 +106,7 @@ def _add(
         share, robot_share = (vae._patches(w[:, :, chosen], frames).flatten(0, -2).amax(1) for w in (moving, robot))
         if not len(share):
             continue
-        weight = 1 + focus_weight * share
+        weight = (1 + fit.focus_weight * share) * torch.where(robot_share > 0, fit.robot_weight, 1.0)
         for m in range(2):
             truth, composite, drawn = (vae._patches(c[m][:, :, chosen], frames).flatten(0, -2) for c in clips)
             table = statistics[part, m]

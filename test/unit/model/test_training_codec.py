@@ -20,9 +20,9 @@ CONFIG = TrainConfig(
     "codec",
     "tiny",
     data=DataSpec(latents="unused"),
-    codec=CodecFitSpec(steps=30, batch=2, lr=5e-3),
-    optimiser=OptimiserSpec(warmup_steps=10),
-    run=RunSpec(steps=100, log_every=1, validate_every=15, validation_samples=2, strips=1, ema_decay=0.8, threads=1),
+    codec=CodecFitSpec(steps=16, batch=2, lr=1e-2),
+    optimiser=OptimiserSpec(warmup_steps=3),
+    run=RunSpec(steps=100, log_every=1, validate_every=8, validation_samples=1, strips=1, ema_decay=0.5, threads=1),
 )
 
 
@@ -53,16 +53,16 @@ def test_the_loss_sees_what_the_decoder_says_before_it_is_clamped(long: Preset) 
 
 def test_training_lowers_the_error_on_clips_that_were_not_learnt(long: Preset, tmp_path: Path) -> None:
     config = codec_config(CONFIG)
-    assert (config.run.steps, config.run.batch, config.optimiser.lr) == (30, 2, 5e-3)
+    assert (config.run.steps, config.run.batch, config.optimiser.lr) == (16, 2, 1e-2)
     task = CodecTask(codec_of(long), config, SweptSquares(long, 6), SweptSquares(long, 2, seed=4))
     Trainer(task, config, tmp_path, make_accelerator(config), bar=False).run()
     lines = read_log(tmp_path / "metrics.jsonl")
     found = [line["loss"] for line in lines if "loss" in line]
-    assert np.mean(found[-5:]) < 0.6 * np.mean(found[:3])
+    assert np.mean(found[-5:]) < 0.7 * np.mean(found[:2])
     checked = [line for line in lines if "validation_loss" in line]
     assert checked[-1]["validation_loss"] < checked[0]["validation_loss"]
     assert checked[-1]["psnr"] > checked[0]["psnr"]
-    assert (tmp_path / "strips" / "codec-00000030.png").is_file()
+    assert (tmp_path / "strips" / "codec-00000016.png").is_file()
 
 
 def test_moving_things_count_more(long: Preset) -> None:
