@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kinema4d_ros.cli.page_picture import PagePicture
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.files import replacing_folder
 from kinema4d_ros.processes import ProcessSpec, Supervisor
@@ -29,6 +30,9 @@ START_S = 180.0
 """The first start compiles the rasteriser; later ones take seconds."""
 
 PREVIEW_S = 600.0
+LOOK_S, LATE_S = 60.0, 120.0
+"""How long the page's picture may hold up the approval, which must come while the preview is fresh, and the end."""
+
 SUMMARY = "demo.json"
 
 
@@ -79,6 +83,9 @@ def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor:
 
         client.wait_for(live, START_S, "the live twin")
         summary["live_after_s"] = round(time.monotonic() - started, 2)
+        picture = PagePicture(folder / "page.png", port) if values["viewer"].lower() == "true" else None
+        if picture is not None:
+            picture.start()
         plan, target = _plan(client, robot, lab)
         report = client.preview(plan, timeout_s=PREVIEW_S)
         summary["previewed_after_s"] = round(time.monotonic() - started, 2)
@@ -86,10 +93,12 @@ def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor:
         rollout = rollout_from_msg(client.newest(names.PREDICTED_ROLLOUT))
         saved = rollout.save(folder / "rollout")
         shutil.copyfile(saved / "preview.mp4", folder / "prediction.mp4")
-        if values["viewer"].lower() == "true":
-            _screenshot(folder / "page.png", port)
+        if picture is not None:
+            picture.take(LOOK_S)
         if lab:
             summary["execution"] = _execute(client, report.plan_hash, target)
+        if picture is not None:
+            picture.give_up(LATE_S)
     return summary
 
 
@@ -122,35 +131,6 @@ def _execute(client: Any, plan_hash: str, target: str) -> dict[str, Any]:
     moved = float(np.linalg.norm(position() - before))
     print(f"executed in the lab: '{target}' moved {100 * moved:.1f} cm")
     return {"object": target, "moved_m": round(moved, 4), "duration_s": duration_s}
-
-
-def _screenshot(path: Path, port: int) -> None:
-    """A picture of the page where a browser is at hand; otherwise a line that says how to get one."""
-    browser = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
-    try:
-        from playwright.sync_api import Error, sync_playwright
-    except ImportError:
-        browser = None
-    if browser is None:
-        print("no picture of the page: it needs Chromium (sudo apt-get install chromium) and playwright")
-        return
-    options = [
-        "--no-sandbox",
-        "--use-angle=swiftshader",
-        "--enable-unsafe-swiftshader",
-        "--disable-background-networking",
-    ]
-    try:
-        with sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(executable_path=browser, args=options)
-            page = chromium.new_page(viewport={"width": 1280, "height": 800})
-            page.goto(f"http://127.0.0.1:{port}", timeout=60_000)
-            page.wait_for_selector("canvas", timeout=60_000)
-            page.wait_for_timeout(8_000)
-            page.screenshot(path=str(path), timeout=180_000)
-            chromium.close()
-    except Error as error:
-        print(f"no picture of the page: {str(error).splitlines()[0]}")
 
 
 def _numbers(report: Any) -> dict[str, Any]:
