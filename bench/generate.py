@@ -192,6 +192,9 @@ def main() -> int:
 
     print(f"options, against the plain pipeline of the same rounds (encode, {preset.sampler.steps} steps, decode):")
     names = QUICK if arguments.quick else list(OPTIONS)
+    if "bfloat16" in names and not torch.cpu._is_avx512_bf16_supported():
+        print("  bfloat16: left out, this CPU computes it by emulation, many times slower")
+        names.remove("bfloat16")
     found = options(preset, arguments.checkpoint, first, arguments.rounds, names)
     result = {
         "preset": preset.name,
