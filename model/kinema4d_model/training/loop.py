@@ -77,8 +77,6 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
     """One process or many, CPU or GPUs: `accelerate launch` and its config file decide."""
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
-    # Numbers below 1e-38 cost a CPU a hundred times as much and mean nothing here.
-    torch.set_flush_denormal(True)
     return Accelerator(
         cpu=not torch.cuda.is_available(),
         mixed_precision="bf16" if config.run.precision == "bf16" else "no",
@@ -142,6 +140,8 @@ class Trainer:
         run, accelerator = self.config.run, self.accelerator
         log = MetricsLog(self.folder, self.progress.step, run.steps, active=accelerator.is_main_process, bar=self._bar)
         saved = self.progress.step
+        # Numbers below 1e-38 cost a CPU a hundred times as much and mean nothing here; elsewhere they may.
+        torch.set_flush_denormal(True)
         try:
             while self.progress.step < run.steps:
                 self._one(log)
@@ -156,6 +156,7 @@ class Trainer:
                     log.say(f"stopped after step {saved}")
                     break
         finally:
+            torch.set_flush_denormal(False)
             log.close()
         return self.progress
 
