@@ -13,9 +13,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
+from kinema4d_model._named_files import find_named, names_in, read_extended
 from kinema4d_model._typed_mapping import build, plain
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_yaml, write_yaml
+from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.files import write_yaml
 from kinema4d_ros.resources import share_directory
 
 __all__ = [
@@ -321,34 +322,14 @@ def _folder() -> Path:
 
 def preset_names() -> tuple[str, ...]:
     """Names of the presets that come with the package."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+    return names_in(_folder())
 
 
 def load_preset(name_or_path: str | Path) -> Preset:
     """A preset by its name, or by the path of a YAML file (anything with a suffix or a separator)."""
-    path = Path(name_or_path)
-    if path.suffix not in (".yaml", ".yml") and len(path.parts) == 1:
-        path = _folder() / f"{name_or_path}.yaml"
-        if not path.is_file():
-            raise FileFormatError(
-                f"preset '{name_or_path}' does not exist",
-                expected=f"one of {', '.join(preset_names())}, or the path of a YAML file",
-                code=ErrorCode.FILE_MISSING,
-            )
-    preset: Preset = build(Preset, _read(path), str(path))
+    path = find_named(name_or_path, _folder(), "preset")
+    preset: Preset = build(Preset, read_extended(path, _folder()), str(path))
     return preset
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The file's mapping; with `extends: NAME` only what differs from another preset of the package."""
-    document = read_yaml(path)
-    if "extends" not in document:
-        return document
-    merged = read_yaml(_folder() / f"{document.pop('extends')}.yaml")
-    for key, value in document.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = {**merged[key], **value} if both else value
-    return merged
 
 
 def save_preset(preset: Preset, path: str | Path) -> None:

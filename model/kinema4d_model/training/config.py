@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from kinema4d_model._named_files import find_named, names_in, read_extended
 from kinema4d_model._typed_mapping import build, plain
 from kinema4d_model.preset import preset_names
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_yaml, write_yaml
+from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.files import write_yaml
 from kinema4d_ros.resources import share_directory
 
 __all__ = [
@@ -300,21 +301,13 @@ def _folder() -> Path:
 
 def config_names() -> tuple[str, ...]:
     """Names of the configs that come with the package."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+    return names_in(_folder())
 
 
 def load_config(name_or_path: str | Path, **overrides: Any) -> TrainConfig:
     """A config by its name, or by the path of a YAML file; `overrides` replace keys at the top."""
-    path = Path(name_or_path)
-    if path.suffix not in (".yaml", ".yml") and len(path.parts) == 1:
-        path = _folder() / f"{name_or_path}.yaml"
-        if not path.is_file():
-            raise FileFormatError(
-                f"training config '{name_or_path}' does not exist",
-                expected=f"one of {', '.join(config_names())}, or the path of a YAML file",
-                code=ErrorCode.FILE_MISSING,
-            )
-    config: TrainConfig = build(TrainConfig, _read(path) | overrides, str(path))
+    path = find_named(name_or_path, _folder(), "training config")
+    config: TrainConfig = build(TrainConfig, read_extended(path, _folder()) | overrides, str(path))
     if (
         "/" not in config.preset
         and not config.preset.endswith((".yaml", ".yml"))
@@ -324,18 +317,6 @@ def load_config(name_or_path: str | Path, **overrides: Any) -> TrainConfig:
             f"{path}: preset '{config.preset}' does not exist", expected=f"one of {', '.join(preset_names())}"
         )
     return config
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The file's mapping; with `extends: NAME` only what differs from another config of the package."""
-    document = read_yaml(path)
-    if "extends" not in document:
-        return document
-    merged = read_yaml(_folder() / f"{document.pop('extends')}.yaml")
-    for key, value in document.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = {**merged[key], **value} if both else value
-    return merged
 
 
 def save_config(config: TrainConfig, path: str | Path) -> None:
