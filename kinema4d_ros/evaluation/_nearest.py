@@ -1,0 +1,98 @@
+"""The nearest point of one organised cloud to each point of another: exact, by boxes over blocks of pixels.
+
+Neighbours in a picture are mostly neighbours in space. So boxes around blocks of 4 x 4 pixels, around 4 x 4 of
+those, and so on, make a search tree that costs one pass to build, and the same pixel of the other cloud is a first
+guess that rules out nearly all of it. Any clouds of one shape may be given; the answer never depends on the guess.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["build_boxes", "nearest_squared"]
+
+_BRANCH = 4
+
+Points = NDArray[np.float32]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def build_boxes(xyz: Points) -> tuple[Points, Ints]:
+    """Boxes (N, 2, 3) of all levels of blocks over (H, W, 3), and (levels, 3): first row, rows, columns of each.
+
+    Level 0 has blocks of pixels; the last level is one block. A block without points has an inverted box.
+    """
+    low = np.where(np.isnan(xyz), np.float32(np.inf), xyz)
+    high = np.where(np.isnan(xyz), np.float32(-np.inf), xyz)
+    boxes, levels, first = [], [], 0
+    while True:
+        low, high = _blocks(low, np.inf).min(axis=(1, 3)), _blocks(high, -np.inf).max(axis=(1, 3))
+        rows, columns = low.shape[:2]
+        boxes.append(np.stack([low.reshape(-1, 3), high.reshape(-1, 3)], axis=1))
+        levels.append((first, rows, columns))
+        first += rows * columns
+        if rows * columns == 1:
+            return np.ascontiguousarray(np.concatenate(boxes)), np.array(levels, dtype=np.int64)
+
+
+def _blocks(image: Points, filler: float) -> Points:
+    """(rows, 4, columns, 4, 3) view of an image, filled up to whole blocks."""
+    height, width = image.shape[:2]
+    padded = np.pad(image, ((0, -height % _BRANCH), (0, -width % _BRANCH), (0, 0)), constant_values=filler)
+    return padded.reshape(padded.shape[0] // _BRANCH, _BRANCH, padded.shape[1] // _BRANCH, _BRANCH, 3)
+
+
+@njit(cache=True, nogil=True)
+def nearest_squared(query: Points, xyz: Points, boxes: Points, levels: Ints, out: Floats) -> None:
+    """Write to out (H, W) the squared distance of each query point (H, W, 3) to the nearest of xyz; NaN = no query.
+
+    `boxes` and `levels` are `build_boxes(xyz)`. Infinite where xyz has no point at all.
+    """
+    height, width = out.shape
+    top = levels.shape[0] - 1
+    # Depth-first: no level has more than its 16 children waiting.
+    stack = np.empty((16 * levels.shape[0] + 1, 3), np.int64)
+    for v in range(height):
+        for u in range(width):
+            px, py, pz = np.float64(query[v, u, 0]), np.float64(query[v, u, 1]), np.float64(query[v, u, 2])
+            if np.isnan(px + py + pz):
+                out[v, u] = np.nan
+                continue
+            best = np.inf
+            v0, u0 = v // _BRANCH, u // _BRANCH
+            for row in range(v0 * _BRANCH, min(v0 * _BRANCH + _BRANCH, height)):
+                for column in range(u0 * _BRANCH, min(u0 * _BRANCH + _BRANCH, width)):
+                    dx, dy, dz = px - xyz[row, column, 0], py - xyz[row, column, 1], pz - xyz[row, column, 2]
+                    d = dx * dx + dy * dy + dz * dz
+                    if d < best:
+                        best = d
+            count = 0
+            if best > 0:
+                stack[0, 0], stack[0, 1], stack[0, 2] = top, 0, 0
+                count = 1
+            while count > 0:
+                count -= 1
+                level, i, j = stack[count, 0], stack[count, 1], stack[count, 2]
+                node = levels[level, 0] + i * levels[level, 2] + j
+                dx = max(boxes[node, 0, 0] - px, px - boxes[node, 1, 0], 0.0)
+                dy = max(boxes[node, 0, 1] - py, py - boxes[node, 1, 1], 0.0)
+                dz = max(boxes[node, 0, 2] - pz, pz - boxes[node, 1, 2], 0.0)
+                if dx * dx + dy * dy + dz * dz >= best:
+                    continue
+                if level == 0:
+                    for row in range(i * _BRANCH, min(i * _BRANCH + _BRANCH, height)):
+                        for column in range(j * _BRANCH, min(j * _BRANCH + _BRANCH, width)):
+                            dx, dy = px - xyz[row, column, 0], py - xyz[row, column, 1]
+                            dz = pz - xyz[row, column, 2]
+                            d = dx * dx + dy * dy + dz * dz
+                            if d < best:
+                                best = d
+                    continue
+                for row in range(i * _BRANCH, min(i * _BRANCH + _BRANCH, levels[level - 1, 1])):
+                    for column in range(j * _BRANCH, min(j * _BRANCH + _BRANCH, levels[level - 1, 2])):
+                        stack[count, 0], stack[count, 1], stack[count, 2] = level - 1, row, column
+                        count += 1
+            out[v, u] = best

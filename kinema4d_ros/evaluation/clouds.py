@@ -1,0 +1,182 @@
+"""How far predicted clouds are from the true ones, and from one frame to the next: Chamfer distances and F-score.
+
+    accuracy       mean distance of predicted points to the nearest true one      completeness   the other way round
+    chamfer_l1     half the sum of the two, metres
+    chamfer_l2     sum of the two means of SQUARED distances, square metres
+    f_score        harmonic mean of the share of predicted points within a threshold of the truth (precision)
+                   and of true points within it of the prediction (recall)
+
+These are the usual definitions of point cloud completion (PCN and after). Papers also take other factors: compare
+numbers only with their formula. All distances are exact; NaN points count on neither side.
+
+>>> near = cloud_distance(np.zeros((5, 3)), np.array([[0.0, 0.0, 0.02]]))
+>>> round(near.chamfer_l1, 6), round(near.chamfer_l2, 6), near.f_score
+(0.02, 0.0008, (0.0,))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from kinema4d_ros.evaluation._nearest import build_boxes, nearest_squared
+from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.evaluation.images import require_masks
+from kinema4d_ros.pointmap._threads import map_frames
+
+__all__ = ["CloudDistance", "cloud_distance", "consecutive_distances", "frame_distances", "require_thresholds"]
+
+Points = NDArray[np.float32]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CloudDistance:
+    """Of two clouds, see the module's text; all NaN if one of them has no point.
+
+    Attributes:
+        accuracy: mean distance predicted -> true, metres.
+        completeness: mean distance true -> predicted, metres.
+        chamfer_l1: metres.
+        chamfer_l2: square metres.
+        precision, recall, f_score: 0 to 1, one for each threshold.
+        predicted_points, true_points: how many there were.
+    """
+
+    accuracy: float
+    completeness: float
+    chamfer_l1: float
+    chamfer_l2: float
+    precision: tuple[float, ...]
+    recall: tuple[float, ...]
+    f_score: tuple[float, ...]
+    predicted_points: int
+    true_points: int
+
+
+def cloud_distance(predicted: Any, truth: Any, thresholds_m: Sequence[float] = (0.01,)) -> CloudDistance:
+    """Of two clouds (N, 3) and (M, 3), metres, one frame of reference.
+
+    Raises:
+        EvaluationError: a cloud is empty, not (N, 3), or half NaN.
+    """
+    limits = require_thresholds(thresholds_m)
+    clouds = []
+    for name, points in (("the predicted cloud", predicted), ("the true cloud", truth)):
+        cloud = np.asarray(points, dtype=np.float64)
+        if cloud.ndim != 2 or cloud.shape[1] != 3:
+            raise EvaluationError(f"{name} has shape {cloud.shape}", expected="(N, 3) metres")
+        _require_whole(cloud, name)
+        cloud = cloud[np.isfinite(cloud[:, 0])]
+        if not len(cloud):
+            raise EvaluationError(f"{name} has no point", expected="at least one that is not NaN")
+        clouds.append(cloud)
+    there, _ = cKDTree(clouds[1]).query(clouds[0], workers=-1)
+    back, _ = cKDTree(clouds[0]).query(clouds[1], workers=-1)
+    return _distance(there * there, back * back, limits)
+
+
+def frame_distances(
+    predicted: Points, truth: Points, thresholds_m: Sequence[float] = (0.01,), mask: Any = None
+) -> list[CloudDistance]:
+    """Of every frame of two sequences (T, H, W, 3) float32, metres, one frame of reference, NaN = nothing.
+
+    Args:
+        predicted, truth: the sequences.
+        thresholds_m: of the F-score.
+        mask: (T, H, W) bool, only these pixels' points are asked for their nearest one; the nearest one itself may
+            be anywhere, so that a region's border costs nothing.
+    """
+    limits = require_thresholds(thresholds_m)
+    a, b = _require_sequence(predicted, "the prediction"), _require_sequence(truth, "the truth")
+    if a.shape != b.shape:
+        raise EvaluationError(f"the prediction has shape {a.shape}, the truth {b.shape}", expected="one shape")
+    counted = None if mask is None else require_masks(mask, a.shape[:3])
+
+    def one(t: int) -> CloudDistance:
+        return _organised(a[t], b[t], limits, None if counted is None else counted[t])
+
+    return map_frames(one, range(len(a)))
+
+
+def consecutive_distances(xyz: Points, thresholds_m: Sequence[float] = (0.01,)) -> list[CloudDistance]:
+    """T - 1 distances of each frame of a sequence (T, H, W, 3) to the next one: how steady it is ("temp")."""
+    limits = require_thresholds(thresholds_m)
+    a = _require_sequence(xyz, "the sequence")
+    if len(a) < 2:
+        raise EvaluationError(f"the sequence has {len(a)} frame", expected="at least two to compare")
+    return map_frames(lambda t: _organised(a[t + 1], a[t], limits, None), range(len(a) - 1))
+
+
+def require_thresholds(thresholds_m: Sequence[float]) -> tuple[float, ...]:
+    """Thresholds in metres, each finite and above zero."""
+    limits = tuple(float(value) for value in thresholds_m)
+    if not all(np.isfinite(value) and value > 0 for value in limits):
+        raise EvaluationError(f"thresholds are {limits}", expected="metres above 0")
+    return limits
+
+
+def _organised(
+    predicted: Points, truth: Points, limits: tuple[float, ...], mask: NDArray[np.bool_] | None
+) -> CloudDistance:
+    there, back = _nearest(predicted, truth), _nearest(truth, predicted)
+    if mask is not None:
+        there, back = there[mask], back[mask]
+    return _distance(there[~np.isnan(there)], back[~np.isnan(back)], limits)
+
+
+def _nearest(query: Points, cloud: Points) -> Floats:
+    out = np.empty(query.shape[:2])
+    boxes, levels = build_boxes(cloud)
+    nearest_squared(query, cloud, boxes, levels, out)
+    return out
+
+
+def _distance(there: Floats, back: Floats, limits: tuple[float, ...]) -> CloudDistance:
+    """From squared distances (N,) and (M,)."""
+    nothing = (float("nan"),) * len(limits)
+    if not there.size or not back.size or not np.isfinite(there[0] + back[0]):
+        nan = float("nan")
+        return CloudDistance(nan, nan, nan, nan, nothing, nothing, nothing, there.size, back.size)
+    accuracy, completeness = float(np.sqrt(there).mean()), float(np.sqrt(back).mean())
+    precision = tuple(float((there < limit * limit).mean()) for limit in limits)
+    recall = tuple(float((back < limit * limit).mean()) for limit in limits)
+    return CloudDistance(
+        accuracy=accuracy,
+        completeness=completeness,
+        chamfer_l1=(accuracy + completeness) / 2,
+        chamfer_l2=float(there.mean() + back.mean()),
+        precision=precision,
+        recall=recall,
+        f_score=tuple(2 * p * r / (p + r) if p + r > 0 else 0.0 for p, r in zip(precision, recall, strict=True)),
+        predicted_points=int(there.size),
+        true_points=int(back.size),
+    )
+
+
+def _require_sequence(xyz: Any, name: str) -> Points:
+    points = np.asarray(xyz)
+    if points.ndim != 4 or points.shape[-1] != 3 or 0 in points.shape or not np.issubdtype(points.dtype, np.floating):
+        raise EvaluationError(
+            f"{name} is {points.dtype} of shape {points.shape}", expected="points, float32 of shape (T, H, W, 3)"
+        )
+    _require_whole(points, name)
+    return np.ascontiguousarray(points, dtype=np.float32)
+
+
+def _require_whole(points: NDArray[Any], name: str) -> None:
+    """Refuse infinite numbers and points of which only a part is NaN."""
+    absent = np.isnan(points)
+    half = absent.any(-1) & ~absent.all(-1)
+    wrong = half | np.isinf(points).any(-1)
+    if wrong.any():
+        where = np.argwhere(wrong)[0]
+        raise EvaluationError(
+            f"{name} has {points[tuple(where)].tolist()} at {where.tolist()}",
+            expected="finite metres, or NaN in all three where nothing is",
+        )
