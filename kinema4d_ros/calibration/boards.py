@@ -1,0 +1,267 @@
+"""Calibration boards: ChArUco, chessboard or one AprilTag; drawn for printing and found in images.
+
+The board frame lies in the board: x to the right, y down, z into it, zero at the outer corner of the first
+square (of the tag: its centre), metres. Image points follow the package's convention: pixel centres at
+(u + 0.5, v + 0.5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import CalibrationError
+
+__all__ = ["Board", "BoardView", "parse_board"]
+
+Kind = Literal["charuco", "chessboard", "apriltag"]
+Gray = NDArray[np.uint8]
+
+_KINDS = ("charuco", "chessboard", "apriltag")
+_MIN_CORNERS = 6
+"""Fewer corners than this do not fix a pose and a lens."""
+
+_SPELLING = (
+    "charuco:COLSxROWS:SQUARE_M:MARKER_M[:DICTIONARY], chessboard:COLSxROWS:SQUARE_M or apriltag:ID:SIDE_M[:FAMILY]"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class BoardView:
+    """A board as one image shows it.
+
+    Attributes:
+        ids: (N,) int64, which of `Board.points` were seen.
+        uv: (N, 2) float64, pixels, where.
+        name: of the image, for messages.
+    """
+
+    ids: NDArray[np.int64]
+    uv: NDArray[np.float64]
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Board:
+    """What the board looks like.
+
+    Attributes:
+        kind: "charuco", "chessboard" or "apriltag".
+        columns, rows: squares (not inner corners) across and down; 1 x 1 for a tag.
+        square_m: side of a square, or of the tag's black frame, metres.
+        marker_m: side of a ChArUco marker, metres.
+        dictionary: of the markers, OpenCV's name without "DICT_".
+        tag_id: which AprilTag.
+    """
+
+    kind: Kind
+    columns: int
+    rows: int
+    square_m: float
+    marker_m: float = 0.0
+    dictionary: str = "4X4_50"
+    tag_id: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse boards that cannot be printed."""
+        if self.kind not in _KINDS:
+            raise _refuse(f"kind is {self.kind!r}", f"one of {', '.join(_KINDS)}")
+        if not (np.isfinite(self.square_m) and 1e-3 <= self.square_m <= 2.0):
+            raise _refuse(f"a square is {self.square_m} m", "0.001 to 2 metres", "sizes are in metres")
+        if self.kind != "apriltag" and not (3 <= self.columns <= 64 and 3 <= self.rows <= 64):
+            raise _refuse(f"it has {self.columns} x {self.rows} squares", "3 to 64 each way")
+        if self.kind == "charuco" and not 0.3 * self.square_m <= self.marker_m < self.square_m:
+            raise _refuse(
+                f"a marker is {self.marker_m} m in a square of {self.square_m} m", "a marker smaller than its square"
+            )
+        if self.kind != "chessboard":
+            bits = _dictionary(self.dictionary)
+            needed = self.columns * self.rows // 2 if self.kind == "charuco" else self.tag_id + 1
+            if not 0 < needed <= len(bits.bytesList):
+                raise _refuse(
+                    f"dictionary {self.dictionary} has {len(bits.bytesList)} markers, the board needs {needed}",
+                    "a larger dictionary, such as 5X5_100",
+                )
+
+    @cached_property
+    def points(self) -> NDArray[np.float64]:
+        """(N, 3) float64, metres, board frame: inner corners row by row, or the tag's corners clockwise."""
+        if self.kind == "apriltag":
+            half = self.square_m / 2
+            return np.array([[-half, -half, 0], [half, -half, 0], [half, half, 0], [-half, half, 0]])
+        x, y = np.meshgrid(np.arange(1, self.columns), np.arange(1, self.rows))
+        grid = np.stack([x.ravel(), y.ravel(), np.zeros(x.size)], axis=1)
+        return np.asarray(grid * self.square_m)
+
+    @property
+    def symmetric(self) -> bool:
+        """Half a turn gives the same picture, so a single view has two poses."""
+        return self.kind == "chessboard" and (self.columns + self.rows) % 2 == 0
+
+    @property
+    def text(self) -> str:
+        """What `parse_board` reads."""
+        if self.kind == "apriltag":
+            return f"apriltag:{self.tag_id}:{self.square_m:g}:{self.dictionary}"
+        size = f"{self.kind}:{self.columns}x{self.rows}:{self.square_m:g}"
+        return size if self.kind == "chessboard" else f"{size}:{self.marker_m:g}:{self.dictionary}"
+
+    def picture(self, pixels_per_square: int = 80) -> Gray:
+        """(rows * p, columns * p) uint8 to print; a tag has a white rim of a quarter of its side."""
+        p = pixels_per_square
+        if p < 8:
+            raise _refuse(f"{p} pixels per square", "8 or more")
+        if self.kind == "chessboard":
+            y, x = np.indices((self.rows, self.columns))
+            squares = np.where((x + y) % 2 == 0, 0, 255).astype(np.uint8)
+            return np.kron(squares, np.ones((p, p), np.uint8))
+        if self.kind == "charuco":
+            return np.asarray(self._charuco.generateImage((self.columns * p, self.rows * p)), np.uint8)
+        tag = cv2.aruco.generateImageMarker(_dictionary(self.dictionary), self.tag_id, p)
+        return np.pad(np.asarray(tag, np.uint8), p // 4, constant_values=255)
+
+    @property
+    def picture_area(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom of `picture` in the board frame, metres."""
+        if self.kind == "apriltag":
+            half = 0.75 * self.square_m
+            return -half, -half, half, half
+        return 0.0, 0.0, self.columns * self.square_m, self.rows * self.square_m
+
+    def find(self, image: NDArray[np.uint8], name: str = "the image") -> BoardView:
+        """The board in an image (H, W[, 3]) uint8, or a CalibrationError that says what is there instead."""
+        gray = _gray(image, name)
+        view = self._find(gray, name)
+        if view is not None:
+            return view
+        if self.kind != "chessboard" and self._find(gray[:, ::-1], name) is not None:
+            raise CalibrationError(
+                f"{name} shows the board mirrored (mirrored_board)",
+                expected="the image as the camera took it, and the board printed as it was drawn",
+                hint="switch off the driver's mirroring, or print the board again",
+            )
+        raise CalibrationError(
+            f"{name} shows no {self.text} (no_board){self._other_markers(gray)}",
+            expected="the whole board or most of it, sharp, lit and larger than a tenth of the image",
+            hint="check the number of squares, which is not the number of inner corners",
+        )
+
+    def _find(self, gray: Gray, name: str) -> BoardView | None:
+        gray = np.ascontiguousarray(gray)
+        if self.kind == "charuco":
+            return self._find_charuco(gray, name)
+        if self.kind == "apriltag":
+            return self._find_tag(gray, name)
+        return self._find_chessboard(gray, name)
+
+    @cached_property
+    def _charuco(self) -> Any:
+        return cv2.aruco.CharucoBoard(
+            (self.columns, self.rows), self.square_m, self.marker_m, _dictionary(self.dictionary)
+        )
+
+    def _find_charuco(self, gray: Gray, name: str) -> BoardView | None:
+        corners, ids = cv2.aruco.CharucoDetector(self._charuco).detectBoard(gray)[:2]
+        if ids is None or len(ids) < _MIN_CORNERS:
+            return None
+        ids = np.asarray(ids, np.int64).reshape(-1)
+        uv = np.asarray(corners, np.float64).reshape(-1, 2)
+        # Corners of a single row lie on a line and fix no pose.
+        if np.linalg.matrix_rank(self.points[ids, :2] - self.points[ids[0], :2], tol=1e-9) < 2:
+            return None
+        return BoardView(ids, _refined(gray, uv, 0.45 * (1 - self.marker_m / self.square_m)) + 0.5, name)
+
+    def _find_chessboard(self, gray: Gray, name: str) -> BoardView | None:
+        size = (self.columns - 1, self.rows - 1)
+        found, corners = cv2.findChessboardCorners(
+            gray, size, flags=cv2.CALIB_CB_ADAPTIVE_THRESH | cv2.CALIB_CB_NORMALIZE_IMAGE
+        )
+        if not found:
+            return None
+        uv = _refined(gray, np.asarray(corners, np.float64).reshape(-1, 2), 0.3)
+        if not self.symmetric and not self._starts_black(gray, uv):
+            uv = uv[::-1]
+        return BoardView(np.arange(len(uv), dtype=np.int64), uv + 0.5, name)
+
+    def _starts_black(self, gray: Gray, uv: NDArray[np.float64]) -> bool:
+        """The square before the first corner is darker than the one after the last: they differ in colour."""
+        H, _ = cv2.findHomography(self.points[:, :2], uv)
+        ends = np.array([[0.5, 0.5], [self.columns - 0.5, self.rows - 0.5]]) * self.square_m
+        (x0, y0), (x1, y1) = cv2.perspectiveTransform(ends[None], H)[0]
+        first, last = (
+            float(cv2.getRectSubPix(gray, (3, 3), (float(x), float(y))).mean()) for x, y in ((x0, y0), (x1, y1))
+        )
+        return first < last
+
+    def _find_tag(self, gray: Gray, name: str) -> BoardView | None:
+        parameters = cv2.aruco.DetectorParameters()
+        parameters.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
+        detector = cv2.aruco.ArucoDetector(_dictionary(self.dictionary), parameters)
+        corners, ids = detector.detectMarkers(gray)[:2]
+        for tag, quad in zip([] if ids is None else np.ravel(ids), corners, strict=False):
+            if int(tag) == self.tag_id:
+                return BoardView(np.arange(4), np.asarray(quad, np.float64).reshape(4, 2) + 0.5, name)
+        return None
+
+    def _other_markers(self, gray: Gray) -> str:
+        if self.kind == "chessboard":
+            return ""
+        ids = cv2.aruco.ArucoDetector(_dictionary(self.dictionary)).detectMarkers(gray)[1]
+        return "" if ids is None else f", but markers {sorted(np.ravel(ids).tolist())[:20]}"
+
+
+def parse_board(text: str) -> Board:
+    """A board from one line of text.
+
+    >>> parse_board("charuco:7x5:0.03:0.022").points.shape
+    (24, 3)
+    """
+    kind, _, rest = text.partition(":")
+    parts = rest.split(":")
+    try:
+        if kind == "apriltag" and len(parts) in (2, 3):
+            family = parts[2] if len(parts) == 3 else "APRILTAG_36h11"
+            return Board("apriltag", 1, 1, float(parts[1]), dictionary=family, tag_id=int(parts[0]))
+        columns, rows = (int(side) for side in parts[0].lower().split("x"))
+        if kind == "chessboard" and len(parts) == 2:
+            return Board("chessboard", columns, rows, float(parts[1]))
+        if kind == "charuco" and len(parts) in (3, 4):
+            name = parts[3] if len(parts) == 4 else "4X4_50"
+            return Board("charuco", columns, rows, float(parts[1]), float(parts[2]), name)
+    except ValueError:
+        pass
+    raise CalibrationError(f"'{text}' describes no board", expected=_SPELLING)
+
+
+def _dictionary(name: str) -> Any:
+    number = getattr(cv2.aruco, f"DICT_{name}", None)
+    if not isinstance(number, int):
+        known = sorted(n[5:] for n in dir(cv2.aruco) if n.startswith("DICT_"))
+        raise _refuse(f"dictionary '{name}' is unknown", f"one of {', '.join(known)}")
+    return cv2.aruco.getPredefinedDictionary(number)
+
+
+def _refuse(why: str, expected: str, hint: str = "") -> CalibrationError:
+    return CalibrationError(f"the board cannot be: {why}", expected=expected, hint=hint)
+
+
+def _gray(image: NDArray[np.uint8], name: str) -> Gray:
+    if image.dtype != np.uint8 or image.ndim not in (2, 3) or 0 in image.shape:
+        raise CalibrationError(
+            f"{name} is {image.dtype} of shape {image.shape}", expected="uint8 of shape (H, W) or (H, W, 3)"
+        )
+    return image if image.ndim == 2 else np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
+
+
+def _refined(gray: Gray, uv: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """Corners to a few hundredths of a pixel, in windows of a share of a square: markers and neighbours stay out."""
+    distances = np.linalg.norm(uv[:, None] - uv[None], axis=-1) + 1e9 * np.eye(len(uv))
+    reach = int(np.clip(share * distances.min(), 2, 11))
+    criteria = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_MAX_ITER, 60, 1e-4)
+    corners = cv2.cornerSubPix(gray, uv.astype(np.float32).reshape(-1, 1, 2), (reach, reach), (-1, -1), criteria)
+    return np.asarray(corners, np.float64).reshape(-1, 2)
