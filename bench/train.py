@@ -154,7 +154,7 @@ def main() -> None:
     torch.set_flush_denormal(True)
     preset = quick_preset() if arguments.quick else load_preset("nano_linear")
     batch, steps = (4, 2) if arguments.quick else (8, 2)
-    autoencoder = load_preset("tiny" if arguments.quick else "nano").codec
+    autoencoder = load_preset("tiny" if arguments.quick else "nano_vae").codec
     with tempfile.TemporaryDirectory() as folder:
         candidates: dict[str, Callable[[], list[float]]] = {
             "ours, muon": lambda: ours(preset, "muon", batch, steps, Path(folder)),

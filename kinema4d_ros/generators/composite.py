@@ -25,6 +25,7 @@ import kinema4d_ros
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators._kernels import compose_frames, shade_frames
+from kinema4d_ros.generators.carry import StillWorld
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 from kinema4d_ros.generators.input_hash import request_sha256
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
@@ -46,6 +47,7 @@ class CompositeGenerator:
             720; covers calibration error and mixed pixels.
         background: (H, W, 3) uint8 RGB of the scene without the robot, same camera; used instead of inpainting.
         soft_edges: blend the robot's border pixels in the images; points and masks stay exact.
+        quick_fill: fill smoothly what the robot hid, without continuing textures: for small pictures.
     """
 
     name = "composite"
@@ -58,6 +60,7 @@ class CompositeGenerator:
         margin_px: float = 6.0,
         background: NDArray[np.uint8] | None = None,
         soft_edges: bool = True,
+        quick_fill: bool = False,
     ) -> None:
         """Check the options."""
         for label, value, low in (
@@ -72,19 +75,28 @@ class CompositeGenerator:
         self._margin_px = float(margin_px)
         self._background = background
         self._soft_edges = bool(soft_edges)
+        self.quick_fill = bool(quick_fill)
 
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """The rollout of a request; equal requests give equal arrays."""
+        return self.compose(request, None, progress, cancel)
+
+    def compose(
+        self,
+        request: GenerateRequest,
+        world: StillWorld | None = None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """The same, with a still world that is known already."""
         report = progress or (lambda _: None)
         robot, count = request.robot, len(request)
         stage = Progress("background", 0, 1)
         raise_if_cancelled(cancel, stage)
         report(stage)
-        hole = grow_mask(robot.link_ids[0] != 0, self._margin_px * request.camera.width / 720)
-        world_rgb = self._world_image(request.image, hole)
-        world_xyz = self._world_points(request, hole)
+        world = self.still_world(request) if world is None else world
 
         shape = robot.link_ids.shape
         rgb, xyz = np.empty((*shape, 3), np.uint8), np.empty((*shape, 3), np.float32)
@@ -101,7 +113,7 @@ class CompositeGenerator:
             else:
                 colours = robot.rgb[part]
             compose_frames(
-                world_rgb, world_xyz, points, ids, colours, self._soft_edges, rgb[part], xyz[part], mask[part]
+                world.rgb, world.xyz, points, ids, colours, self._soft_edges, rgb[part], xyz[part], mask[part]
             )
         stage = Progress("compose", count, count)
         raise_if_cancelled(cancel, stage)
@@ -119,9 +131,24 @@ class CompositeGenerator:
         )
         return Rollout(rgb, xyz, mask, request.camera, request.times, provenance, plan_hash=request.plan_hash)
 
+    @property
+    def table_height_m(self) -> float:
+        """Of the assumed supporting plane above the robot's base."""
+        return self._table_height_m
+
+    def still_world(self, request: GenerateRequest) -> StillWorld:
+        """The scene without the robot, as the first image and the depth show it."""
+        hole = grow_mask(request.robot.link_ids[0] != 0, self._margin_px * request.camera.width / 720)
+        plane = plane_depth(request.camera, self._table_height_m, self._max_range_m)
+        return StillWorld(
+            self._world_image(request.image, hole),
+            self._world_points(request, hole, plane),
+            (request.camera.rays() * plane[..., None]).astype(np.float32),
+        )
+
     def _world_image(self, image: NDArray[np.uint8], hole: NDArray[np.bool_]) -> NDArray[np.uint8]:
         if self._background is None:
-            return remove_robot(image, hole)
+            return remove_robot(image, hole, quick=self.quick_fill)
         if self._background.dtype != np.uint8 or self._background.shape != image.shape:
             raise _refuse(
                 f"the background is {self._background.dtype} of shape {self._background.shape}",
@@ -130,10 +157,11 @@ class CompositeGenerator:
         world: NDArray[np.uint8] = np.where(hole[..., None], self._background, image)
         return world
 
-    def _world_points(self, request: GenerateRequest, hole: NDArray[np.bool_]) -> NDArray[np.float32]:
+    def _world_points(
+        self, request: GenerateRequest, hole: NDArray[np.bool_], table: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
         """(H, W, 3) float32, metres, camera optical frame, NaN = nothing known."""
-        camera, robot = request.camera, request.robot
-        plane = plane_depth(camera, self._table_height_m, self._max_range_m)
+        camera, robot, plane = request.camera, request.robot, table.copy()
         # The camera saw the robot in these pixels, so a plane in front of it is not there.
         seen = robot.link_ids[0] != 0
         plane[seen & (plane < robot.xyz[0, ..., 2])] = np.nan

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from rclpy.serialization import deserialize_message, serialize_message
@@ -18,7 +19,6 @@ from kinema4d_ros.bridge.frames import frames_from_msg
 from kinema4d_ros.bridge.images import depth_from_image, rgb_from_image
 from kinema4d_ros.bridge.rollout import rollout_to_msg
 from kinema4d_ros.generators import GenerateRequest, Generator, Progress, create_generator
-from kinema4d_ros.pointmap import PointmapSequence
 from kinema4d_ros.worker import Job, serve
 
 __all__ = ["main", "read_request"]
@@ -32,7 +32,7 @@ def read_request(goal: Any) -> GenerateRequest:
     depth = depth_from_image(goal.depth) if len(goal.depth.data) else None
     if len(goal.robot_rgb):
         rgb = decode_rgb(goal.robot_rgb, width=camera.width, height=camera.height)
-        robot = PointmapSequence(robot.xyz, robot.link_ids, camera, robot.times, rgb)
+        robot = replace(robot, camera=camera, rgb=rgb)
     return GenerateRequest(image=image, robot=robot, depth=depth, plan_hash=goal.plan_hash, seed=goal.seed)
 
 

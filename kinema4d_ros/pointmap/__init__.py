@@ -1,10 +1,12 @@
 """Pointmaps of the robot: the sequence, its normalisation, the wire format, soft masks, degradations."""
 
+from kinema4d_ros.pointmap.grip import GripTrack
 from kinema4d_ros.pointmap.sequence import NormalisedPointmap, PointmapSequence, denormalise
 from kinema4d_ros.pointmap.softmask import soft_mask
 from kinema4d_ros.pointmap.wire import WireFrames, XyzImage, decode_frames, decode_xyz, encode_frames, encode_xyz
 
 __all__ = [
+    "GripTrack",
     "NormalisedPointmap",
     "PointmapSequence",
     "WireFrames",

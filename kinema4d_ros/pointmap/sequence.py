@@ -12,6 +12,7 @@ from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CameraError, ErrorCode, PointmapError
 from kinema4d_ros.pointmap._kernels import denormalise_frame, frame_bounds, normalise_frame
 from kinema4d_ros.pointmap._threads import map_frames
+from kinema4d_ros.pointmap.grip import GripTrack
 
 __all__ = ["NormalisedPointmap", "PointmapSequence", "denormalise"]
 
@@ -48,6 +49,7 @@ class PointmapSequence:
         camera: the distortion-free camera of that size.
         times: (T,) float64, seconds, never decreasing; or None.
         rgb: (T, H, W, 3) uint8 shaded robot, 0 = no robot; or None.
+        grip: where its fingers close, frame by frame; or None without a gripper or when nobody said.
     """
 
     xyz: NDArray[np.float32]
@@ -55,6 +57,7 @@ class PointmapSequence:
     camera: PinholeCamera
     times: NDArray[np.float64] | None = None
     rgb: NDArray[np.uint8] | None = None
+    grip: GripTrack | None = None
 
     def __post_init__(self) -> None:
         """Check shapes, types and sizes; `check_points` looks at every pixel."""
@@ -83,6 +86,8 @@ class PointmapSequence:
             if not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):
                 raise PointmapError("times are not finite or go backwards", expected="seconds that never decrease")
             object.__setattr__(self, "times", times)
+        if self.grip is not None and len(self.grip) != shape[0]:
+            raise PointmapError(f"a grip of {len(self.grip)} frames", expected=f"{shape[0]}, one a frame")
 
     def __len__(self) -> int:
         """Number of frames."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, RenderError, TrajectoryError
 from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.kinematics.gripping import grip_track
 from kinema4d_ros.pointmap.sequence import PointmapSequence
 from kinema4d_ros.render import cpu
 from kinema4d_ros.render.scene import GeometryChoice, Scene
@@ -57,7 +59,8 @@ def render_pointmaps(
         out: a sequence of the same size whose arrays are written to and returned: warm memory is faster.
 
     Returns:
-        XYZ (T, H, W, 3) float32, metres, camera optical frame, NaN = no robot, with link ids.
+        XYZ (T, H, W, 3) float32, metres, camera optical frame, NaN = no robot, with link ids; and, for a robot with a
+        gripper, its `grip`.
     """
     times: NDArray[np.float64] | None
     if isinstance(trajectory, JointTrajectory):
@@ -66,9 +69,10 @@ def render_pointmaps(
         q, times = np.asarray(trajectory, dtype=np.float64), None
     if q.shape[:1] == (0,):
         raise TrajectoryError("the trajectory has no points", expected="at least one", code=ErrorCode.TRAJECTORY_EMPTY)
-    return render_poses(
+    poses = forward_all(robot, q)
+    drawn = render_poses(
         Scene.from_robot(robot, geometry),
-        forward_all(robot, q),
+        poses,
         camera,
         rgb=rgb,
         backend=backend,
@@ -78,6 +82,7 @@ def render_pointmaps(
         times=times,
         out=out,
     )
+    return replace(drawn, grip=grip_track(robot, q, poses))
 
 
 def render_poses(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kinema4d_model.output.resize import pick_pixels, shrink_images
 from kinema4d_ros.generators._kernels import shade_frames
+from kinema4d_ros.generators.carry import carried_frames, describe, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest
 from kinema4d_ros.pointmap import PointmapSequence
@@ -36,6 +37,9 @@ class NetworkInputs:
         composite_xyz01: (T, H, W, 3) float32 in [0, 1], the same as points.
         bounds: (2, 3) float64, metres, camera optical frame: what 0 and 1 stand for.
         frames: how many of T were asked for; the rest repeats the last.
+        carried_rgb, carried_xyz01: like the composite, with the thing at the closing fingers going along with the hand;
+            None where the composite already is all there is to say.
+        description: (20,) float32, how that thing and the fingers lie; see `kinema4d_ros.generators.carry`.
     """
 
     image: NDArray[np.uint8]
@@ -46,6 +50,9 @@ class NetworkInputs:
     composite_xyz01: NDArray[np.float32]
     bounds: NDArray[np.float64]
     frames: int
+    carried_rgb: NDArray[np.uint8] | None = None
+    carried_xyz01: NDArray[np.float32] | None = None
+    description: NDArray[np.float32] | None = None
 
 
 def shrink_request(request: GenerateRequest, width: int, height: int) -> GenerateRequest:
@@ -59,6 +66,7 @@ def shrink_request(request: GenerateRequest, width: int, height: int) -> Generat
         robot.camera.scaled(width, height),
         robot.times,
         None if robot.rgb is None else pick_pixels(robot.rgb, width, height),
+        robot.grip,
     )
     depth = None if request.depth is None else pick_pixels(request.depth[None], width, height)[0]
     return replace(request, image=shrink_images(request.image[None], width, height)[0], robot=small, depth=depth)
@@ -68,8 +76,9 @@ def prepare_inputs(
     request: GenerateRequest, composite: CompositeGenerator, temporal_factor: int
 ) -> tuple[NetworkInputs, NDArray[np.float32]]:
     """Inputs of a request that already has the network's size, and the composite's points in metres."""
-    robot = request.robot
-    static = composite.generate(request)
+    robot, table = request.robot, composite.table_height_m
+    world = composite.still_world(request)
+    static = composite.compose(request, world)
     bounds = _bounds(static.xyz, robot)
     colours = robot.rgb
     if colours is None:
@@ -80,6 +89,14 @@ def prepare_inputs(
     missing = -(frames - 1) % temporal_factor
     padded = np.concatenate([np.arange(frames), np.full(missing, frames - 1)])
     robot_xyz01 = np.where(robot.mask[..., None], normalise(robot.xyz, bounds, rays), np.float32(0))
+    carried_rgb = carried_xyz01 = None
+    candidate = find_candidate(world, robot, table_height_m=table)
+    if candidate is not None:
+        carried_rgb, carried = static.rgb.copy(), static.xyz.copy()
+        carried_frames(
+            world, candidate, robot, colours, carried_rgb, carried, table_height_m=table, quick_fill=composite.quick_fill
+        )
+        carried_rgb, carried_xyz01 = carried_rgb[padded], normalise(carried, bounds, rays)[padded]
     return (
         NetworkInputs(
             request.image,
@@ -90,6 +107,9 @@ def prepare_inputs(
             normalise(static.xyz, bounds, rays)[padded],
             bounds,
             frames,
+            carried_rgb,
+            carried_xyz01,
+            describe(candidate, robot, table_height_m=table),
         ),
         static.xyz,
     )

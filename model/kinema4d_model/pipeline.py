@@ -21,9 +21,10 @@ from kinema4d_model.network import Prepared
 from kinema4d_model.preset import SamplerSpec, SpeedSpec
 from kinema4d_model.sampling import StepCache, initial_noise, sample, velocity_from_residual
 from kinema4d_model.speed import apply_speed, choose_device
+from kinema4d_ros.generators.carry import DESCRIPTION
 from kinema4d_ros.generators.protocol import Cancel, Progress, ReportProgress, raise_if_cancelled
 
-__all__ = ["Encoded", "KinemaPipeline", "Prediction"]
+__all__ = ["Encoded", "KinemaPipeline", "Prediction", "carry_tensors"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +97,11 @@ class KinemaPipeline:
         bundle, device = self.bundle, self.device
         generator = torch.Generator("cpu").manual_seed(seed if seed < 2**63 else seed - 2**64)
         image = _picture(inputs.image[None]).to(device)
-        composite = environment = tokens = None
+        composite = carried = description = environment = tokens = None
         if self.preset.prediction == "residual":
             composite = (_video(inputs.composite_rgb).to(device), _values(inputs.composite_xyz01).to(device))
+        if self.preset.condition.carry:
+            carried, description = carry_tensors(inputs, device)
         if self.preset.condition.environment:
             environment = _values(inputs.composite_xyz01[:1])[:, :, 0].to(device)
         if bundle.image_encoder is not None:
@@ -114,6 +117,8 @@ class KinemaPipeline:
                 self.preset,
                 image_tokens=tokens,
                 composite=composite,
+                carried=carried,
+                description=description,
                 environment_xyz01=environment,
                 generator=generator,
             )
@@ -122,7 +127,7 @@ class KinemaPipeline:
             where = bundle.transformer.patch_embedding.weight.device
             prepared = bundle.transformer.prepare(conditions.to(where))
         return Encoded(
-            Prepared(**{name: value.to(device) for name, value in vars(prepared).items()}),
+            prepared.to(device),
             None if conditions.base_latents is None else conditions.base_latents.to(device),
             tuple(conditions.condition.shape),
             inputs.frames,
@@ -214,6 +219,17 @@ class KinemaPipeline:
             pictures[0], pictures, points, np.zeros(shape, bool), pictures, points, np.zeros((2, 3)), p.frames
         )
         self.with_sampler(steps=1)(inputs, 0)
+
+
+def carry_tensors(
+    inputs: NetworkInputs, device: torch.device
+) -> tuple[tuple[torch.Tensor, torch.Tensor] | None, torch.Tensor]:
+    """The carry hypothesis as `build_conditions` takes it."""
+    numbers = inputs.description if inputs.description is not None else np.zeros(len(DESCRIPTION), np.float32)
+    carried = None
+    if inputs.carried_rgb is not None and inputs.carried_xyz01 is not None:
+        carried = (_video(inputs.carried_rgb).to(device), _values(inputs.carried_xyz01).to(device))
+    return carried, torch.from_numpy(numbers)[None].to(device)
 
 
 def _picture(images: NDArray[np.uint8]) -> torch.Tensor:

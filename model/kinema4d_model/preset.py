@@ -17,6 +17,7 @@ from kinema4d_model._named_files import find_named, names_in, read_extended
 from kinema4d_model._typed_mapping import build, plain
 from kinema4d_ros.errors import FileFormatError
 from kinema4d_ros.files import write_yaml
+from kinema4d_ros.generators.carry import DESCRIPTION
 from kinema4d_ros.resources import share_directory
 
 __all__ = [
@@ -122,7 +123,9 @@ class ConditionSpec:
     """What the conditioning puts in: the ablation, the soft mask, the environment's own pointmap.
 
     `fill` is what the condition holds after the first frame: nothing, as Wan has it, or the composite (the first
-    frame's world at rest with the exact robot), which then stands in frame 0 as well.
+    frame's world at rest with the exact robot), which then stands in frame 0 as well. `carry` tells beside it what
+    would be seen if the thing at the closing fingers went along (`kinema4d_ros.generators.carry`); the network then
+    chooses between the two cell by cell, and adds what neither shows.
     """
 
     ablation: Ablation = Ablation.RGB_POINTMAP
@@ -130,6 +133,7 @@ class ConditionSpec:
     soft_ratio: float = 0.0
     environment: bool = False
     fill: Literal["zeros", "composite"] = "zeros"
+    carry: bool = False
 
 
 @dataclass(frozen=True)
@@ -285,8 +289,9 @@ def _size_problems(p: Preset) -> list[str]:
 def _part_problems(p: Preset) -> list[str]:
     found = []
     t, c, e = p.transformer, p.codec, p.image_encoder
-    if t.in_channels != 2 * c.latent_channels + c.temporal_factor:
-        found.append(f"transformer.in_channels {t.in_channels} is not noisy + mask + condition")
+    carried = c.latent_channels + len(DESCRIPTION) if p.condition.carry else 0
+    if t.in_channels != 2 * c.latent_channels + c.temporal_factor + carried:
+        found.append(f"transformer.in_channels {t.in_channels} is not noisy + mask + condition (+ carried)")
     if t.out_channels != c.latent_channels:
         found.append(f"transformer.out_channels {t.out_channels} is not codec.latent_channels")
     if c.kind == "wan" and not len(c.latents_mean) == len(c.latents_std) == c.latent_channels:
@@ -309,6 +314,8 @@ def _part_problems(p: Preset) -> list[str]:
         found.append(f"condition.soft_ratio {p.condition.soft_ratio} is not in [0, 1]")
     if p.condition.fill == "composite" and p.prediction != "residual":
         found.append("condition.fill composite needs prediction: residual")
+    if p.condition.carry and p.prediction != "residual":
+        found.append("condition.carry needs prediction: residual")
     if p.condition.ablation is Ablation.EMBEDDING and p.robot.action_dim is None:
         found.append("condition.ablation embedding needs robot.action_dim")
     if p.sampler.steps < 1 or p.sampler.shift <= 0:

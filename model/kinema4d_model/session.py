@@ -208,6 +208,7 @@ def part_of(robot: PointmapSequence, part: slice) -> PointmapSequence:
         link_ids=robot.link_ids[part],
         times=None if robot.times is None else robot.times[part],
         rgb=None if robot.rgb is None else robot.rgb[part],
+        grip=None if robot.grip is None else robot.grip.at(part),
     )
 
 

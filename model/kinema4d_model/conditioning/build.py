@@ -27,6 +27,8 @@ def build_conditions(
     *,
     image_tokens: torch.Tensor | None = None,
     composite: tuple[torch.Tensor, torch.Tensor] | None = None,
+    carried: tuple[torch.Tensor, torch.Tensor] | None = None,
+    description: torch.Tensor | None = None,
     environment_xyz01: torch.Tensor | None = None,
     text_tokens: torch.Tensor | None = None,
     actions: torch.Tensor | None = None,
@@ -43,6 +45,8 @@ def build_conditions(
         preset: variant, ablation, soft ratio, codec factors.
         image_tokens: of the image encoder, where the network has that branch.
         composite: RGB in [-1, 1] and XYZ in [0, 1], each (B, 3, T, H, W), for `prediction: residual`.
+        carried: like `composite`, for `condition.carry`; None where nothing is within reach of the fingers.
+        description: (B, 20), for `condition.carry`.
         environment_xyz01: (B, 3, H, W) in [0, 1], the measured first pointmap, for `condition.environment`.
         text_tokens: for the "text" ablation.
         actions: (B, T, A), for the "embedding" ablation.
@@ -50,7 +54,7 @@ def build_conditions(
     """
     spec, factor = preset.condition, preset.codec.temporal_factor
     _check(image, robot_rgb, robot_xyz01, robot_mask, preset)
-    _require(preset, composite, environment_xyz01, text_tokens, actions)
+    _require(preset, composite, description, environment_xyz01, text_tokens, actions)
     frames = robot_mask.shape[1]
     environment = environment_xyz01 if spec.environment else None
     base = None if composite is None else codec.encode_pair(composite[0], 2 * composite[1] - 1)
@@ -78,9 +82,19 @@ def build_conditions(
         robot_mask=robot.to(condition),
         image_tokens=image_tokens,
         base_latents=base,
+        carried=_difference(codec, carried, base) if spec.carry else None,
+        description=description if spec.carry else None,
         text_tokens=text_tokens if spec.ablation is Ablation.TEXT else None,
         actions=actions if spec.ablation is Ablation.EMBEDDING else None,
     )
+
+
+def _difference(
+    codec: VideoCodec, carried: tuple[torch.Tensor, torch.Tensor] | None, base: torch.Tensor | None
+) -> torch.Tensor | None:
+    if base is None:
+        return None
+    return torch.zeros_like(base) if carried is None else codec.encode_pair(carried[0], 2 * carried[1] - 1) - base
 
 
 def _encode_halves(
@@ -122,6 +136,7 @@ def _check(
 def _require(
     preset: Preset,
     composite: tuple[torch.Tensor, torch.Tensor] | None,
+    description: torch.Tensor | None,
     environment_xyz01: torch.Tensor | None,
     text_tokens: torch.Tensor | None,
     actions: torch.Tensor | None,
@@ -129,6 +144,7 @@ def _require(
     spec = preset.condition
     for name, value, needed in (
         ("composite", composite, preset.prediction == "residual" or spec.fill == "composite"),
+        ("description", description, spec.carry),
         ("environment_xyz01", environment_xyz01, spec.environment),
         ("text_tokens", text_tokens, spec.ablation is Ablation.TEXT),
         ("actions", actions, spec.ablation is Ablation.EMBEDDING),

@@ -27,6 +27,10 @@ class Conditions:
     """(B, 257, 1280) of the image encoder, or None for networks without it."""
     base_latents: torch.Tensor | None = None
     """(B, 16, F, h, 2w) of the composite, for presets that predict a difference to it."""
+    carried: torch.Tensor | None = None
+    """(B, C, F, h, 2w): the carry hypothesis minus the composite, for presets with `condition.carry`."""
+    description: torch.Tensor | None = None
+    """(B, 20): how the thing and the closing fingers lie; comes with `carried`."""
     text_tokens: torch.Tensor | None = None
     """(B, L, text_dim): the "text" ablation only."""
     actions: torch.Tensor | None = None

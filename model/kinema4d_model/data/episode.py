@@ -14,7 +14,7 @@ the renderer still draws the same. Where there is no robot model, the drawn sequ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -200,4 +200,4 @@ class Episode:
             )
         model = robot or load_robot(self.robot)
         drawn = render_pointmaps(model, self.actions, self.camera, rgb=True, threads=threads)
-        return PointmapSequence(drawn.xyz, drawn.link_ids, self.camera, self.times, drawn.rgb)
+        return replace(drawn, camera=self.camera, times=self.times)

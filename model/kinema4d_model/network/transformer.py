@@ -8,11 +8,14 @@ image tokens, robot tokens (B,N,width) ─────────────�
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from diffusers import WanTransformer3DModel
 from diffusers.configuration_utils import register_to_config
+from torch import nn
 
 from kinema4d_model.conditioning.conditions import Conditions
 from kinema4d_model.network.attention import ContextAttentionProcessor
@@ -41,6 +44,15 @@ class Prepared:
     """(B, 16, F, h, 2w), what the robot adds to the condition."""
     context: torch.Tensor
     """(B, image + robot tokens, width)."""
+    carried: torch.Tensor | None = None
+    """(B, 16, F, h, 2w), the carry hypothesis minus the composite."""
+    description: torch.Tensor | None = None
+    """(B, 20, F, h, 2w), the same numbers everywhere."""
+
+    def to(self, device: torch.device | str) -> Prepared:
+        """The same on another device."""
+        moved: dict[str, Any] = {name: None if v is None else v.to(device) for name, v in vars(self).items()}
+        return Prepared(**moved)
 
 
 class KinemaTransformer(WanTransformer3DModel):
@@ -74,6 +86,7 @@ class KinemaTransformer(WanTransformer3DModel):
         robot_position_grid: tuple[int, int, int] = (13, 4, 6),
         action_dim: int | None = None,
         image_tokens: int = 257,
+        carry: bool = False,
     ) -> None:
         super().__init__(
             patch_size, num_attention_heads, attention_head_dim, in_channels, out_channels, text_dim, freq_dim,
@@ -89,6 +102,9 @@ class KinemaTransformer(WanTransformer3DModel):
         )
         self.robot_tokens = RobotTokens(out_channels, robot_hidden, width, robot_token_patch, robot_position_grid, both)
         self.robot_injection = RobotInjection(out_channels, both)
+        if carry:
+            # One number more for each cell: how much of the carry hypothesis is true there.
+            self.proj_out = nn.Linear(width, (out_channels + 1) * math.prod(patch_size))
         self.action_tokens = (
             None if action_dim is None else ActionTokens(action_dim, robot_hidden, width, robot_position_grid[0])
         )
@@ -119,6 +135,7 @@ class KinemaTransformer(WanTransformer3DModel):
             robot_position_grid=r.position_grid,
             action_dim=r.action_dim,
             image_tokens=t.image_tokens,
+            carry=preset.condition.carry,
         )
 
     @staticmethod
@@ -140,11 +157,17 @@ class KinemaTransformer(WanTransformer3DModel):
         if conditions.image_tokens is not None:
             image = self.condition_embedder.image_embedder(conditions.image_tokens)
             tokens = torch.cat([image.to(tokens.dtype), tokens], dim=1)
+        description = conditions.description
+        if description is not None:
+            shape = (-1, -1, *conditions.condition.shape[2:])
+            description = description[:, :, None, None, None].expand(*shape).to(dtype)
         return Prepared(
             mask=conditions.mask,
             condition=conditions.condition,
             injection=self.robot_injection(conditions.robot_latents),
             context=tokens,
+            carried=conditions.carried,
+            description=description,
         )
 
     def forward(
@@ -162,8 +185,12 @@ class KinemaTransformer(WanTransformer3DModel):
             (B, 16, F, h, 2w), noise - clean, or what the preset's `prediction` says.
         """
         condition = prepared.condition + injection_scale * prepared.injection
-        stacked = torch.cat([noisy.to(condition.dtype), prepared.mask, condition], dim=1)
-        return super().forward(stacked, timestep, prepared.context, return_dict=False)[0]
+        parts = [noisy.to(condition.dtype), prepared.mask, condition]
+        if prepared.carried is None or prepared.description is None:
+            return super().forward(torch.cat(parts, dim=1), timestep, prepared.context, return_dict=False)[0]
+        stacked = torch.cat([*parts, prepared.carried, prepared.description], dim=1)
+        out = super().forward(stacked, timestep, prepared.context, return_dict=False)[0]
+        return out[:, :-1] + torch.sigmoid(out[:, -1:]) * prepared.carried
 
     def _check(self, conditions: Conditions) -> None:
         _, p_h, p_w = self.config.patch_size
@@ -179,6 +206,8 @@ class KinemaTransformer(WanTransformer3DModel):
             problem = (
                 f"image tokens are {tuple(image.shape[1:])}, not {self.config.image_tokens, self.config.image_dim}"
             )
+        elif self.config.carry != (conditions.carried is not None and conditions.description is not None):
+            problem = "the carry hypothesis is " + ("missing" if self.config.carry else "given, but not taken")
         elif conditions.actions is not None and self.action_tokens is None:
             problem = "actions are given, but this network has no action_dim"
         if problem:

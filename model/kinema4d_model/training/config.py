@@ -2,7 +2,7 @@
 
 >>> config = load_config("nano")
 >>> config.preset, config.optimiser.kind
-('nano_linear', 'muon')
+('nano', 'muon')
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.conditioning import build_conditions, downsample_mask
 from kinema4d_model.data.errors import DataError
+from kinema4d_model.pipeline import carry_tensors
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.examples import Example, ExampleSource, picture, values, video
 from kinema4d_ros.errors import ErrorCode, KinemaError
@@ -66,6 +67,9 @@ def encode_example(bundle: ModelBundle, example: Example) -> dict[str, torch.Ten
     composite = None
     if preset.prediction == "residual":
         composite = (video(inputs.composite_rgb).to(device), values(inputs.composite_xyz01).to(device))
+    carried = description = None
+    if preset.condition.carry:
+        carried, description = carry_tensors(inputs, device)
     actions = None if example.actions is None else torch.from_numpy(example.actions)[None].to(device)
     conditions = build_conditions(
         codec,
@@ -76,6 +80,8 @@ def encode_example(bundle: ModelBundle, example: Example) -> dict[str, torch.Ten
         _hard(preset),
         image_tokens=None if bundle.image_encoder is None else bundle.image_encoder(image),
         composite=composite,
+        carried=carried,
+        description=description,
         environment_xyz01=values(inputs.composite_xyz01[:1])[:, :, 0].to(device),
         actions=actions,
     )
@@ -86,9 +92,12 @@ def encode_example(bundle: ModelBundle, example: Example) -> dict[str, torch.Ten
         "robot": conditions.robot_latents,
         "condition": None if preset.condition.fill == "composite" else conditions.condition,
         "base": conditions.base_latents,
+        "carried": conditions.carried,
         "image_tokens": conditions.image_tokens,
     }
     stored = {name: tensor[0].to("cpu", STORED) for name, tensor in found.items() if tensor is not None}
+    if conditions.description is not None:
+        stored["description"] = conditions.description[0].cpu()
     if conditions.actions is not None:
         stored["actions"] = conditions.actions[0].cpu()
     stored["mask"] = _bits(conditions.robot_mask[0] > 0)

@@ -152,10 +152,11 @@ def example_from_episode(episode: Episode, preset: Preset, *, use_depth: bool = 
         condition.camera,
         episode.times[chosen],
         None if condition.rgb is None else condition.rgb[chosen],
+        None if condition.grip is None else condition.grip.at(chosen),
     )
     request = GenerateRequest(episode.rgb[0], robot, episode.depth_m[0] if use_depth else None)
     small = shrink_request(request, preset.width, preset.height)
-    inputs, _ = prepare_inputs(small, CompositeGenerator(), preset.codec.temporal_factor)
+    inputs, _ = prepare_inputs(small, CompositeGenerator(quick_fill=True), preset.codec.temporal_factor)
     truth = pick_pixels(episode.points()[chosen], preset.width, preset.height)
     return Example(
         episode.key,

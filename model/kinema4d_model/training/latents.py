@@ -98,6 +98,8 @@ class LatentSet:
             robot_mask=robot_mask,
             image_tokens=row["image_tokens"].float()[None] if "image_tokens" in row else None,
             base_latents=base,
+            carried=row["carried"].float()[None] if "carried" in row else None,
+            description=row["description"][None] if "description" in row else None,
             actions=row["actions"][None] if "actions" in row else None,
         )
         return Sample(self.names[number], row["target"].float(), conditions, dynamic, focus)

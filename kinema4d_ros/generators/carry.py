@@ -1,0 +1,257 @@
+"""The carry hypothesis: what the camera would see if the thing at the closing fingers went along with the hand.
+
+    still world, grip ─ find_grasps ─> closing fingers ─ nearest standing thing ─> Candidate
+    Candidate ─ moves rigidly with the hand from the closing to the release, then drops ─> rgb, xyz of every frame
+
+Nothing here decides whether the grasp holds: it is offered for every thing within reach of the fingers, also for
+those that they would miss. A learned generator decides, and `describe` tells it how thing and fingers lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.generators._carry_kernels import label_things, splat_points
+from kinema4d_ros.generators._kernels import compose_frames
+from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
+from kinema4d_ros.pointmap.grip import GripTrack
+from kinema4d_ros.pointmap.sequence import PointmapSequence
+
+__all__ = [
+    "DESCRIPTION",
+    "Candidate",
+    "Grasp",
+    "StillWorld",
+    "carried_frames",
+    "describe",
+    "find_candidate",
+    "find_grasps",
+]
+
+STANDS_M = 0.007
+"""What is higher above the table than this stands on it."""
+GAP_M = 0.015
+REACH_M = 0.03
+"""A thing farther from the space between the fingers than this is not offered."""
+PAD_HALF_M = 0.011
+"""Half a finger pad's width, across the direction in which it closes."""
+PAD_DEEP_M = 0.045
+PAD_BEYOND_M = 0.010
+"""The space between the pads: from here above the grip point to here beyond it, along the approach."""
+LEAST_SHARE = 5e-4
+"""Of the image's pixels that a thing must have."""
+CLOSES_M = 0.004
+OPENS_M = 0.006
+STILL_M = 0.0005
+BORDER = 0.012
+"""Around a thing, as a share of the image's width, pixels are mixed with it and are filled again when it leaves."""
+
+DESCRIPTION = (
+    "offered", "x_low", "x_high", "y_low", "y_high", "z_low", "z_high", "x_mean", "y_mean", "z_mean",
+    "width_open", "width_closed", "height", "to_camera_x", "to_camera_y", "to_camera_z", "distance", "between",
+    "rises", "kept",
+)  # fmt: skip
+"""Names of the numbers that `describe` gives."""
+
+
+@dataclass(frozen=True, eq=False)
+class StillWorld:
+    """The scene without the robot, at rest.
+
+    Attributes:
+        rgb: (H, W, 3) uint8.
+        xyz: (H, W, 3) float32, metres, camera optical frame, NaN = nothing known.
+        plane: (H, W, 3) float32, the same of the table alone, as if nothing stood on it.
+    """
+
+    rgb: NDArray[np.uint8]
+    xyz: NDArray[np.float32]
+    plane: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Grasp:
+    """Fingers that close: frame numbers. `release` is the first frame in which they have opened again, or T."""
+
+    start: int
+    closed: int
+    release: int
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """The thing that a grasp may take.
+
+    Attributes:
+        grasp: when.
+        mask: (H, W) bool, its pixels in the first image.
+        p_grip: (N, 3) float64, its points in the hand's frame at the closing, metres.
+        distance_m: of its nearest point from the space between the fingers; 0 = inside.
+    """
+
+    grasp: Grasp
+    mask: NDArray[np.bool_]
+    p_grip: NDArray[np.float64]
+    distance_m: float
+
+
+def find_grasps(grip: GripTrack) -> tuple[Grasp, ...]:
+    """Every closing of the fingers by more than a few millimetres, in order."""
+    width, found = grip.width_m, []
+    change = np.diff(width)
+    t = 0
+    while t < len(change):
+        if change[t] >= -STILL_M:
+            t += 1
+            continue
+        start = t
+        while t < len(change) and change[t] < -STILL_M:
+            t += 1
+        if width[start] - width[t] >= CLOSES_M:
+            opened = np.flatnonzero(width[t:] > width[t] + OPENS_M)
+            found.append(Grasp(start, t, t + int(opened[0]) if len(opened) else len(width)))
+    return tuple(found)
+
+
+def find_candidate(
+    world: StillWorld, robot: PointmapSequence, *, table_height_m: float = 0.0, reach_m: float = REACH_M
+) -> Candidate | None:
+    """The standing thing nearest to the fingers of the first grasp that has one within reach; None without any."""
+    if robot.grip is None:
+        return None
+    grasps = find_grasps(robot.grip)
+    if not grasps:
+        return None
+    camera = robot.camera
+    p_base = _to_base(world.xyz, camera)
+    with np.errstate(invalid="ignore"):
+        thing = p_base[..., 2] > table_height_m + STANDS_M
+    if not thing.any():
+        return None
+    labels = np.empty(thing.shape, np.int32)
+    count = label_things(world.xyz, thing, GAP_M, labels)
+    sizes = np.bincount(labels.ravel(), minlength=count + 1)
+    large = np.flatnonzero(sizes[1:] >= max(4.0, LEAST_SHARE * thing.size)) + 1
+    chosen = np.isin(labels, large)
+    if not chosen.any():
+        return None
+    owner, points = labels[chosen], p_base[chosen]
+    best: Candidate | None = None
+    for grasp in grasps:
+        p_grip = _into(robot.grip.base_T_grip[grasp.closed], points)
+        away = _from_between(p_grip, float(robot.grip.width_m[grasp.start]))
+        nearest = int(np.argmin(away))
+        distance = float(away[nearest])
+        if distance <= reach_m and (best is None or distance < best.distance_m - 0.005):
+            mine = owner == owner[nearest]
+            best = Candidate(grasp, labels == owner[nearest], p_grip[mine], distance)
+    return best
+
+
+def describe(
+    candidate: Candidate | None, robot: PointmapSequence, *, table_height_m: float = 0.0
+) -> NDArray[np.float32]:
+    """(20,) float32: how thing and fingers lie at the closing, named in `DESCRIPTION`; zeros without a candidate.
+
+    Lengths in units of 5 cm, all within -4 to 4; x, y and z in the hand's frame, where the thing is seen: its far side
+    is not, so the direction to the camera is told too.
+    """
+    numbers = np.zeros(len(DESCRIPTION), np.float32)
+    if candidate is None or robot.grip is None:
+        return numbers
+    grasp, p, grip = candidate.grasp, candidate.p_grip, robot.grip
+    pose = grip.base_T_grip[grasp.closed]
+    eye = robot.camera.base_T_camera[:3, 3] - pose[:3, 3]
+    low, high = np.percentile(p, [3, 97], axis=0)
+    after = grip.base_T_grip[grasp.closed :, 2, 3]
+    inside = _from_between(p, float(grip.width_m[grasp.start])) <= 0
+    lengths = [
+        *np.stack([low, high], axis=1).ravel(), *p.mean(0), grip.width_m[grasp.start], grip.width_m[grasp.closed],
+        pose[2, 3] - table_height_m,
+    ]  # fmt: skip
+    numbers[0] = 1
+    numbers[1:13] = np.asarray(lengths) / 0.05
+    numbers[13:16] = pose[:3, :3].T @ eye / max(float(np.linalg.norm(eye)), 1e-9)
+    numbers[16] = candidate.distance_m / 0.02
+    numbers[17] = inside.mean()
+    numbers[18] = (after.max() - after[0]) / 0.05
+    numbers[19] = float(grasp.release >= len(grip))
+    return np.clip(numbers, -4, 4)
+
+
+def carried_frames(
+    world: StillWorld,
+    candidate: Candidate,
+    robot: PointmapSequence,
+    robot_rgb: NDArray[np.uint8],
+    rgb: NDArray[np.uint8],
+    xyz: NDArray[np.float32],
+    *,
+    table_height_m: float = 0.0,
+    soft_edges: bool = True,
+    quick_fill: bool = False,
+) -> None:
+    """Write the frames from the closing on, with the exact robot, into rgb and xyz (T, H, W, 3).
+
+    Earlier frames are left as they are: until then nothing has moved.
+    """
+    if robot.grip is None:
+        return
+    camera, grip, grasp = robot.camera, robot.grip, candidate.grasp
+    border = max(1.0, BORDER * camera.width)
+    hole = grow_mask(candidate.mask, border)
+    background = remove_robot(world.rgb, hole, quick=quick_fill)
+    empty = np.where(hole[..., None], world.plane, world.xyz)
+    points, colours = world.xyz[candidate.mask], world.rgb[candidate.mask]
+    p_base = _to_base(points, camera)
+    at_rest = np.linalg.inv(grip.base_T_grip[grasp.closed])
+    mask = np.empty((1, *robot.link_ids.shape[1:]), np.bool_)
+    for t in range(grasp.closed, len(robot)):
+        held = min(t, grasp.release - 1)
+        moved = grip.base_T_grip[held] @ at_rest
+        p = p_base @ moved[:3, :3].T + moved[:3, 3]
+        if t >= grasp.release:
+            p[:, 2] -= max(0.0, _above_ground(p, empty, camera, table_height_m))
+        here_rgb, here_xyz = background.copy(), empty.astype(np.float32)
+        splat_points(_to_camera(p, camera).astype(np.float32), colours, camera.K, 0.01, here_rgb, here_xyz)
+        part = slice(t, t + 1)
+        compose_frames(
+            here_rgb, here_xyz, robot.xyz[part], robot.link_ids[part], robot_rgb[part], soft_edges,
+            rgb[part], xyz[part], mask,
+        )  # fmt: skip
+
+
+def _above_ground(p_base: NDArray[np.float64], xyz: NDArray[np.float32], camera: PinholeCamera, table: float) -> float:
+    """How far the thing would fall: onto the table, or onto what stands under it."""
+    centre, bottom = p_base[:, :2].mean(0), float(np.percentile(p_base[:, 2], 2))
+    ground = _to_base(xyz, camera)
+    with np.errstate(invalid="ignore"):
+        under = (np.hypot(*(ground[..., :2] - centre).transpose(2, 0, 1)) < 0.012) & (ground[..., 2] < bottom + 0.01)
+    heights = ground[..., 2][under]
+    support = float(np.percentile(heights, 80)) if len(heights) else table
+    return bottom - max(support, table)
+
+
+def _from_between(p_grip: NDArray[np.float64], width_m: float) -> NDArray[np.float64]:
+    """(N,) metres from the box between the fingers, 0 inside."""
+    low = np.array([-width_m / 2, -PAD_HALF_M, -PAD_DEEP_M])
+    high = np.array([width_m / 2, PAD_HALF_M, PAD_BEYOND_M])
+    outside = np.maximum(np.maximum(low - p_grip, p_grip - high), 0.0)
+    return np.asarray(np.linalg.norm(outside, axis=-1))
+
+
+def _into(base_T_frame: NDArray[np.float64], p_base: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((p_base - base_T_frame[:3, 3]) @ base_T_frame[:3, :3])
+
+
+def _to_base(xyz: NDArray[np.float32], camera: PinholeCamera) -> NDArray[np.float64]:
+    pose = camera.base_T_camera
+    return np.asarray(xyz.astype(np.float64) @ pose[:3, :3].T + pose[:3, 3])
+
+
+def _to_camera(p_base: NDArray[np.float64], camera: PinholeCamera) -> NDArray[np.float64]:
+    return _into(camera.base_T_camera, p_base)
