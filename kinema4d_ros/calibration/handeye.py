@@ -1,0 +1,197 @@
+"""Camera pose by hand-eye: a board on the gripper, several arm poses, one pose of the camera that explains them all.
+
+views ─> pose of the board in each ─> closed form (A X = X B) ─> all corners of all views together, robust ─> result
+Unknown are where the camera stands and where the board sits on the gripper; neither needs measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import least_squares
+from scipy.spatial.transform import Rotation
+
+from kinema4d_ros.calibration._handeye_findings import fit_findings, series_findings
+from kinema4d_ros.calibration.board_pose import find_board_pose, projection_jacobian, residual_px, skew
+from kinema4d_ros.calibration.boards import Board, BoardView
+from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed, mean_pose
+from kinema4d_ros.calibration.quality import Quality, pose_spread, sorted_findings
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.transforms import invert, make
+
+__all__ = ["HandEye", "calibrate_hand_eye", "solve_ax_xb"]
+
+Array = NDArray[np.float64]
+
+MIN_POSES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class HandEye(PoseEstimate):
+    """The camera's pose and what came with it.
+
+    Attributes:
+        gripper_T_board: (4, 4) float64, metres: where the board sits.
+        pose_rms_px: (N,) residual of each pose given; NaN for one that was left out.
+        kept: positions of the poses used.
+    """
+
+    gripper_T_board: Array = None  # type: ignore[assignment]
+    pose_rms_px: Array = None  # type: ignore[assignment]
+    kept: tuple[int, ...] = ()
+
+
+class Corners:
+    """All corners of all views as flat arrays."""
+
+    def __init__(self, views: Sequence[BoardView], base_T_gripper: Array, board: Board, camera: PinholeCamera) -> None:
+        self.camera = camera
+        self.pose = np.repeat(np.arange(len(views)), [len(view.ids) for view in views])
+        self.points = np.concatenate([board.points[view.ids] for view in views])
+        self.uv = np.concatenate([view.uv for view in views])
+        self.gripper = base_T_gripper
+        self.use = np.ones(len(self.uv), np.bool_)
+
+    def p_camera(self, base_T_camera: Array, gripper_T_board: Array, scale: float = 1.0) -> Array:
+        """(N, 3) corners in use, metres, optical frame."""
+        camera_T_board = invert(base_T_camera) @ self.gripper @ gripper_T_board
+        T = camera_T_board[self.pose[self.use]]
+        return np.asarray((T[:, :3, :3] @ (scale * self.points[self.use])[..., None])[..., 0] + T[:, :3, 3])
+
+    def residual(self, base_T_camera: Array, gripper_T_board: Array, scale: float = 1.0) -> Array:
+        """(N, 2) pixels."""
+        return residual_px(self.camera, self.p_camera(base_T_camera, gripper_T_board, scale), self.uv[self.use])
+
+    def jacobian(self, base_T_camera: Array, gripper_T_board: Array) -> Array:
+        """(2 N, 12) of the residual with respect to small changes of both poses."""
+        arm = self.gripper[self.pose[self.use]]
+        p_board = self.points[self.use]
+        p_camera = self.p_camera(base_T_camera, gripper_T_board)
+        P = projection_jacobian(self.camera, p_camera)
+        turn = base_T_camera[:3, :3].T
+        hand = P @ turn @ arm[:, :3, :3]
+        parts = [-P @ turn, P @ skew(p_camera), hand, -hand @ gripper_T_board[:3, :3] @ skew(p_board)]
+        return np.asarray(np.concatenate(parts, axis=2).reshape(-1, 12))
+
+
+def calibrate_hand_eye(
+    views: Sequence[BoardView], base_T_gripper: ArrayLike, board: Board, camera: PinholeCamera
+) -> HandEye:
+    """The pose of a camera that stands still while the arm shows it a board.
+
+    Args:
+        views: of the board, one for each arm pose; at least 3, better 15.
+        base_T_gripper: (N, 4, 4) metres: pose of the link that carries the board, in each view.
+        board: fixed to that link, anywhere.
+        camera: intrinsics; its pose is ignored.
+    """
+    arms = np.asarray(base_T_gripper, dtype=np.float64)
+    if arms.shape != (len(views), 4, 4) or not np.isfinite(arms).all():
+        raise CalibrationError(
+            f"{len(views)} views and arm poses of shape {arms.shape}", expected="one finite 4 x 4 pose for each view"
+        )
+    spread = pose_spread(arms) if len(arms) else None
+    early = series_findings(len(views), spread, board)
+    Quality(poses=len(views), findings=sorted_findings(early)).require("the hand-eye calibration")
+    camera_T_board = np.stack([find_board_pose(view, board, camera).camera_T_board for view in views])
+    X = solve_ax_xb(arms, camera_T_board)
+    Z = mean_pose(invert(arms) @ X @ camera_T_board)
+    corners = Corners(views, arms, board, camera)
+    X, Z = _fit(corners, X, Z, loss="soft_l1", scale_px=2.0)
+    kept = _drop_outliers(corners, X, Z, len(views))
+    X, Z = _fit(corners, X, Z)
+    residual = corners.residual(X, Z)
+    J = corners.jacobian(X, Z)
+    covariance, dof = _covariance(J, residual.ravel(), np.repeat(corners.pose[corners.use], 2))
+    rms = np.array([_rms(residual[corners.pose[corners.use] == i]) if i in kept else np.nan for i in range(len(views))])
+    depth = corners.p_camera(X, Z)[:, 2]
+    focal = float(np.sqrt(camera.K[0, 0] * camera.K[1, 1]))
+    late = fit_findings(corners, X, Z, J, residual, kept, [view.name for view in views], board)
+    quality = Quality(
+        px=_rms(residual),
+        mm=float(1e3 * np.sqrt((residual**2 * (depth / focal)[:, None] ** 2).sum(axis=1).mean())),
+        poses=len(kept),
+        spread=pose_spread(arms[list(kept)]),
+        findings=sorted_findings([*early, *late]),
+    )
+    return HandEye(X, covariance[:6, :6], dof, quality, "hand-eye", "", Z, rms, kept)
+
+
+def solve_ax_xb(base_T_gripper: Array, camera_T_board: Array) -> Array:
+    """(4, 4) `base_T_camera` in closed form from N arm poses and board poses, all pairs of motions together.
+
+    Motions of arm and board are turns by the same angle about corresponding axes, which gives the rotation
+    (Park and Martin); the position is linear after that.
+    """
+    i, j = np.triu_indices(len(base_T_gripper), 1)
+    A = base_T_gripper[j] @ invert(base_T_gripper[i])
+    B = camera_T_board[j] @ invert(camera_T_board[i])
+    a, b = (Rotation.from_matrix(M[:, :3, :3]).as_rotvec() for M in (A, B))
+    # Near half a turn a rotation vector may flip its sign; those motions say nothing reliable here.
+    good = (np.linalg.norm(a, axis=1) < 3.0) & (np.linalg.norm(b, axis=1) < 3.0)
+    if good.sum() < 2:
+        good[:] = True
+    U, _, Vt = np.linalg.svd(a[good].T @ b[good])
+    R = U @ np.diag([1.0, 1.0, np.linalg.det(U @ Vt)]) @ Vt
+    left = (A[:, :3, :3] - np.eye(3)).reshape(-1, 3)
+    right = (B[:, :3, 3] @ R.T - A[:, :3, 3]).ravel()
+    t, *_ = np.linalg.lstsq(left, right, rcond=None)
+    return make(R, t)
+
+
+def _fit(corners: Corners, X: Array, Z: Array, loss: str = "linear", scale_px: float = 1.0) -> tuple[Array, Array]:
+    def residual(x: Array) -> Array:
+        return corners.residual(changed(X, x[:6]), changed(Z, x[6:])).ravel()
+
+    def jacobian(x: Array) -> Array:
+        return corners.jacobian(changed(X, x[:6]), changed(Z, x[6:]))
+
+    # Turns are taken about the current axes, which is exact at 0; restarting there makes it exact at the end.
+    for _ in range(3):
+        fit = least_squares(
+            residual, np.zeros(12), jac=jacobian, loss=loss, f_scale=scale_px, x_scale=0.05, max_nfev=40
+        )
+        X, Z = changed(X, fit.x[:6]), changed(Z, fit.x[6:])
+        if np.abs(fit.x).max() < 1e-6:
+            break
+    return X, Z
+
+
+def _drop_outliers(corners: Corners, X: Array, Z: Array, poses: int) -> tuple[int, ...]:
+    """Take poses and corners that do not fit out of use; returns the poses that stay."""
+    length = np.linalg.norm(corners.residual(X, Z), axis=1)
+    typical = np.array([np.median(length[corners.pose == i]) for i in range(poses)])
+    limit = 4.0 * float(np.median(typical)) + 0.2
+    kept = [i for i in range(poses) if typical[i] <= limit]
+    if len(kept) < max(MIN_POSES, poses // 2):
+        kept = list(range(poses))
+    corners.use &= np.isin(corners.pose, kept)
+    usual = float(np.median(length[corners.use]))
+    corners.use &= length < 6.0 * usual + 0.2
+    return tuple(kept)
+
+
+def _covariance(J: Array, residual: Array, cluster: NDArray[np.int64]) -> tuple[Array, float]:
+    """Covariance of the parameters, and the degrees of freedom behind it.
+
+    Errors of the arm move all corners of a view together, so the views, not the corners, are independent. Where that
+    shows, their scatter gives the covariance; where it does not, the noise of the corners does.
+    """
+    inverse = np.linalg.pinv(J.T @ J)
+    freedom = len(residual) - J.shape[1]
+    plain = inverse * float(residual @ residual) / freedom
+    groups = np.unique(cluster)
+    scores = np.stack([J[cluster == g].T @ residual[cluster == g] for g in groups])
+    n = len(groups)
+    between = inverse @ (scores.T @ scores) @ inverse * n / max(n - 2, 1)
+    if float(np.trace(np.linalg.pinv(plain) @ between)) / len(plain) < 1.6:
+        return plain, float(freedom)
+    return between + plain, float(n - 2)
+
+
+def _rms(residual: Array) -> float:
+    return float(np.sqrt((residual**2).sum(axis=-1).mean())) if len(residual) else float("nan")

@@ -1,0 +1,106 @@
+"""A camera pose with its uncertainty: small changes of poses, covariances and the 95 % region.
+
+A small change of `base_T_camera` is six numbers: a shift (3,) in metres along the base's axes and a turn (3,), a
+rotation vector in radians about the camera's axes: `R' = R exp(turn)`, `t' = t + shift`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.transform import Rotation
+from scipy.stats import chi2
+from scipy.stats import f as f_distribution
+
+from kinema4d_ros.calibration.extrinsics import Extrinsics
+from kinema4d_ros.calibration.quality import Quality
+from kinema4d_ros.transforms import make
+
+__all__ = ["PoseEstimate", "changed", "difference", "mean_pose", "region_threshold"]
+
+Array = NDArray[np.float64]
+
+
+def changed(a_T_b: ArrayLike, change: ArrayLike) -> Array:
+    """(4, 4) pose after a small change (6,)."""
+    T, d = np.asarray(a_T_b, dtype=np.float64), np.asarray(change, dtype=np.float64)
+    return make(T[:3, :3] @ Rotation.from_rotvec(d[3:]).as_matrix(), T[:3, 3] + d[:3])
+
+
+def difference(a_T_b: ArrayLike, a_T_c: ArrayLike) -> Array:
+    """(6,) the change that leads from the first pose to the second."""
+    T, U = np.asarray(a_T_b, dtype=np.float64), np.asarray(a_T_c, dtype=np.float64)
+    turn = Rotation.from_matrix(T[:3, :3].T @ U[:3, :3]).as_rotvec()
+    return np.concatenate([U[:3, 3] - T[:3, 3], turn])
+
+
+def mean_pose(poses: ArrayLike) -> Array:
+    """(4, 4) of (N, 4, 4): median position, so that one bad pose does not count, and mean orientation."""
+    T = np.asarray(poses, dtype=np.float64)
+    return make(Rotation.from_matrix(T[:, :3, :3]).mean().as_matrix(), np.median(T[:, :3, 3], axis=0))
+
+
+def region_threshold(degrees_of_freedom: float, share: float = 0.95) -> float:
+    """Squared Mahalanobis distance within which the truth lies with that probability, for six numbers.
+
+    A covariance estimated from few independent pieces is itself uncertain: Hotelling's distribution.
+    """
+    if degrees_of_freedom > 500:
+        return float(chi2.ppf(share, 6))
+    nu = max(degrees_of_freedom, 7.0)
+    return float(6 * nu / (nu - 5) * f_distribution.ppf(share, 6, nu - 5))
+
+
+@dataclass(frozen=True, eq=False)
+class PoseEstimate:
+    """Where the camera is, how sure that is, and how good the data were.
+
+    Attributes:
+        base_T_camera: (4, 4) float64, metres.
+        covariance: (6, 6) of a small change of it.
+        degrees_of_freedom: that the covariance was estimated with.
+        quality: residuals and findings.
+        method: how it was found.
+    """
+
+    base_T_camera: Array
+    covariance: Array
+    degrees_of_freedom: float
+    quality: Quality
+    method: str
+    notes: str = field(default="")
+
+    @property
+    def sigma_mm(self) -> float:
+        """Standard deviation of the position along its worst direction, millimetres."""
+        return float(1e3 * np.sqrt(np.linalg.eigvalsh(self.covariance[:3, :3])[-1]))
+
+    @property
+    def sigma_deg(self) -> float:
+        """Standard deviation of the orientation about its worst axis, degrees."""
+        return float(np.degrees(np.sqrt(np.linalg.eigvalsh(self.covariance[3:, 3:])[-1])))
+
+    def distance(self, base_T_camera: ArrayLike) -> float:
+        """Squared Mahalanobis distance of another pose."""
+        d = difference(self.base_T_camera, base_T_camera)
+        return float(d @ np.linalg.solve(self.covariance, d))
+
+    def contains(self, base_T_camera: ArrayLike, share: float = 0.95) -> bool:
+        """The pose lies in the region that holds the truth with that probability."""
+        return self.distance(base_T_camera) <= region_threshold(self.degrees_of_freedom, share)
+
+    def extrinsics(self, parent_frame: str = "base_link", child_frame: str = "camera_optical_frame") -> Extrinsics:
+        """The file to write; notes hold the uncertainty and the findings."""
+        notes = [f"one sigma: {self.sigma_mm:.2f} mm, {self.sigma_deg:.3f} degrees", *map(str, self.quality.findings)]
+        return Extrinsics(
+            parent_frame,
+            child_frame,
+            self.base_T_camera,
+            method=self.method,
+            date=datetime.date.today().isoformat(),
+            residuals=self.quality.residuals(),
+            notes="; ".join([*([self.notes] if self.notes else []), *notes]),
+        )

@@ -1,0 +1,118 @@
+"""Camera pose from a board that lies at a measured place, on the table for example: one view is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import least_squares
+
+from kinema4d_ros.calibration.board_pose import find_board_pose, residual_px
+from kinema4d_ros.calibration.boards import Board, BoardView
+from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed, difference
+from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.transforms import apply, invert, require_rigid
+
+__all__ = ["TableBoard", "calibrate_table_board"]
+
+Array = NDArray[np.float64]
+
+_STEP = 1e-6
+GOOD_PX, WORST_PX = 1.0, 4.0
+
+
+@dataclass(frozen=True, eq=False)
+class TableBoard(PoseEstimate):
+    """The camera's pose, and the part of its uncertainty that comes from the images alone.
+
+    Attributes:
+        image_covariance: (6, 6); `covariance` adds that of the board's measured place.
+    """
+
+    image_covariance: Array = None  # type: ignore[assignment]
+
+
+def calibrate_table_board(
+    views: Sequence[BoardView],
+    base_T_board: ArrayLike,
+    board: Board,
+    camera: PinholeCamera,
+    *,
+    place_sigma_m: float = 0.001,
+    place_sigma_deg: float = 0.2,
+) -> TableBoard:
+    """The pose of a camera that sees a board at a known place.
+
+    Args:
+        views: one, or several of the unmoved scene (their noise averages out).
+        base_T_board: (4, 4) metres: where the board was measured to lie.
+        board: that they show.
+        camera: intrinsics; its pose is ignored.
+        place_sigma_m, place_sigma_deg: how well the place was measured, one standard deviation; part of the result's.
+    """
+    place = require_rigid(base_T_board, "base_T_board")
+    if not views:
+        raise CalibrationError("no view shows the board (too_few_poses)", expected="at least one")
+    if not (0 <= place_sigma_m < 1 and 0 <= place_sigma_deg < 90):
+        raise CalibrationError(
+            f"place_sigma_m is {place_sigma_m}, place_sigma_deg is {place_sigma_deg}", expected="small positive numbers"
+        )
+    if board.symmetric:
+        raise CalibrationError(
+            f"{board.text} looks the same after half a turn (ambiguous_view)",
+            expected="a ChArUco board, a tag, or a chessboard with an odd and an even number of squares",
+        )
+    poses = [find_board_pose(view, board, camera) for view in views]
+    best = min(poses, key=lambda pose: pose.rms_px)
+    start = place @ invert(best.camera_T_board)
+    points = [apply(place, board.points[view.ids]) for view in views]
+
+    def residual(x: Array) -> Array:
+        camera_T_base = invert(changed(start, x))
+        parts = [residual_px(camera, apply(camera_T_base, p), v.uv) for p, v in zip(points, views, strict=True)]
+        return np.concatenate(parts).ravel()
+
+    fit = least_squares(residual, np.zeros(6), loss="soft_l1", f_scale=1.5, x_scale=0.05)
+    result = changed(start, fit.x)
+    left = residual(fit.x)
+    used = np.abs(left) < 6 * float(np.median(np.abs(left))) / 0.67 + 0.2
+    J = np.stack([(residual(fit.x + d) - residual(fit.x - d)) / (2 * _STEP) for d in _STEP * np.eye(6)], axis=1)[used]
+    variance = float(left[used] @ left[used]) / max(int(used.sum()) - 6, 1)
+    image = np.asarray(np.linalg.pinv(J.T @ J) * variance)
+    covariance = image + _place_covariance(place, best.camera_T_board, place_sigma_m, np.radians(place_sigma_deg))
+    rms = float(np.sqrt(2 * np.mean(left[used] ** 2)))
+    depth = float(np.linalg.norm(best.camera_T_board[:3, 3]))
+    quality = Quality(
+        px=rms,
+        mm=float(1e3 * rms * depth / np.sqrt(camera.K[0, 0] * camera.K[1, 1])),
+        poses=len(views),
+        findings=sorted_findings(_findings(rms, all(pose.ambiguous for pose in poses), views, camera)),
+    )
+    freedom = float(max(int(used.sum()) - 6, 1))
+    return TableBoard(result, covariance, freedom, quality, "board on the table", "", image)
+
+
+def _place_covariance(place: Array, camera_T_board: Array, sigma_m: float, sigma_rad: float) -> Array:
+    """(6, 6) of the camera's pose when the board's place is that uncertain: through the lever arm between them."""
+    board_T_camera = invert(camera_T_board)
+    reference = place @ board_T_camera
+    columns = [difference(reference, changed(place, _STEP * unit) @ board_T_camera) / _STEP for unit in np.eye(6)]
+    A = np.stack(columns, axis=1)
+    return np.asarray(A @ np.diag([sigma_m**2] * 3 + [sigma_rad**2] * 3) @ A.T)
+
+
+def _findings(rms: float, ambiguous: bool, views: Sequence[BoardView], camera: PinholeCamera) -> list[Finding]:
+    found = []
+    if rms > GOOD_PX:
+        found.append(finding("poor_fit", f"residual {rms:.2f} px", "error" if rms > WORST_PX else "warning"))
+    if ambiguous:
+        found.append(finding("ambiguous_view", "two poses of the board explain the image", "error"))
+    size = max(float(np.ptp(view.uv, axis=0).max()) for view in views)
+    if size < 0.1 * camera.width:
+        text = f"the board is {size:.0f} px large in an image of {camera.width}"
+        found.append(finding("weak_geometry", text))
+    return found
