@@ -40,6 +40,7 @@ setup(
         *find_packages("model", include=[MODEL, f"{MODEL}.*"]),
     ],
     package_dir={MODEL: f"model/{MODEL}"},
+    package_data={MODEL: ["weights/**/*"]},
     install_requires=requirements("runtime"),
     extras_require={
         "ros": requirements("ros"),

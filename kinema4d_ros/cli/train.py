@@ -2,6 +2,7 @@
 
 kinema4d train --config nano --out runs/nano            codec, latents, network, export
 kinema4d train --config nano --out runs/nano --resume   the same after any interruption
+kinema4d train --config lifter --stage lifter           depth from one picture, see docs/lifting.md
 kinema4d train --config wan14b_lora --dry-run           what it would learn and take, without weights or a GPU
 accelerate launch --config_file config/train/accelerate/fsdp_8.yaml -m kinema4d_ros.cli train --config ...
 """
@@ -15,13 +16,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+
+if TYPE_CHECKING:
+    from kinema4d_model.training.config import TrainConfig
 
 __all__ = ["register", "run"]
 
 STAGES = ("codec", "encode", "network", "export")
+LIFTER = "lifter"
+"""A stage of its own: nothing of the others goes into it."""
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,7 +41,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--config", required=True, help="name of a file in config/train, or a path")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/train/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    parser.add_argument("--stage", choices=STAGES, action="append", help="only this stage; may be repeated")
+    parser.add_argument("--stage", choices=(*STAGES, LIFTER), action="append", help="only this stage; may be repeated")
     parser.add_argument("--minutes", type=float, help="stop with a checkpoint after this time")
     parser.add_argument("--dry-run", action="store_true", help="count parameters, memory and FLOPs, then end")
     parser.add_argument("--gpus", type=int, help="of the dry run (default: 8 and 32)")
@@ -58,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     from kinema4d_model.training.stages import run_stages
 
     out = arguments.out or Path("runs") / "train" / config.name
+    if LIFTER in (arguments.stage or ()):
+        return _train_lifter(config, out, arguments)
     with _stop_flag(arguments.minutes) as stop:
         progress = run_stages(
             config,
@@ -70,6 +78,24 @@ def run(arguments: argparse.Namespace) -> int:
     if progress is not None and progress.step < config.run.steps:
         print(f"stopped at step {progress.step} of {config.run.steps}; go on with --resume")
     elif "export" in (arguments.stage or STAGES):
+        print(f"{out / 'model'}")
+    return 0
+
+
+def _train_lifter(config: TrainConfig, out: Path, arguments: argparse.Namespace) -> int:
+    from kinema4d_model.lifting.train import train_lifter
+
+    if set(arguments.stage) != {LIFTER}:
+        raise KinemaError(
+            f"stages {', '.join(arguments.stage)} at once",
+            expected=f"{LIFTER} alone",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
+    with _stop_flag(arguments.minutes) as stop:
+        progress = train_lifter(config, out, resume=arguments.resume, stop=stop, bar=not arguments.quiet)
+    if progress.step < config.run.steps:
+        print(f"stopped at step {progress.step} of {config.run.steps}; go on with --resume")
+    else:
         print(f"{out / 'model'}")
     return 0
 

@@ -1,0 +1,98 @@
+"""`python -m kinema4d_model.lifting.evaluate`: the figures and the picture of docs/lifting.md.
+
+python -m kinema4d_model.lifting.evaluate --data runs/data/nano/val --data runs/data/nano/ood --picture out/lifting.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.lifting.frames import ROBOT, TARGET, FrameSet, load_frames
+from kinema4d_model.lifting.geometry import view_plane
+from kinema4d_model.lifting.lifter import LearnedLifter, load_lifter
+from kinema4d_model.lifting.score import LiftScore, PlaneLifter, score_lifter, target_overlap
+from kinema4d_ros.files import replacing_file
+from kinema4d_ros.pointmap.png import encode_png
+
+__all__ = ["draw_cases", "main"]
+
+HIGHEST_SHOWN_M = 0.1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print a table of figures, write a picture of cases."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, action="append", required=True, help="folder of shards; may be repeated")
+    parser.add_argument("--weights", type=Path, help="folder of a lifter (default: the package's)")
+    parser.add_argument("--cache", type=Path, default=Path("runs/lifter/cache"), help="of decoded pictures")
+    parser.add_argument("--picture", type=Path, help="PNG of good, middling and bad cases of every folder")
+    arguments = parser.parse_args(argv)
+    lifter = load_lifter(arguments.weights)
+    sheets = []
+    print("| episodes | lifter | IoU | target found | median mm | p90 mm | median mm, recognised | false pixels |")
+    print("|---|---|---|---|---|---|---|---|")
+    for folder in arguments.data:
+        frames = load_frames(folder, arguments.cache)
+        print(_row(folder.name, "plane", score_lifter(PlaneLifter(), frames)))
+        print(_row(folder.name, "learned", score_lifter(lifter, frames)))
+        if arguments.picture:
+            sheets.append(draw_cases(lifter, frames))
+    milliseconds = _time(lifter, frames)
+    height, width = frames.rgb.shape[1:3]
+    print(f"{milliseconds:.1f} ms a picture of {width} x {height}, median of 50")
+    if arguments.picture:
+        with replacing_file(arguments.picture) as temporary:
+            temporary.write_bytes(encode_png(np.concatenate(sheets)))
+        print(arguments.picture)
+    return 0
+
+
+def draw_cases(lifter: LearnedLifter, frames: FrameSet, columns: int = 6) -> NDArray[np.uint8]:
+    """Pictures with true and lifted heights below, from the best target to the worst one, evenly by rank."""
+    lifted = [lifter.lift(frames.rgb[n], frames.camera(n), frames.kind[n] == ROBOT) for n in range(len(frames))]
+    overlaps = np.array([target_overlap(lift.thing > 0.5, frames.kind[n]) for n, lift in enumerate(lifted)])
+    seen = np.flatnonzero([bool((kind == TARGET).any()) for kind in frames.kind])
+    ranked = seen[np.argsort(-overlaps[seen], kind="stable")]
+    # Half over the whole range, half from its bad end: that is where there is something to see.
+    good = np.linspace(0, len(ranked) - 1, columns // 2 + 1)[:-1]
+    bad = np.linspace(0.95 * (len(ranked) - 1), len(ranked) - 1, columns - columns // 2)
+    tiles = []
+    for n in ranked[np.concatenate([good, bad]).astype(int)]:
+        view, kind = view_plane(frames.camera(n)), frames.kind[n]
+        truth = np.where(kind >= 3, frames.height_m[n].astype(np.float64), 0.0)
+        guess = np.where(lifted[n].thing > 0.5, view.height_of(lifted[n].depth_m), 0.0)
+        tiles.append(np.concatenate([frames.rgb[n], _colours(truth, kind), _colours(guess, kind)]))
+    return np.concatenate(tiles, axis=1)
+
+
+def _colours(height_m: NDArray[np.float64], kind: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    level = (np.clip(height_m / HIGHEST_SHOWN_M, 0, 1) * 255).astype(np.uint8)
+    coloured = np.asarray(cv2.applyColorMap(level, cv2.COLORMAP_TURBO))[..., ::-1]
+    plain = np.where((kind == ROBOT)[..., None], 90, 235).astype(np.uint8)
+    return np.where((height_m > 0)[..., None], coloured, plain).astype(np.uint8)
+
+
+def _row(folder: str, name: str, s: LiftScore) -> str:
+    figures = f"{s.iou:.3f} | {s.found:.3f} | {s.depth_median_mm:.1f} | {s.depth_p90_mm:.1f} | {s.depth_found_mm:.1f}"
+    return f"| {s.pictures} {folder} | {name} | {figures} | {s.false_share:.4f} |"
+
+
+def _time(lifter: LearnedLifter, frames: FrameSet) -> float:
+    camera, robot, seconds = frames.camera(0), frames.kind[0] == ROBOT, []
+    for _ in range(55):
+        start = time.perf_counter()
+        lifter.lift(frames.rgb[0], camera, robot)
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(seconds[5:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The table's plane as a camera sees it: where every pixel would lie on it, in a form that a network can learn from.
+
+The frame of these channels stands upright below the camera and looks where the camera looks: the same scene gives the
+same numbers wherever the robot's base is and whichever way it is turned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CameraError
+
+__all__ = ["GEOMETRY_CHANNELS", "MAX_RANGE_M", "PlaneView", "view_plane"]
+
+GEOMETRY_CHANNELS = 8
+MAX_RANGE_M = 3.0
+_TYPICAL_FOOTPRINT_M = 0.003
+
+
+@dataclass(frozen=True, eq=False)
+class PlaneView:
+    """The plane from one camera.
+
+    Attributes:
+        depth_m: (H, W) float64, metres along the optical axis, NaN = the plane is not met within range.
+        camera_height_m: of the camera above the plane.
+        footprint_m: (H, W) float64, metres of a fronto-parallel surface at `depth_m` that a pixel is wide.
+        channels: (8, H, W) float32: direction of the ray (right, forward, up); point of the plane (right, forward) from
+            below the camera, camera height, all in metres; log of the footprint; 1 where the plane is met. 0 = not met.
+    """
+
+    depth_m: NDArray[np.float64]
+    camera_height_m: float
+    footprint_m: NDArray[np.float64]
+    channels: NDArray[np.float32]
+
+    def depth_of(self, height_m: NDArray[np.floating]) -> NDArray[np.float64]:
+        """(H, W) depth of what is that high above the plane, metres; exact for any camera."""
+        return np.asarray(self.depth_m * (1.0 - np.asarray(height_m, np.float64) / self.camera_height_m))
+
+    def height_of(self, depth_m: NDArray[np.floating]) -> NDArray[np.float64]:
+        """(H, W) height above the plane of what is seen at that depth, metres."""
+        return np.asarray(self.camera_height_m * (1.0 - np.asarray(depth_m, np.float64) / self.depth_m))
+
+
+def view_plane(
+    camera: PinholeCamera, table_height_m: float = 0.0, *, max_range_m: float = MAX_RANGE_M, scale: float = 1.0
+) -> PlaneView:
+    """The plane `table_height_m` above the base, seen from a camera above it.
+
+    `scale` makes the whole world that much larger; the picture of it stays the same.
+    """
+    above = float(camera.base_T_camera[2, 3]) - float(table_height_m)
+    if not above > 0.0:
+        raise CameraError(
+            f"the camera is {-above:g} m below the table (table_height_m {table_height_m:g})",
+            expected="a camera above the plane that things stand on",
+            hint="look at the sign of table_height_m and at base_T_camera",
+        )
+    rays = camera.rays()
+    R = camera.base_T_camera[:3, :3]
+    # Forward and up of the picture together: never both vertical.
+    forward = (R[:, 2] - R[:, 1])[:2]
+    length = float(np.hypot(*forward))
+    forward = forward / length if length > 1e-6 else np.array([1.0, 0.0])
+    level = np.stack([[forward[1], -forward[0], 0.0], [forward[0], forward[1], 0.0], [0.0, 0.0, 1.0]]) @ R
+    d = rays @ level.T
+    norm = np.linalg.norm(d, axis=-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(d[..., 2] < 0, -above / d[..., 2], np.nan)
+        z[~(z * norm <= max_range_m)] = np.nan
+    met = np.isfinite(z)
+    z = z * scale
+    focal = float(np.sqrt(camera.K[0, 0] * camera.K[1, 1]))
+    footprint = z / focal
+    seen = np.where(met, z, 0.0)
+    channels = np.empty((GEOMETRY_CHANNELS, *z.shape), np.float32)
+    channels[:3] = np.moveaxis(d / norm[..., None], -1, 0)
+    channels[3], channels[4] = d[..., 0] * seen, d[..., 1] * seen
+    channels[5] = above * scale
+    channels[6] = np.log(np.where(met, footprint, _TYPICAL_FOOTPRINT_M) / _TYPICAL_FOOTPRINT_M)
+    channels[7] = met
+    np.clip(channels, -MAX_RANGE_M, MAX_RANGE_M, out=channels)
+    return PlaneView(z, above * scale, footprint, channels)
