@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from kinema4d_msgs.msg import RobotFrames
 from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera
 from kinema4d_ros.bridge.compressed import bytes_from_compressed, compressed_from_bytes
-from kinema4d_ros.bridge.poses import matrix_to_transform
+from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.errors import ErrorCode, PointmapError
+from kinema4d_ros.pointmap.grip import GripTrack
 from kinema4d_ros.pointmap.sequence import PointmapSequence
 from kinema4d_ros.pointmap.wire import WireFrames, decode_frames, encode_frames
 
@@ -56,6 +57,9 @@ def frames_to_msg(
     message.link_names = list(link_names)
     message.times = (sequence.times - sequence.times[0]).tolist()
     message.depth_unit_m = wire.depth_unit_m
+    if sequence.grip is not None:
+        message.grip = [matrix_to_transform(pose) for pose in sequence.grip.base_T_grip]
+        message.grip_width_m = sequence.grip.width_m.tolist()
     message.depth = [compressed_from_bytes(data, "png", head) for data in wire.depth]
     message.link_ids = [compressed_from_bytes(data, "png", head) for data in wire.link_ids or ()]
     return message
@@ -70,6 +74,12 @@ def frames_from_msg(message: Any) -> ReceivedFrames:
             expected="as many times as depth pictures, and as many link ids or none",
             code=ErrorCode.WIRE_CORRUPT,
         )
+    if len(message.grip) not in (0, len(times)) or len(message.grip_width_m) != len(message.grip):
+        raise PointmapError(
+            f"{len(message.grip)} poses and {len(message.grip_width_m)} widths of the grip",
+            expected=f"{len(times)} of both, one a frame, or none",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
     camera = camera_from_msg(message)
     wire = WireFrames(
         depth=tuple(bytes_from_compressed(picture) for picture in message.depth),
@@ -78,4 +88,8 @@ def frames_from_msg(message: Any) -> ReceivedFrames:
         times=times,
         depth_unit_m=message.depth_unit_m,
     )
-    return ReceivedFrames(decode_frames(wire), tuple(message.link_names), message.header.stamp)
+    sequence = decode_frames(wire)
+    if len(message.grip):
+        poses = np.stack([transform_to_matrix(pose) for pose in message.grip])
+        sequence = replace(sequence, grip=GripTrack(poses, np.array(message.grip_width_m, np.float64)))
+    return ReceivedFrames(sequence, tuple(message.link_names), message.header.stamp)

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Sequence
 
 from kinema4d_ros import __version__
-from kinema4d_ros.cli import cost, data, doctor, fetch_weights, generate, preview, render, replay, sim, train
+from kinema4d_ros.cli import assess, cost, data, doctor, fetch_weights, generate, preview, render, replay, sim, train
 from kinema4d_ros.errors import KinemaError
 
 __all__ = ["main"]
 
-VERBS = (doctor, render, sim, preview, replay, generate, cost, data, fetch_weights, train)
+VERBS = (doctor, render, sim, preview, replay, generate, cost, data, fetch_weights, train, assess)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -190,12 +190,13 @@ def carried_frames(
     robot_rgb: NDArray[np.uint8],
     rgb: NDArray[np.uint8],
     xyz: NDArray[np.float32],
+    mask: NDArray[np.bool_],
     *,
     table_height_m: float = 0.0,
     soft_edges: bool = True,
     quick_fill: bool = False,
 ) -> None:
-    """Write the frames from the closing on, with the exact robot, into rgb and xyz (T, H, W, 3).
+    """Write the frames from the closing on into rgb and xyz (T, H, W, 3); mask (T, H, W) says where the robot is seen.
 
     Earlier frames are left as they are: until then nothing has moved.
     """
@@ -209,7 +210,6 @@ def carried_frames(
     points, colours = world.xyz[candidate.mask], world.rgb[candidate.mask]
     p_base = _to_base(points, camera)
     at_rest = np.linalg.inv(grip.base_T_grip[grasp.closed])
-    mask = np.empty((1, *robot.link_ids.shape[1:]), np.bool_)
     for t in range(grasp.closed, len(robot)):
         held = min(t, grasp.release - 1)
         moved = grip.base_T_grip[held] @ at_rest
@@ -221,7 +221,7 @@ def carried_frames(
         part = slice(t, t + 1)
         compose_frames(
             here_rgb, here_xyz, robot.xyz[part], robot.link_ids[part], robot_rgb[part], soft_edges,
-            rgb[part], xyz[part], mask,
+            rgb[part], xyz[part], mask[part],
         )  # fmt: skip
 
 

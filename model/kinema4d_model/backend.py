@@ -8,6 +8,7 @@ pixel; its answer is grown again, points never across an edge, and the exact rob
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ import torch
 import kinema4d_ros
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.cost.table import describe
+from kinema4d_model.lifting import load_lifter
 from kinema4d_model.loading import load_bundle, with_options
 from kinema4d_model.output import Confidence, MetricFit, confidence_of
 from kinema4d_model.pipeline import KinemaPipeline
@@ -34,6 +36,8 @@ from kinema4d_ros.rollout import Provenance, Rollout
 
 __all__ = ["Details", "DiffusionGenerator"]
 
+LONGEST_S = 12.0
+"""A motion that lasts longer is predicted in several runs."""
 MAX_SEEDS = 8
 
 
@@ -69,6 +73,7 @@ class DiffusionGenerator:
         require_metric: fail with METRIC_REFUSED where the robot is too small in view; otherwise the bounds of the
             condition are used, and provenance says so.
         table_height_m: of the plane assumed where no depth was measured.
+        lift: guess depth from the picture where none was measured, for presets with `condition.carry`.
         warm_start: run one empty step at once, so that the first request is as fast as the others.
         random_weights: an untrained network, for tests and timing.
         bundle: an already loaded model instead of all that.
@@ -88,6 +93,7 @@ class DiffusionGenerator:
         seeds: int = 1,
         require_metric: bool = False,
         table_height_m: float = 0.0,
+        lift: bool = True,
         warm_start: bool = False,
         random_weights: bool = False,
         bundle: ModelBundle | None = None,
@@ -104,6 +110,7 @@ class DiffusionGenerator:
                 bundle = load_bundle(preset, checkpoint, lora, sampler=sampler, speed=speed)
         self.pipeline = KinemaPipeline(bundle, device=device)
         self._composite = CompositeGenerator(table_height_m=table_height_m)
+        self._lifter = load_lifter() if lift and bundle.preset.condition.carry else None
         self._seeds = seeds
         self._require_metric = require_metric
         self.details: Details | None = None
@@ -114,14 +121,14 @@ class DiffusionGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """The rollout of a request; equal for equal seed, inputs, checkpoint and options."""
-        parts = chunk_slices(len(request), self.pipeline.preset.frames)
+        parts = self._parts(request)
         overall = _Overall(progress, self._seeds * len(parts), self.pipeline.sampler.steps)
         runs = [self._run(request, parts, _run_seed(request.seed, k), overall, cancel) for k in range(self._seeds)]
-        rgb, xyz, session = runs[0]
+        rgb, xyz, mask, session = runs[0]
         confidence = None
         if len(runs) > 1:
             confidence = confidence_of([r[1] for r in runs], [r[0] for r in runs], request.robot.mask)
-        chunks = [chunk for run in runs for chunk in run[2].chunks]
+        chunks = [chunk for run in runs for chunk in run[3].chunks]
         self.details = Details(
             tuple(chunk.fit for chunk in session.chunks),
             session.drift,
@@ -132,7 +139,7 @@ class DiffusionGenerator:
         return Rollout(
             rgb,
             xyz,
-            request.robot.mask,
+            mask,
             request.camera,
             request.times,
             self._provenance(request, session, len(parts)),
@@ -141,7 +148,7 @@ class DiffusionGenerator:
 
     def _run(
         self, request: GenerateRequest, parts: list[slice], seed: int, overall: _Overall, cancel: Cancel | None
-    ) -> tuple[Any, Any, Session]:
+    ) -> tuple[Any, Any, Any, Session]:
         session = Session(
             self.pipeline,
             request.image,
@@ -150,17 +157,29 @@ class DiffusionGenerator:
             seed=seed,
             composite=self._composite,
             require_metric=self._require_metric,
+            lifter=self._lifter,
         )
         shape = (len(request), request.camera.height, request.camera.width, 3)
-        rgb, xyz = np.empty(shape, np.uint8), np.empty(shape, np.float32)
+        rgb, xyz, mask = np.empty(shape, np.uint8), np.empty(shape, np.float32), np.empty(shape[:3], np.bool_)
         for part in parts:
-            frames = session.advance(part_of(request.robot, part), overall, cancel).frames
+            chunk = session.advance(part_of(request.robot, part), overall, cancel)
+            frames = chunk.frames
             # The frame that two chunks share stays as the first of them predicted it.
             skip = 1 if part.start else 0
             rgb[part.start + skip : part.stop] = frames.rgb[skip:]
             xyz[part.start + skip : part.stop] = frames.xyz[skip:]
+            mask[part.start + skip : part.stop] = chunk.mask[skip:]
             overall.finished()
-        return rgb, xyz, session
+        return rgb, xyz, mask, session
+
+    def _parts(self, request: GenerateRequest) -> list[slice]:
+        """Frames of each run of the network; with `condition.carry` a whole motion, if it is not too long, in one."""
+        preset = self.pipeline.preset
+        if not preset.condition.carry:
+            return chunk_slices(len(request), preset.frames)
+        duration_s = float(request.times[-1] - request.times[0])
+        runs = max(1, math.ceil(duration_s / LONGEST_S))
+        return chunk_slices(len(request), max(2, math.ceil((len(request) - 1) / runs) + 1))
 
     def _provenance(self, request: GenerateRequest, session: Session, parts: int) -> Provenance:
         preset, pipeline, camera = self.pipeline.preset, self.pipeline, request.camera
@@ -186,6 +205,7 @@ class DiffusionGenerator:
                 "device": str(pipeline.device),
                 "chunks": f"{parts} of up to {preset.frames} frames",
                 "metric": session.chunks[-1].fit.summary(),
+                "frames": "; ".join(chunk.note for chunk in session.chunks if chunk.note) or "the network's own",
             },
         )
 

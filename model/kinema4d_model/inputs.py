@@ -94,7 +94,15 @@ def prepare_inputs(
     if candidate is not None:
         carried_rgb, carried = static.rgb.copy(), static.xyz.copy()
         carried_frames(
-            world, candidate, robot, colours, carried_rgb, carried, table_height_m=table, quick_fill=composite.quick_fill
+            world,
+            candidate,
+            robot,
+            colours,
+            carried_rgb,
+            carried,
+            static.robot_mask.copy(),
+            table_height_m=table,
+            quick_fill=composite.quick_fill,
         )
         carried_rgb, carried_xyz01 = carried_rgb[padded], normalise(carried, bounds, rays)[padded]
     return (

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.inputs import prepare_inputs, shrink_request
+from kinema4d_model.inputs import NetworkInputs, prepare_inputs, shrink_request
+from kinema4d_model.lifting import Lifter
 from kinema4d_model.output import MetricFit, MetricLimits
-from kinema4d_model.pipeline import KinemaPipeline
+from kinema4d_model.pipeline import KinemaPipeline, Prediction
 from kinema4d_model.rollout_steps import Frames, finish, metres
+from kinema4d_model.two_worlds import predict_two_worlds
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.composite import CompositeGenerator
@@ -60,6 +62,8 @@ class Chunk:
         seed: that it was sampled with.
         off_ray_m: how far predicted points had been off their pixels' rays, RMS, metres.
         passes, skipped: through the network, and cut short by the cache.
+        mask: (T, H, W) bool, where the exact robot is seen.
+        note: how the frames were made, for provenance.
     """
 
     frames: Frames
@@ -70,6 +74,8 @@ class Chunk:
     off_ray_m: float
     passes: int
     skipped: int
+    mask: NDArray[np.bool_]
+    note: str = ""
 
 
 class Session:
@@ -84,6 +90,7 @@ class Session:
         composite: makes the static world that the conditions start from.
         render: makes robot frames of an action chunk, for `step`.
         limits, require_metric: of the metric fit.
+        lifter: guesses depth where none was measured, for presets with `condition.carry`.
     """
 
     def __init__(
@@ -98,7 +105,9 @@ class Session:
         render: Render | None = None,
         limits: MetricLimits | None = None,
         require_metric: bool = False,
+        lifter: Lifter | None = None,
     ) -> None:
+        self._lifter = lifter
         self._pipeline = pipeline
         self._camera = camera
         self._seed = seed
@@ -140,27 +149,61 @@ class Session:
         seed = chunk_seed(self._seed, len(self.chunks))
         preset = self._pipeline.preset
         whole = GenerateRequest(self._current_image(robot), robot, self._current_depth(robot), seed=seed)
+        if preset.condition.carry:
+            chunk = self._blended(whole, seed, progress, cancel)
+        else:
+            chunk = self._grown(whole, seed, progress, cancel)
+        frames = chunk.frames
+        self.chunks.append(chunk)
+        self._image = frames.rgb[-1]
+        self._depth = frames.xyz[-1, ..., 2]
+        return chunk
+
+    def _grown(
+        self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
+    ) -> Chunk:
+        """The network's own frames, grown to the camera's size."""
+        preset, robot = self._pipeline.preset, whole.robot
         small = shrink_request(whole, preset.width, preset.height)
         inputs, _ = prepare_inputs(small, self._composite, preset.codec.temporal_factor)
         prediction = self._pipeline(inputs, seed, progress, cancel)
         points, fit = metres(prediction, inputs, small, limits=self._limits, require=self._require_metric)
         frames, off_ray_m = finish(prediction.rgb, points, robot)
-        if small is whole:
-            small_frames = frames
-        else:
-            small_frames, _ = finish(prediction.rgb, points, small.robot)
+        small_frames = frames if small is whole else finish(prediction.rgb, points, small.robot)[0]
+        drift = self._drift(fit, prediction, inputs, small, frames, robot)
+        passes = prediction.passes, prediction.skipped
+        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, robot.mask)
+
+    def _blended(
+        self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
+    ) -> Chunk:
+        """Two exact videos at the camera's size, chosen from by the network."""
+        done = predict_two_worlds(self._pipeline, whole, seed, self._composite, self._lifter, progress, cancel)
+        prediction, small = done.prediction, done.small
+        # The metres come with the two worlds; the fit tells how well the network keeps to the robot.
+        points, fit = metres(prediction, done.inputs, small, limits=self._limits, require=self._require_metric)
+        frames = Frames(done.rgb, done.xyz)
+        small_frames, off_ray_m = finish(prediction.rgb, points, small.robot)
+        drift = self._drift(fit, prediction, done.inputs, small, frames, whole.robot)
+        passes = prediction.passes, prediction.skipped
+        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, done.mask, done.note)
+
+    def _drift(
+        self,
+        fit: MetricFit,
+        prediction: Prediction,
+        inputs: NetworkInputs,
+        small: GenerateRequest,
+        frames: Frames,
+        robot: PointmapSequence,
+    ) -> Drift:
         if self._first_robot is None:
             self._first_robot = robot.mask[0]
-        drift = Drift(
+        return Drift(
             fit.residual_m if fit.pixels else float("nan"),
-            _mean_difference(prediction.rgb, inputs.robot_rgb[: len(robot)], small.robot.mask),
+            _mean_difference(prediction.rgb, inputs.robot_rgb[: len(small.robot)], small.robot.mask),
             self._world_difference(frames.rgb[-1], robot.mask[-1]),
         )
-        chunk = Chunk(frames, small_frames, fit, drift, seed, off_ray_m, prediction.passes, prediction.skipped)
-        self.chunks.append(chunk)
-        self._image = frames.rgb[-1]
-        self._depth = frames.xyz[-1, ..., 2]
-        return chunk
 
     def _current_image(self, robot: PointmapSequence) -> NDArray[np.uint8]:
         if (robot.camera.width, robot.camera.height) != (self._camera.width, self._camera.height):

@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,10 +26,20 @@ from kinema4d_model.data.lab_scene import SceneDraw, colour_word
 from kinema4d_model.data.versions import versions
 from kinema4d_ros.errors import KinemaError, TrajectoryError
 from kinema4d_ros.kinematics import Kinematics, NoSolution, choose_kinematics
-from kinema4d_ros.lab import FULL, SMALL, LabCamera, LabImage, LabSimulation, LabState, Scenario, ScenarioError
+from kinema4d_ros.lab import (
+    FULL,
+    SMALL,
+    LabCamera,
+    LabImage,
+    LabSimulation,
+    LabState,
+    PlacedObject,
+    Scenario,
+    ScenarioError,
+)
 from kinema4d_ros.render import render_pointmaps
 
-__all__ = ["Refused", "episode_key", "episode_kind", "make_episode"]
+__all__ = ["Change", "Refused", "TwinRefused", "episode_key", "episode_kind", "make_episode"]
 
 Array = NDArray[np.float64]
 
@@ -46,6 +57,10 @@ class Refused(Exception):  # noqa: N818 - an ordinary event: the next attempt fo
     """An attempt that gives no usable episode, with one word why."""
 
 
+class TwinRefused(Refused):
+    """There is no room for the target where it was put, or it fell from the table."""
+
+
 def episode_key(split: str, number: int) -> str:
     """Such as "train-000042"."""
     return f"{split}-{number:06d}"
@@ -59,18 +74,31 @@ def episode_kind(config: LabConfig, seed: int, split: str, number: int) -> str:
     return list(config.kinds)[int(np.searchsorted(edges, marks[number % 100] * edges[-1]))]
 
 
-def make_episode(config: LabConfig, seed: int, split: str, number: int) -> Episode:
+Change = Callable[[PlacedObject], PlacedObject]
+"""Puts the target elsewhere before the motion runs."""
+
+
+def make_episode(config: LabConfig, seed: int, split: str, number: int, change: Change | None = None) -> Episode:
     """The episode of these numbers; the same on every machine with the same versions.
+
+    Args:
+        config: ranges and sizes.
+        seed, split, number: which one.
+        change: makes a twin of it: the same motion, camera and scene, with the target elsewhere, whatever becomes
+            of it.
 
     Raises:
         DataError: no attempt was usable; the reasons are counted in the text.
+        TwinRefused: the target cannot stand where `change` puts it.
     """
     kind = episode_kind(config, seed, split, number)
     reasons: dict[str, int] = {}
     for attempt in range(ATTEMPTS):
         rng = np.random.default_rng([seed, SPLITS.index(split), number, attempt])
         try:
-            return _attempt(config, split, kind, episode_key(split, number), rng, seed, number, reasons)
+            return _attempt(config, split, kind, episode_key(split, number), rng, seed, number, reasons, change)
+        except TwinRefused:
+            raise
         except Refused as refusal:
             reasons[str(refusal)] = reasons.get(str(refusal), 0) + 1
     counts = ", ".join(f"{name} {count}" for name, count in reasons.items())
@@ -94,6 +122,7 @@ def _attempt(
     seed: int,
     number: int,
     reasons: Mapping[str, int],
+    change: Change | None = None,
 ) -> Episode:
     robot, kinematics = load_robot(config.robot), _kinematics(config.robot)
     draw = SceneDraw(config.ranges(split), rng)
@@ -120,6 +149,14 @@ def _attempt(
     eye = LabCamera(robot, camera, style=style, quality=SMALL if config.quality == "small" else FULL)
     first = eye.capture(states[0], truth=True)
     _require_seen(first, eye, states[0], cast.target.name)
+    if change is not None:
+        moved = tuple(change(o) if o.name == cast.target.name else o for o in objects)
+        try:
+            states = _simulate(config, replace(scenario, objects=moved), cast, start)
+            outcome = _outcome(kind, cast, states)
+        except Refused as refusal:
+            raise TwinRefused(str(refusal)) from None
+        first = eye.capture(states[0], truth=True)
     pictures = [first, *(eye.capture(state, truth=True) for state in states[1:])]
     depth = unpack_depth(pack_depth(np.stack([_known(p.depth_m) for p in pictures])))
     actions = np.stack([s.commanded for s in states])

@@ -1,4 +1,4 @@
-"""Compiled passes over predicted points: growing within surfaces, and moving onto rays."""
+"""Compiled passes over predicted frames: growing within surfaces, moving onto rays, mixing two worlds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["grow_frames", "move_onto_rays", "paste_frames"]
+__all__ = ["blend_frames", "grow_frames", "move_onto_rays", "paste_frames"]
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.intp]
@@ -90,3 +90,97 @@ def paste_frames(
                     xyz[t, v, u, c] = robot_xyz[t, v, u, c]
                     if coloured:
                         rgb[t, v, u, c] = robot_rgb[t, v, u, c]
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def blend_frames(
+    still_rgb: NDArray[np.uint8],
+    still_xyz: Floats,
+    still_mask: NDArray[np.bool_],
+    carried_rgb: NDArray[np.uint8],
+    carried_xyz: Floats,
+    carried_mask: NDArray[np.bool_],
+    first_carried: int,
+    gate: Floats,
+    rest_rgb: Floats,
+    rest_z: Floats,
+    before: Ints,
+    share: Floats,
+    window: Ints,
+    quiet_levels: float,
+    quiet_m: float,
+) -> None:
+    """Turn the still world's frames, in place, into the prediction: a mix of two worlds and what neither shows.
+
+    still and carried (T, H, W[, 3]), carried counts from frame `first_carried` on; gate (T,) is its share. The rest
+    (K, h, w[, 3]) lies over `window` (left, top, width, height), K frames in time: `before` and `share` (T,) say where
+    frame t is between them. What is smaller than `quiet_levels` or `quiet_m` is taken for noise.
+    """
+    frames, height, width = still_mask.shape
+    rows, columns = rest_z.shape[1:]
+    left, top, wide, high = window[0], window[1], window[2], window[3]
+    last = len(rest_z) - 1
+    for t in prange(frames):
+        mix = gate[t] if t >= first_carried else np.float32(0)
+        now, following, later = before[t], min(before[t] + 1, last), share[t]
+        for v in range(height):
+            for u in range(width):
+                if mix > 0:
+                    for c in range(3):
+                        level = (1 - mix) * still_rgb[t, v, u, c] + mix * carried_rgb[t, v, u, c]
+                        still_rgb[t, v, u, c] = np.uint8(level + np.float32(0.5))
+                    if mix > np.float32(0.5):
+                        still_mask[t, v, u] = carried_mask[t, v, u]
+                        for c in range(3):
+                            still_xyz[t, v, u, c] = carried_xyz[t, v, u, c]
+                if u < left or v < top or u >= left + wide or v >= top + high:
+                    continue
+                y = min(max((v - top + 0.5) * rows / high - 0.5, 0.0), rows - 1.0)
+                x = min(max((u - left + 0.5) * columns / wide - 0.5, 0.0), columns - 1.0)
+                row, column = int(y), int(x)
+                below, right = min(row + 1, rows - 1), min(column + 1, columns - 1)
+                fy, fx = np.float32(y - row), np.float32(x - column)
+                a, b = (1 - fy) * (1 - fx), (1 - fy) * fx
+                p, q = fy * (1 - fx), fy * fx
+                for c in range(3):
+                    one = (
+                        a * rest_rgb[now, row, column, c]
+                        + b * rest_rgb[now, row, right, c]
+                        + p * rest_rgb[now, below, column, c]
+                        + q * rest_rgb[now, below, right, c]
+                    )
+                    two = (
+                        a * rest_rgb[following, row, column, c]
+                        + b * rest_rgb[following, row, right, c]
+                        + p * rest_rgb[following, below, column, c]
+                        + q * rest_rgb[following, below, right, c]
+                    )
+                    change = (1 - later) * one + later * two
+                    if change > quiet_levels:
+                        change -= quiet_levels
+                    elif change < -quiet_levels:
+                        change += quiet_levels
+                    else:
+                        continue
+                    level = still_rgb[t, v, u, c] + change
+                    still_rgb[t, v, u, c] = np.uint8(min(max(level + np.float32(0.5), np.float32(0)), np.float32(255)))
+                z = still_xyz[t, v, u, 2]
+                # Written so that nothing (NaN) stays nothing.
+                if still_mask[t, v, u] or not z > 0:
+                    continue
+                moved = (1 - later) * (
+                    a * rest_z[now, row, column]
+                    + b * rest_z[now, row, right]
+                    + p * rest_z[now, below, column]
+                    + q * rest_z[now, below, right]
+                ) + later * (
+                    a * rest_z[following, row, column]
+                    + b * rest_z[following, row, right]
+                    + p * rest_z[following, below, column]
+                    + q * rest_z[following, below, right]
+                )
+                if abs(moved) <= quiet_m or z + moved < np.float32(0.01):
+                    continue
+                scale = (z + moved) / z
+                for c in range(3):
+                    still_xyz[t, v, u, c] *= scale

@@ -48,6 +48,7 @@ class DataSpec:
         validation_limit: the same for validation.
         depth_ratio: share of episodes whose world comes from measured depth; the others assume a plane, as a
             camera without depth does. Chosen by the episode's name.
+        lifter: guesses the depth of those others instead: "shipped", or the folder of a trained one.
     """
 
     train: str | None = None
@@ -57,6 +58,7 @@ class DataSpec:
     limit: int | None = None
     validation_limit: int | None = None
     depth_ratio: float = 1.0
+    lifter: str | None = None
 
 
 @dataclass(frozen=True)

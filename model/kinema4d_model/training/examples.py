@@ -19,6 +19,7 @@ from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import ShardIndex, open_index, read_episode
 from kinema4d_model.inputs import NetworkInputs, normalise, prepare_inputs, shrink_request
+from kinema4d_model.lifting import LearnedLifter, Lifter
 from kinema4d_model.output.resize import pick_pixels, shrink_images
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.randomness import derive
@@ -89,11 +90,19 @@ class EpisodeExamples:
         preset: frames and size that are wanted.
         limit: the first so many only.
         depth_ratio: share of episodes that use their measured depth.
+        lifter: guesses the depth of the others; None assumes the table's plane.
     """
 
     def __init__(
-        self, where: str | Path, preset: Preset, *, limit: int | None = None, depth_ratio: float = 1.0
+        self,
+        where: str | Path,
+        preset: Preset,
+        *,
+        limit: int | None = None,
+        depth_ratio: float = 1.0,
+        lifter: LearnedLifter | None = None,
     ) -> None:
+        self._lifter = lifter
         path = Path(where)
         found = path.glob("*.tar") if path.is_dir() else path.parent.glob(f"{path.name}-*.tar")
         # Names that begin with a dot are still being written.
@@ -111,7 +120,8 @@ class EpisodeExamples:
         self._places: list[tuple[ShardIndex, int]] = [(i, n) for i in indices for n in range(len(i.episodes))][:limit]
         self.names: Sequence[str] = [i.episodes[n].key for i, n in self._places]
         hashes = ["".join(sorted(m.sha256 for m in i.episodes[n].files.values())) for i, n in self._places]
-        self.identity = f"{derive(depth_ratio_text(depth_ratio), *hashes):016x}"
+        guess = "" if lifter is None or depth_ratio == 1 else f" {lifter.sha256}"
+        self.identity = f"{derive(depth_ratio_text(depth_ratio) + guess, *hashes):016x}"
 
     def load(self, number: int) -> Example:
         """An example of the preset's size."""
@@ -119,7 +129,9 @@ class EpisodeExamples:
         name = self.names[number]
         measured = derive(name, "depth") / 2**63 < self._depth_ratio
         try:
-            return example_from_episode(read_episode(index, within), self._preset, use_depth=measured)
+            return example_from_episode(
+                read_episode(index, within), self._preset, use_depth=measured, lifter=self._lifter
+            )
         except KinemaError as error:
             if name in error.what:
                 raise
@@ -136,8 +148,13 @@ def depth_ratio_text(ratio: float) -> str:
     return f"depth {ratio:g}"
 
 
-def example_from_episode(episode: Episode, preset: Preset, *, use_depth: bool = True) -> Example:
-    """An episode at the preset's length and size; frames are picked evenly."""
+def example_from_episode(
+    episode: Episode, preset: Preset, *, use_depth: bool = True, lifter: Lifter | None = None
+) -> Example:
+    """An episode at the preset's length and size; frames are picked evenly.
+
+    `use_depth` takes the first frame's measured depth; otherwise it comes from the lifter, or is the table's plane.
+    """
     if len(episode) < preset.frames:
         raise DataError(f"episode '{episode.key}' has {len(episode)} frames", expected=f"at least {preset.frames}")
     chosen = np.rint(np.linspace(0, len(episode) - 1, preset.frames)).astype(int)
@@ -154,7 +171,10 @@ def example_from_episode(episode: Episode, preset: Preset, *, use_depth: bool = 
         None if condition.rgb is None else condition.rgb[chosen],
         None if condition.grip is None else condition.grip.at(chosen),
     )
-    request = GenerateRequest(episode.rgb[0], robot, episode.depth_m[0] if use_depth else None)
+    depth = episode.depth_m[0] if use_depth else None
+    if depth is None and lifter is not None:
+        depth = lifter.lift(episode.rgb[0], robot.camera, robot.mask[0]).depth_m
+    request = GenerateRequest(episode.rgb[0], robot, depth)
     small = shrink_request(request, preset.width, preset.height)
     inputs, _ = prepare_inputs(small, CompositeGenerator(quick_fill=True), preset.codec.temporal_factor)
     truth = pick_pixels(episode.points()[chosen], preset.width, preset.height)

@@ -22,6 +22,7 @@ from kinema4d_model.checkpoints.folder import PRESET_FILE, load_vae
 from kinema4d_model.checkpoints.lora import adapter_names, lora_shapes
 from kinema4d_model.checkpoints.official import DOMAIN_FILE, load_4dnex, load_official
 from kinema4d_model.codec import VideoCodec
+from kinema4d_model.lifting import load_lifter
 from kinema4d_model.network.trainable import set_trainable
 from kinema4d_model.preset import Preset, load_preset, save_preset
 from kinema4d_model.training.checkpoints import Progress, restore_weights
@@ -161,7 +162,10 @@ def _source(config: TrainConfig, preset: Preset, split: str) -> EpisodeExamples 
     data = config.data
     where = data.train if split == "train" else data.validation
     limit = data.limit if split == "train" else data.validation_limit
-    return None if where is None else EpisodeExamples(where, preset, limit=limit, depth_ratio=data.depth_ratio)
+    if where is None:
+        return None
+    lifter = None if data.lifter is None else load_lifter(None if data.lifter == "shipped" else data.lifter)
+    return EpisodeExamples(where, preset, limit=limit, depth_ratio=data.depth_ratio, lifter=lifter)
 
 
 def _codec_stage(

@@ -1,0 +1,67 @@
+"""`kinema4d assess`: how good a trained model is on episodes it has never seen, beside what needs no learning.
+
+kinema4d assess --data runs/data/nano --split val --out out/assess                the shipped nano
+kinema4d assess --data runs/data/nano --split ood --checkpoint runs/nano/export    another checkpoint
+kinema4d assess --data runs/data/nano --twins 40                                   does it read the picture?
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
+from kinema4d_ros.errors import SetupError
+
+__all__ = ["register", "run"]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "assess",
+        help="score a trained model on held-out episodes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="a dataset of `kinema4d data make`")
+    parser.add_argument("--split", default="val", help="of the dataset (default: val)")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N episodes only")
+    parser.add_argument("--depth", action="store_true", help="give the measured depth of the first frame too")
+    parser.add_argument(
+        "--twins", type=int, default=0, metavar="N", help="also N picks with the target moved, and gone"
+    )
+    parser.add_argument(
+        "--strips", type=int, default=8, metavar="N", help="pictures, the worst and the best (default: 8)"
+    )
+    parser.add_argument("--config", default="nano", metavar="NAME|FILE", help="of the dataset, for --twins")
+    parser.add_argument("--out", type=Path, default=Path("out/assess"), metavar="DIR", help="default: out/assess")
+    parser.add_argument("--checkpoint", default="", metavar="DIR", help="weights (default: the preset's own)")
+    add_model_options(parser, "nano")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Predict, compare, write."""
+    try:
+        from kinema4d_model.assessment.report import write_assessment
+        from kinema4d_model.backend import DiffusionGenerator
+    except ImportError as error:
+        raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+    generator = DiffusionGenerator(
+        preset=arguments.preset,
+        checkpoint=arguments.checkpoint,
+        sampler=sampler_options(arguments),
+        speed=speed_options(arguments),
+    )
+    return write_assessment(
+        generator,
+        arguments.data,
+        arguments.split,
+        arguments.out,
+        limit=arguments.limit,
+        depth=arguments.depth,
+        twins=arguments.twins,
+        strips=arguments.strips,
+        config=arguments.config,
+    )

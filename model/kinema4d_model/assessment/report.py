@@ -1,0 +1,164 @@
+"""An assessment on disk: every number as JSON, tables as Markdown, strips of the best and the worst predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from kinema4d_model.assessment.predictors import Predictor, carry, composite, episode_request, first_frame, generated
+from kinema4d_model.assessment.run import (
+    GRASPS,
+    Outcomes,
+    Scored,
+    TwinTable,
+    assess,
+    episodes_of,
+    outcomes_of,
+    summaries,
+    twin_table,
+)
+from kinema4d_model.assessment.scores import NAMES, Summary
+from kinema4d_model.data.lab_config import load_config
+from kinema4d_model.lifting import load_lifter
+from kinema4d_ros.files import replacing_file
+from kinema4d_ros.generators.protocol import Generator
+from kinema4d_ros.media.images import write_image
+
+__all__ = ["markdown", "outcome_table", "score_table", "strip", "write_assessment"]
+
+HEADS = {
+    "psnr": "PSNR dB", "psnr_dynamic": "dynamic", "ssim": "SSIM", "ssim_dynamic": "dynamic",
+    "chamfer_l1_mm": "CD-L1 mm", "f_score": "F@1 cm", "chamfer_l1_dynamic_mm": "CD-L1 dyn.", "f_score_dynamic": "F dyn",
+}  # fmt: skip
+STRIP_FRAMES = 6
+MODEL = "model"
+
+
+def write_assessment(
+    generator: Generator,
+    data: Path,
+    split: str,
+    out: Path,
+    *,
+    limit: int | None = None,
+    depth: bool = False,
+    twins: int = 0,
+    strips: int = 8,
+    config: str = "nano",
+) -> int:
+    """Assess a generator beside the first frame, the composite and the carry hypothesis; 0 when it is written."""
+    out.mkdir(parents=True, exist_ok=True)
+    predictors: dict[str, Predictor] = {
+        "first frame": first_frame,
+        "composite": composite,
+        "carry": carry(None if depth else load_lifter()),
+        MODEL: generated(generator),
+    }
+    with tqdm(desc=f"assess {split}", unit="prediction", file=sys.stderr) as bar:
+        rows = assess(episodes_of(data, split, limit), predictors, depth=depth, progress=lambda _: bar.update())
+    tables = []
+    if twins:
+        for distance in (0.10, None):
+            picks = (e for e in episodes_of(data, split) if e.task == "pick")
+            some = (e for e, _ in zip(picks, range(twins), strict=False))
+            tables.append(twin_table(load_config(config), some, predictors[MODEL], depth=depth, distance_m=distance))
+    document = {
+        "split": split,
+        "depth": "measured" if depth else "from the picture",
+        "summaries": {p: {n: dataclasses.asdict(s) for n, s in t.items()} for p, t in summaries(rows).items()},
+        "outcomes": {p: dataclasses.asdict(outcomes_of(rows, p)) for p in predictors},
+        "twins": [dataclasses.asdict(t) for t in tables],
+        "episodes": [dataclasses.asdict(row) for row in rows],
+    }
+    with replacing_file(out / "assessment.json") as temporary:
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    text = markdown(rows, tables, split, depth)
+    with replacing_file(out / "assessment.md") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    chosen = choose_strips(rows, strips)
+    for episode in episodes_of(data, split, limit):
+        if episode.key in chosen:
+            request = episode_request(episode, depth=depth)
+            shown = [episode.rgb, predictors[MODEL](request).rgb, predictors["composite"](request).rgb]
+            write_image(out / f"{chosen[episode.key]}-{episode.key}.png", strip(shown))
+    print(text)
+    return 0
+
+
+def choose_strips(rows: Sequence[Scored], count: int) -> dict[str, str]:
+    """Keys of the episodes to show and what they are: half the best in the dynamic region, half the worst."""
+    mine = [r for r in rows if r.predictor == MODEL and np.isfinite(r.numbers["psnr_dynamic"])]
+    mine.sort(key=lambda r: r.numbers["psnr_dynamic"])
+    found = {r.key: "bad" for r in mine[: count // 2]}
+    return {**{r.key: "good" for r in mine[len(mine) - (count - count // 2) :]}, **found}
+
+
+def strip(videos: Sequence[NDArray[np.uint8]], frames: int = STRIP_FRAMES, scale: int = 2) -> NDArray[np.uint8]:
+    """One row a video, `frames` of its frames side by side, grown by `scale`."""
+    rows = []
+    for video in videos:
+        chosen = np.linspace(0, len(video) - 1, frames).astype(int)
+        large = [cv2.resize(video[t], None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC) for t in chosen]
+        rows.append(np.concatenate(large, axis=1))
+    return np.asarray(np.concatenate(rows), np.uint8)
+
+
+def markdown(rows: Sequence[Scored], twins: Sequence[TwinTable], split: str, depth: bool) -> str:
+    """All tables."""
+    given = "first image and its measured depth" if depth else "first image alone"
+    episodes = len({row.key for row in rows})
+    parts = [f"Split {split}, {episodes} episodes, given: {given}.", score_table(summaries(rows))]
+    names = list(dict.fromkeys(row.predictor for row in rows))
+    parts.append(outcome_table({name: outcomes_of(rows, name) for name in names}))
+    seconds = [row.seconds for row in rows if row.predictor == MODEL]
+    if seconds:
+        parts.append(f"A prediction of the model took {np.median(seconds):.2f} s (median).")
+    if twins:
+        lines = [
+            "| picks with the target | n | lifted, before -> after | predicted, before -> after | agreement |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {t.change} | {t.count} | {t.physics_before} -> {t.physics_after} | "
+            f"{t.predicted_before} -> {t.predicted_after} | {t.agreement_after:.0%} |"
+            for t in twins
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def score_table(table: Mapping[str, Mapping[str, Summary]]) -> str:
+    """Means of every predictor; the best of each column in bold."""
+    lower = {"chamfer_l1_mm", "chamfer_l1_dynamic_mm"}
+    lines = ["| | " + " | ".join(HEADS[n] for n in NAMES) + " |", "|---|" + "---|" * len(NAMES)]
+    best = {n: (min if n in lower else max)(t[n].mean for t in table.values()) for n in NAMES}
+    for predictor, numbers in table.items():
+        cells = [_number(n, numbers[n].mean, numbers[n].mean == best[n]) for n in NAMES]
+        lines.append(f"| {predictor} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _number(name: str, value: float, bold: bool) -> str:
+    text = f"{value:.3f}" if name.startswith(("ssim", "f_")) else f"{value:.2f}"
+    return f"**{text}**" if bold else text
+
+
+def outcome_table(table: Mapping[str, Outcomes]) -> str:
+    """The confusion of every predictor on grasps."""
+    lines = [
+        f"| {' and '.join(GRASPS)} | held, lifted | held, not lifted | empty, lifted | empty, not lifted | agreement |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, o in table.items():
+        counts: list[Any] = [o.held_success, o.held_failure, o.empty_success, o.empty_failure]
+        lines.append(f"| {name} | " + " | ".join(str(c) for c in counts) + f" | {o.agreement:.1%} of {o.count} |")
+    return "\n".join(lines)

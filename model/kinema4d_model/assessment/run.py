@@ -1,0 +1,195 @@
+"""Assess predictors on a split of episodes: every number of every episode is kept, summaries are made of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kinema4d_model.assessment.held import holds
+from kinema4d_model.assessment.predictors import Predictor, episode_request
+from kinema4d_model.assessment.scores import Summary, episode_region, score, summarise
+from kinema4d_model.assessment.twins import make_twin, moved_by, out_of_sight
+from kinema4d_model.data.dataset_folder import DatasetFolder
+from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.lab_config import LabConfig
+from kinema4d_model.data.shards import read_episode
+
+__all__ = [
+    "GRASPS",
+    "Outcomes",
+    "Scored",
+    "TwinTable",
+    "assess",
+    "episodes_of",
+    "outcomes_of",
+    "summaries",
+    "twin_table",
+]
+
+GRASPS = ("pick", "miss")
+"""Kinds of episodes whose outcome is whether something was lifted, and that differ in nothing but what stood there."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One prediction of one episode.
+
+    Attributes:
+        key, kind, variant: of the episode.
+        success: what the physics did.
+        predictor: whose prediction.
+        held: whether something is in its hand at the end.
+        numbers: see `scores.NAMES`.
+        seconds: that the prediction took.
+    """
+
+    key: str
+    kind: str
+    variant: str
+    success: bool
+    predictor: str
+    held: bool
+    numbers: Mapping[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Predicted against true outcomes of grasps."""
+
+    held_success: int
+    held_failure: int
+    empty_success: int
+    empty_failure: int
+
+    @property
+    def count(self) -> int:
+        """Episodes."""
+        return self.held_success + self.held_failure + self.empty_success + self.empty_failure
+
+    @property
+    def agreement(self) -> float:
+        """Share in which prediction and physics agree."""
+        return (self.held_success + self.empty_failure) / max(1, self.count)
+
+
+@dataclass(frozen=True)
+class TwinTable:
+    """What became of picks whose target was put elsewhere: physics and prediction, before and after."""
+
+    change: str
+    count: int
+    physics_before: int
+    physics_after: int
+    predicted_before: int
+    predicted_after: int
+    agreement_after: float
+    keys: Sequence[str] = field(default_factory=tuple)
+
+
+def episodes_of(folder: str | Path, split: str, limit: int | None = None) -> Iterator[Episode]:
+    """The first `limit` episodes of a split, in order."""
+    left = limit
+    for index in DatasetFolder.open(folder).indices(split):
+        for number in range(len(index.episodes)):
+            if left is not None and left <= 0:
+                return
+            yield read_episode(index, number)
+            left = None if left is None else left - 1
+
+
+def assess(
+    episodes: Iterator[Episode],
+    predictors: Mapping[str, Predictor],
+    *,
+    depth: bool,
+    progress: Callable[[Scored], object] = lambda _: None,
+) -> list[Scored]:
+    """Every predictor on every episode.
+
+    Args:
+        episodes: never learnt from.
+        predictors: by name.
+        depth: whether they are given the measured depth of the first frame.
+        progress: told of every prediction.
+    """
+    rows = []
+    for episode in episodes:
+        request, region = episode_request(episode, depth=depth), episode_region(episode)
+        for name, predict in predictors.items():
+            began = time.perf_counter()
+            rollout = predict(request)
+            seconds = time.perf_counter() - began
+            grip = request.robot.grip
+            rows.append(
+                Scored(
+                    episode.key,
+                    episode.task,
+                    str(episode.details.get("variant", "")),
+                    bool(episode.outcome.success),
+                    name,
+                    grip is not None and holds(rollout, grip),
+                    score(rollout, episode, region),
+                    seconds,
+                )
+            )
+            progress(rows[-1])
+    return rows
+
+
+def summaries(rows: Sequence[Scored]) -> dict[str, dict[str, Summary]]:
+    """Means of every number, predictor by predictor."""
+    names = list(dict.fromkeys(row.predictor for row in rows))
+    return {name: summarise([row.numbers for row in rows if row.predictor == name]) for name in names}
+
+
+def outcomes_of(rows: Sequence[Scored], predictor: str) -> Outcomes:
+    """The confusion of one predictor over picks and near-misses."""
+    mine = [row for row in rows if row.predictor == predictor and row.kind in GRASPS]
+    counts = {
+        (held, success): sum(r.held is held and r.success is success for r in mine)
+        for held in (True, False)
+        for success in (True, False)
+    }
+    return Outcomes(counts[True, True], counts[True, False], counts[False, True], counts[False, False])
+
+
+def twin_table(
+    config: LabConfig,
+    episodes: Iterator[Episode],
+    predict: Predictor,
+    *,
+    depth: bool,
+    distance_m: float | None,
+    progress: Callable[[str], object] = lambda _: None,
+) -> TwinTable:
+    """Picks whose target is moved by `distance_m`, or out of sight for None: does the prediction follow the physics?"""
+    change = out_of_sight if distance_m is None else moved_by(distance_m)
+    rows: list[tuple[str, bool, bool, bool, bool]] = []
+    for episode in episodes:
+        if episode.task != "pick":
+            continue
+        twin = make_twin(config, episode, change)
+        if twin is None:
+            continue
+        row: list[Any] = [episode.key]
+        for one in (twin.episode, twin.twin):
+            request = episode_request(one, depth=depth)
+            grip = request.robot.grip
+            row += [bool(one.outcome.success), grip is not None and holds(predict(request), grip)]
+        rows.append((row[0], row[1], row[2], row[3], row[4]))
+        progress(episode.key)
+    after = [r[3] == r[4] for r in rows]
+    return TwinTable(
+        "out of sight" if distance_m is None else f"moved by {100 * distance_m:g} cm",
+        len(rows),
+        sum(r[1] for r in rows),
+        sum(r[3] for r in rows),
+        sum(r[2] for r in rows),
+        sum(r[4] for r in rows),
+        sum(after) / max(1, len(after)),
+        tuple(r[0] for r in rows),
+    )

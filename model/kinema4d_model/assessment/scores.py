@@ -1,0 +1,82 @@
+"""Numbers of one prediction beside the truth, and their means with bootstrap intervals over episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.data.episode import Episode
+from kinema4d_ros.evaluation import dynamic_region, frame_distances, psnr_overall, ssim
+from kinema4d_ros.rollout import Rollout
+
+__all__ = ["NAMES", "Summary", "episode_region", "score", "summarise"]
+
+NAMES = (
+    "psnr", "psnr_dynamic", "ssim", "ssim_dynamic", "chamfer_l1_mm", "f_score", "chamfer_l1_dynamic_mm",
+    "f_score_dynamic",
+)  # fmt: skip
+CLOUD_FRAMES = 4
+"""Clouds are compared in this many frames, evenly spread and without the first, which all predictors are given."""
+MOVED_M = 0.01
+REACH_PX = 6
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A mean over episodes with its 95 % bootstrap interval; `count` episodes had a number."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+def episode_region(episode: Episode) -> NDArray[np.bool_]:
+    """(T, H, W) bool: within reach of robot, of its first place, or of objects that moved."""
+    moving = []
+    for track in episode.outcome.objects:
+        way = track.base_T_object[:, :3, 3]
+        if track.name in episode.names and np.linalg.norm(way - way[0], axis=1).max() > MOVED_M:
+            moving.append(episode.names.index(track.name) + 1)
+    robot = episode.robot_mask | episode.robot_mask[:1]
+    if episode.condition_ids is not None:
+        robot = robot | (episode.condition_ids > 0)
+    return dynamic_region(robot, episode.ids, moving, reach_px=REACH_PX)
+
+
+def score(rollout: Rollout, episode: Episode, region: NDArray[np.bool_]) -> dict[str, float]:
+    """The numbers of `NAMES`."""
+    truth = episode.points()
+    frames = np.unique(np.linspace(0, len(episode) - 1, CLOUD_FRAMES + 1).astype(int)[1:])
+    whole = frame_distances(rollout.xyz[frames], truth[frames])
+    near = frame_distances(rollout.xyz[frames], truth[frames], mask=region[frames])
+    return {
+        "psnr": psnr_overall(rollout.rgb, episode.rgb),
+        "psnr_dynamic": psnr_overall(rollout.rgb, episode.rgb, region),
+        "ssim": float(np.nanmean(ssim(rollout.rgb, episode.rgb))),
+        "ssim_dynamic": float(np.nanmean(ssim(rollout.rgb, episode.rgb, region))),
+        "chamfer_l1_mm": 1000 * float(np.nanmean([d.chamfer_l1 for d in whole])),
+        "f_score": float(np.nanmean([d.f_score[0] for d in whole])),
+        "chamfer_l1_dynamic_mm": 1000 * float(np.nanmean([d.chamfer_l1 for d in near])),
+        "f_score_dynamic": float(np.nanmean([d.f_score[0] for d in near])),
+    }
+
+
+def summarise(rows: Sequence[Mapping[str, float]], seed: int = 0) -> dict[str, Summary]:
+    """Means over episodes, name by name."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name in rows[0] if rows else ():
+        values = np.array([row[name] for row in rows], np.float64)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            found[name] = Summary(float("nan"), float("nan"), float("nan"), 0)
+            continue
+        draws = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(1)
+        low, high = np.percentile(draws, [2.5, 97.5])
+        found[name] = Summary(float(values.mean()), float(low), float(high), len(values))
+    return found

@@ -1,0 +1,235 @@
+"""Sharp frames from a small network: it chooses between two exact videos and adds what neither shows.
+
+    request ─ window ─ (lifted depth) ─> network's size ─> latents = composite + gate * carried + rest
+    request at the camera's own size ─> still world, carried world, both with the exact robot
+    still + gate * (carried - still) + rest, grown ─> frames; outside of the window the still world
+
+The network works on few pixels and frames; the appearance of everything that stays or is carried comes from the
+camera's own picture, and the robot's points are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kinema4d_model.inputs import NetworkInputs, prepare_inputs, shrink_request
+from kinema4d_model.lifting import Lifter
+from kinema4d_model.output._kernels import blend_frames
+from kinema4d_model.pipeline import Encoded, KinemaPipeline, Prediction
+from kinema4d_model.window import Window, choose_window, cut_request
+from kinema4d_ros.generators._kernels import shade_frames
+from kinema4d_ros.generators.carry import carried_frames, find_candidate
+from kinema4d_ros.generators.composite import CompositeGenerator, plane_depth
+from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
+
+__all__ = ["Choice", "TwoWorlds", "choose", "predict_two_worlds"]
+
+DECISION = 4.0
+"""The gate is sharpened by this around one half: a thing is carried or it is not."""
+QUIET_LEVELS = 2.0
+QUIET_M = 0.006
+MAX_RANGE_M = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What latents say in terms of the two worlds, for the network's frames T and size H x W.
+
+    Attributes:
+        gate: (T,) float32, share of the carried world; 0 where there is none.
+        rgb: (T, H, W, 3) float32, grey levels that neither world has.
+        values: (T, H, W, 3) float32, the same of the normalised pointmap.
+    """
+
+    gate: NDArray[np.float32]
+    rgb: NDArray[np.float32]
+    values: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class TwoWorlds:
+    """A prediction at the camera's size.
+
+    Attributes:
+        rgb, xyz: (T, H, W, 3) uint8 and float32 metres, NaN = nothing.
+        mask: (T, H, W) bool, where the robot is seen.
+        gate: (T,) float32, share of the carried world, as the network said it.
+        offered: whether there was something to carry.
+        lifted: whether the depth was guessed from the picture.
+        window: what the network saw of the picture.
+        prediction: what it says by itself, at its own size.
+        inputs, small: that it was made from.
+    """
+
+    rgb: NDArray[np.uint8]
+    xyz: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+    gate: NDArray[np.float32]
+    offered: bool
+    lifted: bool
+    window: Window
+    prediction: Prediction
+    inputs: NetworkInputs
+    small: GenerateRequest
+
+    @property
+    def note(self) -> str:
+        """One line for provenance."""
+        depth = "lifted from the picture" if self.lifted else "measured or predicted, or the table's plane"
+        offer = f"carried to {self.gate[-1]:.0%} at the end" if self.offered else "nothing at the fingers to carry"
+        place = f"{self.window.width} x {self.window.height} pixels from ({self.window.left}, {self.window.top})"
+        return f"network saw {place}; depth {depth}; {offer}"
+
+
+@torch.no_grad()
+def choose(pipeline: KinemaPipeline, latents: torch.Tensor, encoded: Encoded) -> Choice:
+    """Latents as a share of the carried world, one a latent frame, and the rest, decoded."""
+    base, carried = encoded.base_latents, encoded.prepared.carried
+    if base is None:
+        raise ValueError("the preset predicts no difference to a composite")
+    difference = latents - base
+    gate = difference.new_zeros(latents.shape[2])
+    mixed = base
+    if carried is not None:
+        weight = carried.square().sum((0, 1, 3, 4))
+        gate = torch.where(weight > 1e-6, (difference * carried).sum((0, 1, 3, 4)) / weight.clamp(min=1e-6), 0)
+        gate = gate.clamp(0, 1)
+        mixed = base + gate[None, None, :, None, None] * carried
+    said, known = pipeline.bundle.codec.decode_pair(latents), pipeline.bundle.codec.decode_pair(mixed)
+    rest = [
+        (a - b)[0, :, : encoded.frames].permute(1, 2, 3, 0).float().cpu().numpy()
+        for a, b in zip(said, known, strict=True)
+    ]
+    factor = pipeline.preset.codec.temporal_factor
+    each = np.concatenate([gate[:1].cpu().numpy(), np.repeat(gate[1:].cpu().numpy(), factor)])
+    return Choice(
+        each[: encoded.frames].astype(np.float32),
+        (127.5 * rest[0]).astype(np.float32),
+        (rest[1] / 2).astype(np.float32),
+    )
+
+
+def predict_two_worlds(
+    pipeline: KinemaPipeline,
+    request: GenerateRequest,
+    seed: int,
+    composite: CompositeGenerator,
+    lifter: Lifter | None = None,
+    progress: ReportProgress | None = None,
+    cancel: Cancel | None = None,
+) -> TwoWorlds:
+    """The frames of a request; the network sees at most its own number of them, evenly chosen over the motion.
+
+    Args:
+        pipeline: of a preset with `condition.carry`.
+        request: at the camera's size.
+        seed: of the noise.
+        composite: makes the still world.
+        lifter: guesses depth where none was measured; None assumes the table's plane.
+        progress, cancel: as for every generator.
+    """
+    report, preset = progress or (lambda _: None), pipeline.preset
+    table = composite.table_height_m
+    window = choose_window(request.camera, request.robot.grip, preset.width / preset.height)
+    lifted = request.depth is None and lifter is not None
+    if lifted and lifter is not None:
+        raise_if_cancelled(cancel, Progress("lift", 0, 1))
+        report(Progress("lift", 0, 1))
+        request = _lift(request, window, lifter, table)
+        report(Progress("lift", 1, 1))
+    count = len(request)
+    chosen = np.rint(np.linspace(0, count - 1, min(count, preset.frames))).astype(np.intp)
+    small = shrink_request(_some_frames(cut_request(request, window), chosen), preset.width, preset.height)
+    quick = CompositeGenerator(table_height_m=table, quick_fill=True)
+    inputs, _ = prepare_inputs(small, quick, preset.codec.temporal_factor)
+    raise_if_cancelled(cancel, Progress("encode", 0, 1))
+    report(Progress("encode", 0, 1))
+    encoded = pipeline.encode(inputs, seed)
+    report(Progress("encode", 1, 1))
+    latents, passes, skipped = pipeline.sample(encoded, seed, progress, cancel)
+    choice = choose(pipeline, latents, encoded)
+    rgb, values = pipeline.decode(latents, encoded.frames)
+    raise_if_cancelled(cancel, Progress("blend", 0, 1))
+    report(Progress("blend", 0, 1))
+    still, offered = _blend(request, choice, chosen, inputs, small, window, composite)
+    report(Progress("blend", 1, 1))
+    gate = np.interp(np.arange(count), chosen, choice.gate).astype(np.float32)
+    prediction = Prediction(rgb, values, passes, skipped)
+    return TwoWorlds(*still, gate, offered, lifted, window, prediction, inputs, small)
+
+
+def _lift(request: GenerateRequest, window: Window, lifter: Lifter, table: float) -> GenerateRequest:
+    cut = cut_request(request, window)
+    found = lifter.lift(cut.image, cut.camera, cut.robot.mask[0], table)
+    depth = plane_depth(request.camera, table, MAX_RANGE_M).astype(np.float32)
+    depth[window.slices] = found.depth_m
+    return replace(request, depth=depth)
+
+
+def _some_frames(request: GenerateRequest, chosen: NDArray[np.intp]) -> GenerateRequest:
+    robot = request.robot
+    if len(chosen) == len(robot):
+        return request
+    return replace(
+        request,
+        robot=replace(
+            robot,
+            xyz=robot.xyz[chosen],
+            link_ids=robot.link_ids[chosen],
+            times=None if robot.times is None else robot.times[chosen],
+            rgb=None if robot.rgb is None else robot.rgb[chosen],
+            grip=None if robot.grip is None else robot.grip.at(chosen),
+        ),
+    )
+
+
+def _blend(
+    request: GenerateRequest,
+    choice: Choice,
+    chosen: NDArray[np.intp],
+    inputs: NetworkInputs,
+    small: GenerateRequest,
+    window: Window,
+    composite: CompositeGenerator,
+) -> tuple[tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]], bool]:
+    robot, count = request.robot, len(request)
+    world = composite.still_world(request)
+    still = composite.compose(request, world)
+    rgb, xyz, mask = np.array(still.rgb), np.array(still.xyz), np.array(still.robot_mask)
+    candidate = find_candidate(world, robot, table_height_m=composite.table_height_m)
+    carried, first = (rgb, xyz, mask), count
+    position = np.interp(np.arange(count), chosen, np.arange(len(chosen)))
+    before = np.minimum(position.astype(np.intp), len(chosen) - 1)
+    gate = choice.gate[np.rint(position).astype(np.intp)]
+    sharp = np.clip((gate - 0.5) * DECISION + 0.5, 0, 1).astype(np.float32)
+    if candidate is not None and sharp.any():
+        colours = robot.rgb
+        if colours is None:
+            colours = np.empty((*robot.link_ids.shape, 3), np.uint8)
+            shade_frames(robot.xyz, robot.link_ids, colours)
+        carried, first = (rgb.copy(), xyz.copy(), mask.copy()), candidate.grasp.closed
+        carried_frames(world, candidate, robot, colours, *carried, table_height_m=composite.table_height_m)
+    span = np.maximum(inputs.bounds[1] - inputs.bounds[0], 1e-9)
+    rays = small.camera.rays()
+    # The nearest place on the pixel's ray to where the rest moves the point.
+    along = (choice.values * span * rays).sum(-1) / np.square(rays).sum(-1)
+    blend_frames(
+        rgb,
+        xyz,
+        mask,
+        *carried,
+        first,
+        sharp,
+        np.ascontiguousarray(choice.rgb),
+        np.ascontiguousarray(along, np.float32),
+        before,
+        (position - before).astype(np.float32),
+        np.array([window.left, window.top, window.width, window.height], np.intp),
+        np.float32(QUIET_LEVELS),
+        np.float32(QUIET_M),
+    )
+    return (rgb, xyz, mask), candidate is not None

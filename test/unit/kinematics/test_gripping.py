@@ -1,0 +1,98 @@
+"""The hand's frame along a motion of the YAM."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import PointmapError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.kinematics.gripping import grip_track
+from kinema4d_ros.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.robot import Robot
+
+
+@pytest.fixture(scope="module")
+def yam() -> Robot:
+    return Robot.load("yam")
+
+
+def motion(robot: Robot) -> np.ndarray:
+    q = np.stack([robot.home_position()] * 3)
+    q[:, 0] = -0.4, 0.1, 0.5
+    assert robot.gripper is not None
+    q[:, robot.joint_names.index(robot.gripper.joint)] = robot.gripper.closed, 0.02, robot.gripper.open
+    return q
+
+
+def test_width_and_axes_are_those_of_the_fingers(yam: Robot) -> None:
+    q = motion(yam)
+    grip = grip_track(yam, q)
+    assert grip is not None
+    assert grip.width_m == pytest.approx([0.0, 0.04, 0.0939], abs=1e-6)
+    names = [link.name for link in yam.links]
+    poses = forward_all(yam, q)
+    left, right = (poses[:, names.index(n), :3, 3] for n in ("left_finger", "right_finger"))
+    # Between open and closed the fingers move along x, and along nothing else, by half the width each.
+    for t in range(3):
+        q_closed = q[t : t + 1].copy()
+        q_closed[0, -1] = 0.0
+        closed = forward_all(yam, q_closed)[0]
+        for finger, sign in ((left, 1), (right, -1)):
+            name = "left_finger" if sign > 0 else "right_finger"
+            way = grip.base_T_grip[t, :3, :3].T @ (finger[t] - closed[names.index(name), :3, 3])
+            assert way == pytest.approx([sign * grip.width_m[t] / 2, 0.0, 0.0], abs=1e-6)
+    # The home pose points straight down.
+    assert grip.base_T_grip[:, :3, 2] == pytest.approx(np.tile([0.0, 0.0, -1.0], (3, 1)), abs=0.02)
+
+
+def test_the_grip_point_lies_between_the_finger_tips(yam: Robot) -> None:
+    q = motion(yam)
+    grip = grip_track(yam, q)
+    assert grip is not None
+    names = [link.name for link in yam.links]
+    poses = forward_all(yam, q)
+    clouds = []
+    for name in ("left_finger", "right_finger"):
+        link = yam.link(name)
+        points = np.concatenate(
+            [v.mesh.vertices @ v.link_T_geometry[:3, :3].T + v.link_T_geometry[:3, 3] for v in link.visuals]
+        )
+        pose = poses[2, names.index(name)]
+        in_base = points @ pose[:3, :3].T + pose[:3, 3]
+        clouds.append((in_base - grip.base_T_grip[2, :3, 3]) @ grip.base_T_grip[2, :3, :3])
+    tips = [cloud[cloud[:, 2] > -0.03, 0] for cloud in clouds]
+    assert tips[0].min() > 0.03
+    assert tips[1].max() < -0.03
+    for cloud in clouds:
+        assert abs(cloud[:, 2].max()) < 0.02, "the tips end within 2 cm of the grip point"
+
+
+def test_rendering_brings_the_grip_along(yam: Robot) -> None:
+    camera = PinholeCamera.look_at(
+        np.array([0.9, -0.5, 0.6]), np.array([0.3, 0.0, 0.1]), width=60, height=40, focal_px=70.0
+    )
+    q = motion(yam)
+    drawn = render_pointmaps(yam, q, camera)
+    expected = grip_track(yam, q)
+    assert drawn.grip is not None
+    assert expected is not None
+    assert np.array_equal(drawn.grip.base_T_grip, expected.base_T_grip)
+    assert np.array_equal(drawn.grip.at(np.array([2])).width_m, expected.width_m[2:])
+    with pytest.raises(PointmapError, match="grip of 2 frames"):
+        PointmapSequence(drawn.xyz, drawn.link_ids, camera, grip=expected.at(slice(0, 2)))
+
+
+def test_a_robot_without_a_gripper_has_no_grip(tmp_path: object) -> None:
+    from pathlib import Path
+
+    path = Path(str(tmp_path)) / "arm.urdf"
+    path.write_text(
+        '<robot name="arm"><link name="base"/><link name="tip"/><joint name="j" type="revolute"><parent link="base"/>'
+        '<child link="tip"/><axis xyz="0 0 1"/><limit lower="-1" upper="1" effort="1" velocity="1"/></joint></robot>'
+    )
+    robot = Robot.load(path)
+    assert grip_track(robot, np.zeros((2, 1))) is None
+    assert isinstance(GripTrack(np.tile(np.eye(4), (1, 1, 1)), np.zeros(1)), GripTrack)
