@@ -1,21 +1,42 @@
-"""How good a prediction is, and what it says about the task: metrics, judges.
+"""How good a prediction is, and what it says about the task: metrics and judges.
 
-pictures ─> images     PSNR, SSIM, also of the dynamic region alone
-clouds   ─> clouds     Chamfer, F-score, against the truth and from frame to frame
+pictures ─> images        PSNR, SSIM, also of the dynamic region alone
+clouds   ─> clouds        Chamfer, F-score, against the truth and from frame to frame
+rollout  ─> tracking      where the object goes ─> predicates ─> judge: success, progress, confidence
+verdicts ─> agreement     how far a judge can be trusted
 """
 
+from kinema4d_ros.evaluation.agreement import Confusion
 from kinema4d_ros.evaluation.clouds import CloudDistance, cloud_distance, consecutive_distances, frame_distances
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import dynamic_region, psnr, psnr_overall, ssim
+from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Task, TruthJudge, Verdict, judge_track
+from kinema4d_ros.evaluation.judge_picture import verdict_picture
+from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, Predicate, PushedBy
+from kinema4d_ros.evaluation.tracking import Track, track_object
 
 __all__ = [
+    "AtGoal",
     "CloudDistance",
+    "Confusion",
     "EvaluationError",
+    "GeometricJudge",
+    "Judge",
+    "Lifted",
+    "Predicate",
+    "PushedBy",
+    "Task",
+    "Track",
+    "TruthJudge",
+    "Verdict",
     "cloud_distance",
     "consecutive_distances",
     "dynamic_region",
     "frame_distances",
+    "judge_track",
     "psnr",
     "psnr_overall",
     "ssim",
+    "track_object",
+    "verdict_picture",
 ]

@@ -1,0 +1,278 @@
+"""Where an object goes in a predicted future: its position in every frame, and how sure that is.
+
+    frame 0   its points and colours
+    frame t   every point weighs as much as its pixel is like the object and stands before the scene
+              -> the place where most weight is, near to where it was, or elsewhere if much more is there
+              -> the shift at which the object's own points, without those the robot hides, have that centroid
+
+Hidden by the robot it stays where it was; in view and not there it is lost: NaN, confidence 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.evaluation.likeness import likeness, palette, scene_without
+from kinema4d_ros.evaluation.target import centre_behind
+from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.transforms import apply
+
+__all__ = ["Track", "track_object"]
+
+_LEAST_POINTS = 10
+_WORK_POINTS = 600
+"""More points of the object than this only cost time: then rows and columns are left out."""
+_MARGIN_M = 0.012
+_LEAST_VIEW = 0.12
+"""Share of its points that must be in view to say where it is."""
+_LOST = 0.12
+"""Share of the expected weight below which it is not there."""
+_JUMP_M = 0.12
+_SETTLED_M = 2e-4
+_SOLID, _LEAST_OPACITY = 0.8, 0.35
+_FLOATS_M, _HELD_M = 0.008, 0.05
+_HIDDEN_FADE = 0.93
+"""What is hidden gets less certain by this factor a frame."""
+
+Mask = NDArray[np.bool_]
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """An object through time.
+
+    Attributes:
+        position: (T, 3) float64, metres, base frame: its middle along the table, as far as one side can tell, at the
+            height of the centroid of the surface that frame 0 showed; NaN = lost.
+        confidence: (T,) float64, 0 to 1: share of the object that was found where it is said to be, less if
+            something like it is elsewhere too; 0 = lost.
+        visible: (T,) float64, 0 to 1: share of its points that the robot does not hide there.
+        points: how many pixels it had in frame 0.
+        size_m: (3,) extent of its visible points in frame 0, base frame.
+    """
+
+    position: Points
+    confidence: NDArray[np.float64]
+    visible: NDArray[np.float64]
+    points: int
+    size_m: Points
+
+
+def track_object(rollout: Rollout, target: Mask) -> Track:
+    """Follow the object whose pixels in frame 0 are `target` (H, W) bool.
+
+    Raises:
+        EvaluationError: the mask does not fit, or shows fewer than ten points that the robot does not hide.
+    """
+    shape = rollout.robot_mask.shape[1:]
+    mask = np.asarray(target)
+    if mask.dtype != np.bool_ or mask.shape != shape:
+        raise EvaluationError(f"target is {mask.dtype} of shape {mask.shape}", expected=f"bool of shape {shape}")
+    step = max(1, int(np.sqrt(mask.sum() / _WORK_POINTS)))
+    every = (slice(None), slice(step // 2, None, step), slice(step // 2, None, step))
+    # A pixel beside the robot mixes it with the world.
+    hidden = np.stack([cv2.dilate(m.view(np.uint8), np.ones((3, 3), np.uint8)) != 0 for m in rollout.robot_mask[every]])
+    rgb, xyz = rollout.rgb[every], rollout.xyz[every]
+    body = mask[every[1:]] & np.isfinite(xyz[0, ..., 2])
+    if (body & ~hidden[0]).sum() >= _LEAST_POINTS:
+        body &= ~hidden[0]
+    else:
+        body &= ~rollout.robot_mask[0][every[1:]]
+    if body.sum() < _LEAST_POINTS:
+        raise EvaluationError(
+            f"the target has {int(body.sum())} points in the first frame",
+            expected=f"at least {_LEAST_POINTS} that are in view and have depth",
+            hint="start with the arm beside the object, or give another mask",
+        )
+    camera = _thinned(rollout.camera, step, body.shape)
+    scene = scene_without(rgb, xyz, hidden, body, camera)
+    colours = palette(rgb[0], body)
+    search = _Search(camera, xyz[0][body].astype(np.float64), up=rollout.camera.base_T_camera[2, :3])
+    frames = len(rollout)
+    shift, confidence, visible = np.zeros((frames, 3)), np.zeros(frames), np.zeros(frames)
+    start, held = np.zeros(3), 1.0
+    for t in range(frames):
+        weight, opaque = likeness(rgb[t], xyz[t, ..., 2], hidden[t], scene, colours)
+        some = weight > 0
+        cloud = _Cloud(
+            points=xyz[t][some].astype(np.float64),
+            weight=weight[some].astype(np.float64),
+            opaque=opaque[some].astype(np.float64),
+            behind_m=scene.depth_m[some].astype(np.float64),
+            robot=xyz[t][rollout.robot_mask[t][every[1:]]].astype(np.float64),
+        )
+        found = search.frame(cloud, ~hidden[t], start)
+        if found is None:
+            # Not in view at its place: it stays there until it is seen elsewhere.
+            held *= _HIDDEN_FADE
+            shift[t], confidence[t], visible[t] = start, held, 0.0
+            continue
+        shift[t], confidence[t], visible[t] = found.shift, found.confidence, found.visible
+        if found.confidence > 0:
+            start, held = found.shift, found.confidence
+        else:
+            shift[t] = np.nan
+    points = apply(rollout.camera.base_T_camera, search.points)
+    behind = centre_behind(points, rollout.camera.base_T_camera[:3, 3]) - points.mean(axis=0)
+    position = apply(rollout.camera.base_T_camera, search.centre + shift) + behind
+    return Track(position, confidence, visible, int(mask.sum()), np.ptp(points, axis=0))
+
+
+@dataclass(frozen=True)
+class _Found:
+    shift: Points
+    confidence: float
+    visible: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Cloud:
+    """What may be the object in a frame: (M, 3) points, (M,) weights, opacities and depths of the scene behind.
+
+    `robot` (R, 3) are the robot's points. All in the camera's frame.
+    """
+
+    points: Points
+    weight: NDArray[np.float64]
+    opaque: NDArray[np.float64]
+    behind_m: NDArray[np.float64]
+    robot: Points
+
+    def unfaded(self, factor: float) -> Points:
+        """The points, `factor` times as far before the scene as they are."""
+        z = self.points[:, 2]
+        further = np.where(np.isfinite(self.behind_m), self.behind_m - factor * (self.behind_m - z), z)
+        return np.asarray(self.points * (further / z)[:, None])
+
+
+class _Search:
+    """The object's points (N, 3) of frame 0, camera frame, and how to find them in a weighted cloud.
+
+    `up` (3,) is the base's vertical in the camera's frame.
+    """
+
+    def __init__(self, camera: PinholeCamera, points: Points, up: Points) -> None:
+        self.points = points
+        self.centre = points.mean(axis=0)
+        self._camera = camera
+        self._up = up
+        self._reach = float(np.linalg.norm(points - self.centre, axis=1).max()) + _MARGIN_M
+
+    def frame(self, cloud: _Cloud, in_view: Mask, start: Points) -> _Found | None:
+        """Where it is in a cloud; None = hidden where it was, and nothing like it in view."""
+        points, weight = cloud.points, cloud.weight
+        places = [start]
+        if len(points):
+            places.append(self._densest(points, weight, start))
+        answers = [self._settle(points, weight, in_view, place) for place in places]
+        # A jump must be worth it: evidence halves with every 12 cm.
+        scores = [e * 0.5 ** (np.linalg.norm(s - start) / _JUMP_M) for s, e, _ in answers]
+        best = int(np.argmax(scores))
+        shift, evidence, seen = answers[best]
+        _, _, seen_at_start = answers[0]
+        if seen_at_start < _LEAST_VIEW and evidence < 2 * _LOST * len(self.points):
+            return None
+        expected = max(seen, _LEAST_VIEW) * len(self.points)
+        share = min(evidence / expected, 1.0)
+        if share < _LOST:
+            return _Found(shift, 0.0, seen)
+        elsewhere = np.linalg.norm(points - (self.centre + shift), axis=1) > 1.5 * self._reach
+        rival = 0.0
+        if elsewhere.any():
+            other = self._densest(points[elsewhere], weight[elsewhere], shift)
+            rival = self._evidence(points[elsewhere], weight[elsewhere], other)
+        # A rival of a third of the evidence is noise; one as strong leaves nothing but a guess.
+        doubt = np.clip((rival / evidence - 0.33) / 0.67, 0.0, 1.0)
+        return _Found(self._unfade(cloud, in_view, shift), float(share * (1 - 0.6 * doubt)), seen)
+
+    def _unfade(self, cloud: _Cloud, in_view: Mask, shift: Points) -> Points:
+        """The shift without what fading did to it.
+
+        Where colours are a mixture with the scene, so are depths: points slide back along their rays by as much. That
+        only ever pulls an object down, so one that floats nevertheless is held, and its points go back by what its
+        opacity says, as long as the robot is there to hold it. One that does not float is put where it is neither
+        higher nor lower than at first.
+        """
+        near = np.linalg.norm(cloud.points - (self.centre + shift), axis=1) < self._reach
+        opacity = _weighted_median(cloud.opaque[near], cloud.weight[near]) if near.any() else 1.0
+        if opacity > _SOLID:
+            return shift
+
+        def put_back(factor: float) -> Points:
+            points = cloud.unfaded(factor)
+            moved = np.average(points[near] - cloud.points[near], axis=0, weights=cloud.weight[near])
+            return self._settle(points, cloud.weight, in_view, shift + moved)[0]
+
+        most = 1.0 / max(opacity, _LEAST_OPACITY)
+        if float(shift @ self._up) > _FLOATS_M:
+            held = put_back(most)
+            by_robot = len(cloud.robot) > 0 and cKDTree(cloud.robot).query(self.centre + held)[0] < _HELD_M
+            return held if by_robot else shift
+        answers = [put_back(float(factor)) for factor in np.linspace(1.0, most, 6)]
+        return min(answers, key=lambda answer: abs(float(answer @ self._up)))
+
+    def _densest(self, cloud: Points, weight: NDArray[np.float64], start: Points) -> Points:
+        """The shift to the place with the most weight around it, nearer ones preferred."""
+        far = np.linalg.norm(cloud - (self.centre + start), axis=1)
+        order = np.argsort(-weight * 0.5 ** (far / _JUMP_M))[:: max(1, len(cloud) // 200)][:200]
+        seeds = cloud[order]
+        near = np.linalg.norm(seeds[:, None] - cloud[None], axis=-1) < self._reach
+        votes = (near * weight).sum(axis=1) * 0.5 ** (far[order] / _JUMP_M)
+        inside = near[int(votes.argmax())]
+        return np.asarray(np.average(cloud[inside], axis=0, weights=weight[inside]) - self.centre)
+
+    def _evidence(self, cloud: Points, weight: NDArray[np.float64], shift: Points) -> float:
+        near = np.linalg.norm(cloud - (self.centre + shift), axis=1) < self._reach
+        return float(weight[near].sum())
+
+    def _visible(self, in_view: Mask, shift: Points) -> Mask:
+        """(N,) bool: which of its points, shifted, the robot does not hide."""
+        uv = self._camera.project(self.points + shift)
+        with np.errstate(invalid="ignore"):
+            u, v = np.floor(uv[:, 0]), np.floor(uv[:, 1])
+            inside = (u >= 0) & (v >= 0) & (u < in_view.shape[1]) & (v < in_view.shape[0])
+        seen = np.zeros(len(self.points), np.bool_)
+        seen[inside] = in_view[v[inside].astype(np.int64), u[inside].astype(np.int64)]
+        return seen
+
+    def _settle(
+        self, cloud: Points, weight: NDArray[np.float64], in_view: Mask, shift: Points
+    ) -> tuple[Points, float, float]:
+        """From a first guess: the shift, the weight there, and the share of the object in view there."""
+        for _ in range(15):
+            seen = self._visible(in_view, shift)
+            near = np.linalg.norm(cloud - (self.centre + shift), axis=1) < self._reach
+            if seen.sum() < _LEAST_VIEW * len(seen) or weight[near].sum() < _LOST * seen.sum():
+                break
+            step = np.average(cloud[near], axis=0, weights=weight[near]) - (self.points[seen].mean(axis=0) + shift)
+            shift = shift + step
+            if np.linalg.norm(step) < _SETTLED_M:
+                break
+        return shift, self._evidence(cloud, weight, shift), float(self._visible(in_view, shift).mean())
+
+
+def _thinned(camera: PinholeCamera, step: int, shape: tuple[int, ...]) -> PinholeCamera:
+    """The camera whose pixels are every `step`th of the other's, starting in the middle of the first block."""
+    if step == 1:
+        return camera
+    height, width = shape
+    K = camera.K.copy()
+    offset = step // 2
+    # Pixel i of the thin picture, centre i + 0.5, is pixel i step + offset of the full one.
+    K[:2, 2] = (K[:2, 2] - (offset + 0.5)) / step + 0.5
+    K[:2, :2] /= step
+    return PinholeCamera(width, height, K, camera.base_T_camera, frame_id=camera.frame_id, base_frame=camera.base_frame)
+
+
+def _weighted_median(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])
