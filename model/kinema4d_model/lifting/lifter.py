@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from kinema4d_model.checkpoints.manifest import file_sha256
 from kinema4d_model.checkpoints.modules import load_module
 from kinema4d_model.lifting.geometry import MAX_RANGE_M, PlaneView, view_plane
-from kinema4d_model.lifting.network import HEIGHT_UNIT_M, STRIDE, HeightNet
+from kinema4d_model.lifting.network import HEIGHT_UNIT_M, STRIDE, HeightNet, probability
 from kinema4d_model.lifting.protocol import LiftedDepth
 from kinema4d_model.lifting.upsample import guided_upsample, upsample_within
 from kinema4d_ros.camera import PinholeCamera
@@ -79,10 +79,9 @@ class LearnedLifter:
             small_robot = np.asarray(share) > 0.5
         thing, height_m = self._predict(small_image, small_view, small_robot)
         if small_image is not image:
-            within = upsample_within(height_m, thing**2 + 1e-4, image.shape)
-            thing = np.clip(guided_upsample(thing, small_image, image), 0.0, 1.0)
-            height_m = within
-        thing = np.where(met & ~robot, thing, 0.0).astype(np.float32)
+            height_m = upsample_within(height_m, thing**2 + 1e-4, image.shape)
+        thing = guided_upsample(thing, small_image, image, ~small_robot & np.isfinite(small_view.depth_m))
+        thing = np.where(met & ~robot, np.clip(thing, 0.0, 1.0), 0.0).astype(np.float32)
         lifted = view.depth_of(np.clip(height_m, 0.0, HIGHEST * view.camera_height_m))
         return LiftedDepth(np.where(thing > 0.5, lifted, view.depth_m).astype(np.float32), thing)
 
@@ -94,7 +93,7 @@ class LearnedLifter:
         weight = next(self.network.parameters())
         x = torch.from_numpy(network_input(image, view, robot))[None].to(weight.device, weight.dtype)
         logit, height = self.network(x.contiguous(memory_format=torch.channels_last))
-        return logit[0].float().sigmoid().cpu().numpy(), HEIGHT_UNIT_M * height[0].float().cpu().numpy()
+        return probability(logit[0].float()).cpu().numpy(), HEIGHT_UNIT_M * height[0].float().cpu().numpy()
 
 
 @lru_cache(maxsize=4)

@@ -10,19 +10,23 @@ It predicts heights above the plane, not depths: the height of a thing does not 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from diffusers.configuration_utils import ConfigMixin, register_to_config
 from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 from torch.nn.functional import interpolate, pixel_shuffle, silu
 
-__all__ = ["HEIGHT_UNIT_M", "INPUT_CHANNELS", "STRIDE", "HeightNet"]
+__all__ = ["HEIGHT_UNIT_M", "INPUT_CHANNELS", "STRIDE", "THING_WEIGHT", "HeightNet", "probability"]
 
 INPUT_CHANNELS = 12
 """3 colours, 8 of `geometry.PlaneView.channels`, 1 robot mask."""
 STRIDE = 8
 """Sides of the input must be multiples of it."""
 HEIGHT_UNIT_M = 0.1
+THING_WEIGHT = 4.0
+"""What a thing's pixel counts in training: there are few of them."""
 _GROUP = 8
 
 
@@ -79,6 +83,11 @@ class HeightNet(ModelMixin, ConfigMixin):
         full = torch.cat([pixel_shuffle(silu(self.to_head(one)), 2), x[:, :3]], 1)
         out = self.head2(silu(self.head1(full)))
         return out[:, 0], out[:, 1]
+
+
+def probability(logit: torch.Tensor) -> torch.Tensor:
+    """That something stands there. Heavier things in training make it call too many pixels one; this takes it off."""
+    return (logit - math.log(THING_WEIGHT)).sigmoid()
 
 
 def _double(x: torch.Tensor) -> torch.Tensor:

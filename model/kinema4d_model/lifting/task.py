@@ -13,12 +13,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, smooth_l1_loss
 
 from kinema4d_model.lifting.augment import Sample, augmented_sample, plain_sample
 from kinema4d_model.lifting.frames import FrameSet
-from kinema4d_model.lifting.network import HEIGHT_UNIT_M, STRIDE, HeightNet
+from kinema4d_model.lifting.network import HEIGHT_UNIT_M, STRIDE, THING_WEIGHT, HeightNet, probability
 from kinema4d_model.training.randomness import derive
 
 __all__ = ["LifterBatch", "LifterTask"]
 
-THING_WEIGHT = 3.0
 HEIGHT_WEIGHT = 2.0
 OVERLAP_WEIGHT = 0.5
 WHOLE_SHARE = 0.25
@@ -44,11 +43,10 @@ class _Loss(nn.Module):
     def forward(self, batch: LifterBatch) -> torch.Tensor:
         """Cross-entropy and overlap of what stands there, and the distance of its height."""
         logit, height = self.network(batch.x)
-        weight = batch.weight * (1 + THING_WEIGHT * batch.thing)
+        weight = batch.weight * (1 + (THING_WEIGHT - 1) * batch.thing)
         found = binary_cross_entropy_with_logits(logit, batch.thing, weight, reduction="sum") / _at_least_1(weight)
-        probability = logit.sigmoid() * batch.weight
-        truth = batch.thing * batch.weight
-        overlap = 1 - (2 * (probability * truth).sum() + 1) / (probability.sum() + truth.sum() + 1)
+        guess, truth = logit.sigmoid() * batch.weight, batch.thing * batch.weight
+        overlap = 1 - (2 * (guess * truth).sum() + 1) / (guess.sum() + truth.sum() + 1)
         error = smooth_l1_loss(height, batch.height_m / HEIGHT_UNIT_M, reduction="none", beta=0.05)
         high = (error * truth).sum() / _at_least_1(truth)
         return found + OVERLAP_WEIGHT * overlap + HEIGHT_WEIGHT * high
@@ -103,7 +101,7 @@ class LifterTask:
             batch = self.validation_batch(number, device)
             logit, height = self._network(batch.x)
             truth, known = batch.thing > 0, batch.weight > 0
-            found = (logit > 0) & known
+            found = (probability(logit) > 0.5) & known
             shared += int((found & truth & known).sum())
             either += int((found | (truth & known)).sum())
             error = (HEIGHT_UNIT_M * height - batch.height_m).abs()[truth & known]

@@ -14,26 +14,40 @@ Floats = NDArray[np.float32]
 
 
 def guided_upsample(
-    values: Floats, small: NDArray[np.uint8], large: NDArray[np.uint8], *, radius: int = 2, softness: float = 0.02
+    values: Floats,
+    small: NDArray[np.uint8],
+    large: NDArray[np.uint8],
+    known: NDArray[np.bool_] | None = None,
+    *,
+    radius: int = 3,
+    softness: float = 0.05,
 ) -> Floats:
     """(h, w) values as (H, W), each neighbourhood a linear function of the picture's three colours.
+
+    Useful at the same size too: it moves blurred borders onto those of the picture.
 
     Args:
         values: at the small size.
         small: (h, w, 3) uint8, the picture at that size.
         large: (H, W, 3) uint8, the picture.
+        known: (h, w) where values mean something; None = everywhere. The others get theirs from around them.
         radius: of a neighbourhood, pixels of the small size.
         softness: contrast, 0 to 1, below which the picture counts as plain.
     """
+    weight = np.full(values.shape, 1.0, np.float32) if known is None else known.astype(np.float32) + 1e-4
+    total = _mean(weight, radius)
+
+    def mean(x: NDArray[Any]) -> Floats:
+        extra = (...,) + (None,) * (x.ndim - 2)
+        return np.asarray(_mean(x * weight[extra], radius) / total[extra])
+
     guide = small.astype(np.float32) / 255
-    mean_guide, mean_values = _mean(guide, radius), _mean(values, radius)
-    pairs = _mean((guide[..., :, None] * guide[..., None, :]).reshape(*values.shape, 9), radius)
-    covariance = pairs.reshape(*values.shape, 3, 3) - mean_guide[..., :, None] * mean_guide[..., None, :]
-    together = _mean(guide * values[..., None], radius) - mean_guide * mean_values[..., None]
+    mean_guide, mean_values = mean(guide), mean(values)
+    covariance = mean(guide[..., :, None] * guide[..., None, :]) - mean_guide[..., :, None] * mean_guide[..., None, :]
+    together = mean(guide * values[..., None]) - mean_guide * mean_values[..., None]
     slope = np.linalg.solve(covariance + softness**2 * np.eye(3, dtype=np.float32), together[..., None])[..., 0]
     offset = mean_values - (slope * mean_guide).sum(-1)
-    line = _mean(np.concatenate([slope, offset[..., None]], -1).astype(np.float32), radius)
-    full = _resize(line, large.shape)
+    full = _resize(mean(np.concatenate([slope, offset[..., None]], -1)), large.shape)
     return np.asarray((full[..., :3] * (large.astype(np.float32) / 255)).sum(-1) + full[..., 3])
 
 
@@ -46,7 +60,6 @@ def upsample_within(values: Floats, weight: Floats, shape: tuple[int, ...]) -> F
 def _mean(values: NDArray[Any], radius: int) -> Floats:
     side = 2 * radius + 1
     planes = values.reshape(*values.shape[:2], -1).astype(np.float32)
-    # OpenCV's box filter takes any number of channels.
     return np.asarray(cv2.blur(planes, (side, side), borderType=cv2.BORDER_REFLECT)).reshape(values.shape)
 
 
