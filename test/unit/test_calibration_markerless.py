@@ -1,0 +1,128 @@
+"""Markerless: the camera comes back from masks alone, from 5 cm and 5 degrees away; what cannot work is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.seen_robot import Seen, draw_masks, see_robot
+
+from kinema4d_ros.calibration.markerless import Markerless, calibrate_markerless
+from kinema4d_ros.calibration.pose_estimate import changed, difference
+from kinema4d_ros.calibration.silhouette import Silhouettes, mask_iou, signed_distance
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.robot import Robot
+
+
+def solve(robot: Robot, seen: Seen) -> Markerless:
+    return calibrate_markerless(robot, seen.q, seen.masks, seen.camera, guess=seen.guess)
+
+
+def errors(found: Markerless, seen: Seen) -> tuple[float, float]:
+    d = difference(found.base_T_camera, seen.camera.base_T_camera)
+    return 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_guess_five_centimetres_and_five_degrees_away(yam: Robot, seed: int) -> None:
+    seen = see_robot(yam, seed, poses=5, wobble_px=0.4, offset_px=0.2)
+    found = solve(yam, seen)
+    millimetres, degrees = errors(found, seen)
+    assert millimetres < 3.0
+    assert degrees < 0.3
+    truth = draw_masks(yam, seen.q, seen.camera)
+    assert Silhouettes(yam, seen.q, truth, seen.camera).overlap(found.base_T_camera) > 0.97
+    assert found.quality.mask_iou is not None
+    assert found.quality.mask_iou > 0.95
+    assert found.contains(seen.camera.base_T_camera, 0.9999)
+    assert found.quality.poses == 5
+
+
+def test_exact_masks_give_a_tenth_of_a_millimetre_or_so(yam: Robot) -> None:
+    seen = see_robot(yam, 4, poses=5, wobble_px=0, offset_px=0)
+    found = solve(yam, seen)
+    assert errors(found, seen)[0] < 0.7
+    assert found.quality.verdict == "good"
+
+
+def test_masks_that_are_larger_all_around_are_measured(yam: Robot) -> None:
+    seen = see_robot(yam, 5, poses=5, wobble_px=0.3, offset_px=1.5)
+    found = solve(yam, seen)
+    assert found.mask_offset_px == pytest.approx(1.5, abs=0.4)
+    assert errors(found, seen)[0] < 3.0
+
+
+def test_something_in_front_of_the_arm_does_not_pull_the_camera_away(yam: Robot) -> None:
+    seen = see_robot(yam, 6, poses=6, wobble_px=0.4, offset_px=0.0)
+    for mask in seen.masks[::2]:
+        row, column = np.argwhere(mask).mean(axis=0).astype(int)
+        mask[row : row + 30, column - 20 : column + 20] = False
+    found = solve(yam, seen)
+    assert errors(found, seen)[0] < 3.0
+
+
+def test_another_robot_works_too(primitive_arm: Robot) -> None:
+    seen = see_robot(primitive_arm, 2, poses=5, wobble_px=0.4)
+    found = solve(primitive_arm, seen)
+    assert errors(found, seen)[0] < 4.0
+    assert found.quality.mask_iou is not None
+    assert found.quality.mask_iou > 0.95
+
+
+def test_masks_of_another_robot_are_named(yam: Robot, primitive_arm: Robot) -> None:
+    seen = see_robot(yam, 0, poses=3)
+    q = np.zeros((3, len(primitive_arm.joint_names)))
+    found = calibrate_markerless(primitive_arm, q, seen.masks, seen.camera, guess=seen.guess)
+    assert "poor_overlap" in found.quality.names
+    assert found.quality.verdict == "bad"
+
+
+def test_mirrored_masks_are_named(yam: Robot) -> None:
+    seen = see_robot(yam, 1, poses=3)
+    found = calibrate_markerless(yam, seen.q, seen.masks[:, :, ::-1], seen.camera, guess=seen.guess)
+    assert "poor_overlap" in found.quality.names
+
+
+def test_one_configuration_is_a_warning(yam: Robot) -> None:
+    seen = see_robot(yam, 3, poses=1, wobble_px=0.3)
+    assert "too_few_poses" in solve(yam, seen).quality.names
+
+
+def test_bad_input_is_refused(yam: Robot) -> None:
+    seen = see_robot(yam, 0, poses=2)
+    with pytest.raises(CalibrationError, match=r"mask 1 is empty \(poor_overlap\)"):
+        calibrate_markerless(yam, seen.q, np.stack([seen.masks[0], seen.masks[1] & False]), seen.camera)
+    with pytest.raises(CalibrationError, match="whole image"):
+        calibrate_markerless(yam, seen.q, seen.masks | True, seen.camera)
+    with pytest.raises(CalibrationError, match="2 joint configurations and 1 masks"):
+        calibrate_markerless(yam, seen.q, seen.masks[:1], seen.camera)
+    with pytest.raises(CalibrationError, match="mask 0 is uint8"):
+        calibrate_markerless(yam, seen.q, seen.masks.astype(np.uint8), seen.camera)  # type: ignore[arg-type]
+    away = changed(seen.camera.base_T_camera, [0, 0, 0, 0, np.pi, 0])
+    with pytest.raises(CalibrationError, match="did_not_converge"):
+        calibrate_markerless(yam, seen.q, seen.masks, seen.camera, guess=away)
+
+
+def test_distances_to_an_outline() -> None:
+    mask = np.zeros((20, 30), np.bool_)
+    mask[5:15, 10:20] = True
+    distance = signed_distance(mask)
+    assert distance[10, 10] == -0.5
+    assert distance[10, 9] == 0.5
+    assert distance[10, 25] == 5.5
+    assert distance[2, 7] == pytest.approx(np.hypot(3, 3) - 0.5, abs=1e-3)
+    assert (signed_distance(np.zeros((5, 5), np.bool_)) > 5).all()
+    assert mask_iou(mask, mask) == 1.0
+    assert mask_iou(mask, np.roll(mask, 5, axis=1)) == pytest.approx(1 / 3)
+    assert mask_iou(mask & False, mask & False) == 1.0
+
+
+def test_what_the_lens_does_not_see_does_not_count(yam: Robot) -> None:
+    """A strong pincushion lens leaves black borders in the rectified image."""
+    seen = see_robot(yam, 7, poses=2, wobble_px=0, offset_px=0)
+    lens = PinholeCamera(
+        seen.camera.width, seen.camera.height, seen.camera.K, seen.camera.base_T_camera, (0.35, 0.0, 0.0, 0.0, 0.0)
+    )
+    silhouettes = Silhouettes(yam, seen.q, draw_masks(yam, seen.q, lens), lens)
+    assert not silhouettes.seen(1.0).inside.all()
+    assert silhouettes.overlap(lens.base_T_camera) > 0.97
