@@ -12,10 +12,12 @@ from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import dynamic_region, psnr, psnr_overall, ssim
 from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Task, TruthJudge, Verdict, judge_track
 from kinema4d_ros.evaluation.judge_picture import verdict_picture
+from kinema4d_ros.evaluation.physical import Adherence, Plausibility, plausibility, robot_adherence
 from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, Predicate, PushedBy
 from kinema4d_ros.evaluation.tracking import Track, track_object
 
 __all__ = [
+    "Adherence",
     "AtGoal",
     "CloudDistance",
     "Confusion",
@@ -23,6 +25,7 @@ __all__ = [
     "GeometricJudge",
     "Judge",
     "Lifted",
+    "Plausibility",
     "Predicate",
     "PushedBy",
     "Task",
@@ -34,8 +37,10 @@ __all__ = [
     "dynamic_region",
     "frame_distances",
     "judge_track",
+    "plausibility",
     "psnr",
     "psnr_overall",
+    "robot_adherence",
     "ssim",
     "track_object",
     "verdict_picture",

@@ -160,9 +160,8 @@ def judge_track(track: Track, goal: Predicate, *, margin_m: float = 0.01, least_
     success = bool(votes.mean() > 0.5)
     progress = float(np.median(goal.progress(track.position)[end][known[end]]))
     certain = min(1.0, abs(at_end - goal.limit_m) / margin_m)
-    reason = (
-        f"{'' if success else 'not '}so that {goal.words()}: {100 * at_end:.1f} cm, limit {100 * goal.limit_m:g} cm"
-    )
+    answer = "yes" if success else "no"
+    reason = f"{goal.words()}? {answer}: {100 * at_end:.1f} cm, limit {100 * goal.limit_m:g} cm"
     return Verdict(
         success=success,
         progress=1.0 if success else progress,

@@ -34,7 +34,7 @@ def draw_path(image: Image, position: NDArray[np.float64], camera: PinholeCamera
     spots = np.round((np.where(inside[:, None], uv, 0.0) - 0.5) * 16).astype(int)
     for t in range(1, frame + 1):
         if inside[t] and inside[t - 1]:
-            cv2.line(out, spots[t - 1].tolist(), spots[t].tolist(), _PATH, 1, cv2.LINE_AA, 4)
+            cv2.line(out, spots[t - 1].tolist(), spots[t].tolist(), _PATH, 2, cv2.LINE_AA, 4)
     if inside[frame]:
         radius = max(4, image.shape[1] // 60)
         cv2.circle(out, spots[frame].tolist(), radius * 16, _HERE, 1, cv2.LINE_AA, 4)

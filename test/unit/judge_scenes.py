@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -68,6 +69,7 @@ def fingers(path: np.ndarray) -> list[Ball]:
     ]
 
 
+@lru_cache(maxsize=8)
 def pick(frames: int = 15, *, carried: bool = True, height: float = 0.09, opacity: float = 1.0, noise: float = 0.0):
     """(rollout, target mask, true path): a gripper comes down, closes and goes up, with the ball or without."""
     third = frames // 3
