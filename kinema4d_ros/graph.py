@@ -73,7 +73,9 @@ class NodeSpec:
 ROBOT = Argument("robot", "yam", "a robot's name, or the path of a .urdf or .xacro file")
 CALIBRATION = Argument("calibration", "demo_lab", "the camera: a path, or a name in calibration/")
 PRESET = Argument(
-    "preset", "composite", "what predicts the world: composite (no learning), nano, wan14b, or a preset file's path"
+    "preset",
+    "auto",
+    "what predicts the world: nano, wan14b, a preset file's path, composite (no learning), or auto: nano if it can run",
 )
 CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default: the preset's own")
 DEVICE = Argument("device", "auto", "where the generator runs: auto, cpu or cuda")

@@ -12,7 +12,7 @@ from kinema4d_ros.generators.protocol import (
     ReportProgress,
     raise_if_cancelled,
 )
-from kinema4d_ros.generators.registry import create_generator, generator_names, register_generator
+from kinema4d_ros.generators.registry import best_preset, create_generator, generator_names, register_generator
 
 __all__ = [
     "Cancel",
@@ -21,6 +21,7 @@ __all__ = [
     "Generator",
     "Progress",
     "ReportProgress",
+    "best_preset",
     "create_generator",
     "generator_names",
     "raise_if_cancelled",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.protocol import Generator
 
-__all__ = ["create_generator", "generator_names", "register_generator"]
+__all__ = ["best_preset", "create_generator", "generator_names", "register_generator"]
 
 Factory = Callable[..., Generator]
 
@@ -47,6 +48,15 @@ def create_generator(name: str, **options: Any) -> Generator:
             expected="the options of its class",
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         ) from error
+
+
+def best_preset() -> str:
+    """What "auto" stands for: the nano model where its packages and weights are installed, "composite" otherwise."""
+    if any(find_spec(name) is None for name in ("torch", "diffusers", "kinema4d_model")):
+        return "composite"
+    from kinema4d_model.shipped import shipped_weights
+
+    return "nano" if shipped_weights("nano") is not None else "composite"
 
 
 def _composite(**options: Any) -> Generator:

@@ -19,6 +19,7 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.generators import best_preset
 from kinema4d_ros.nodes.common import ERROR, Health, KinemaNode, run_node
 from kinema4d_ros.worker import Worker, WorkerTimes
 
@@ -33,8 +34,9 @@ class Settings:
     """Parameters of the generator."""
 
     preset: str = parameter(
-        "composite",
-        "What predicts the world: composite, a model's preset (nano, wan14b, ...) or the path of a preset file.",
+        "auto",
+        "What predicts the world: a model's preset (nano, wan14b, ...), the path of a preset file, composite, or auto: "
+        "nano where it can run, composite otherwise.",
         read_only=True,
     )
     checkpoint: str = parameter("", "Folder of the model's weights; empty for the preset's own.", read_only=True)
@@ -50,10 +52,11 @@ class Settings:
 def backend_of(settings: Settings) -> tuple[str, dict[str, Any]]:
     """Name and options for `create_generator`."""
     options: dict[str, Any] = {"table_height_m": settings.table_height_m}
-    if settings.preset == "composite":
+    preset = best_preset() if settings.preset == "auto" else settings.preset
+    if preset == "composite":
         return "composite", options
     options |= {
-        "preset": settings.preset,
+        "preset": preset,
         "checkpoint": settings.checkpoint,
         "device": settings.device,
         "warm_start": settings.warm_start,
@@ -82,6 +85,8 @@ class GeneratorNode(KinemaNode):
     def __init__(self) -> None:
         super().__init__("generator")
         self._settings = settings = declare(self, Settings)
+        backend, options = backend_of(settings)
+        self._preset = str(options.get("preset", backend))
         self._worker = Worker(
             self._worker_command(),
             WorkerTimes(settings.load_timeout_s, settings.timeout_s, settings.cancel_grace_s),
@@ -112,10 +117,10 @@ class GeneratorNode(KinemaNode):
     def _load(self) -> None:
         try:
             self._worker.start()
-            self.get_logger().info(f"{self._settings.preset} is loaded (pid {self._worker.pid})")
+            self.get_logger().info(f"{self._preset} is loaded (pid {self._worker.pid})")
         except KinemaError as error:
             self._last_error = str(error)
-            self.get_logger().error(f"{self._settings.preset} could not be loaded: {error}")
+            self.get_logger().error(f"{self._preset} could not be loaded: {error}")
 
     def _admit(self, _goal: Any) -> Any:
         with self._admission:
@@ -197,7 +202,7 @@ class GeneratorNode(KinemaNode):
     def health(self) -> Health:
         """Load, failures and memory."""
         values = {
-            "preset": self._settings.preset,
+            "preset": self._preset,
             "worker": self._worker.pid or "not running",
             "worker starts": self._worker.starts,
             "goals in the house": self._admitted,

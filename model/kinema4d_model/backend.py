@@ -159,6 +159,10 @@ class DiffusionGenerator:
             require_metric=self._require_metric,
             lifter=self._lifter,
         )
+        if len(parts) == 1:
+            chunk = session.advance(request.robot, overall, cancel)
+            overall.finished()
+            return chunk.frames.rgb, chunk.frames.xyz, chunk.mask, session
         shape = (len(request), request.camera.height, request.camera.width, 3)
         rgb, xyz, mask = np.empty(shape, np.uint8), np.empty(shape, np.float32), np.empty(shape[:3], np.bool_)
         for part in parts:

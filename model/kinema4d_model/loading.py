@@ -13,6 +13,7 @@ from kinema4d_model.checkpoints.folder import PRESET_FILE
 from kinema4d_model.checkpoints.lora import activate, adapter_names, load_lora, merge, remove
 from kinema4d_model.checkpoints.manifest import file_sha256
 from kinema4d_model.preset import Preset, load_preset
+from kinema4d_model.shipped import shipped_weights
 from kinema4d_model.speed import torch_dtype
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 
@@ -22,11 +23,17 @@ _OFFICIAL = {"act": "kinema4d_ckpt", "pm": "kinema4d_pmcond_ckpt"}
 
 
 def checkpoint_folder(preset: Preset, given: str | Path = "") -> Path:
-    """Where a preset's weights are: `given`, else $KINEMA4D_CHECKPOINTS/NAME, else ~/.cache/kinema4d/NAME."""
+    """Where a preset's weights are: `given`, else $KINEMA4D_CHECKPOINTS/NAME, else the package's own, else the cache.
+
+    The cache is ~/.cache/kinema4d/NAME.
+    """
     if given:
         return Path(given).expanduser()
-    root = os.environ.get("KINEMA4D_CHECKPOINTS") or "~/.cache/kinema4d"
-    return Path(root).expanduser() / preset.name.split("_")[0]
+    root = os.environ.get("KINEMA4D_CHECKPOINTS")
+    shipped = None if root else shipped_weights(preset.name)
+    if shipped is not None:
+        return shipped
+    return Path(root or "~/.cache/kinema4d").expanduser() / preset.name.split("_")[0]
 
 
 def load_bundle(

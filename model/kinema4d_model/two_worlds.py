@@ -199,7 +199,8 @@ def _blend(
     robot, count = request.robot, len(request)
     world = composite.still_world(request)
     still = composite.compose(request, world)
-    rgb, xyz, mask = np.array(still.rgb), np.array(still.xyz), np.array(still.robot_mask)
+    # Nobody else has the composite's arrays: they become the prediction.
+    rgb, xyz, mask = still.rgb, still.xyz, still.robot_mask
     candidate = find_candidate(world, robot, table_height_m=composite.table_height_m)
     carried, first = (rgb, xyz, mask), count
     position = np.interp(np.arange(count), chosen, np.arange(len(chosen)))
