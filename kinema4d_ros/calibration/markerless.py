@@ -22,7 +22,7 @@ from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.transforms import require_rigid
 
-__all__ = ["Level", "Markerless", "calibrate_markerless"]
+__all__ = ["Level", "Markerless", "calibrate_markerless", "refine_pose"]
 
 Array = NDArray[np.float64]
 Progress = Callable[[str], None]
@@ -78,10 +78,16 @@ def calibrate_markerless(
     silhouettes = Silhouettes(robot, q, masks, camera)
     start = require_rigid(camera.base_T_camera if guess is None else guess, "guess")
     say = progress or (lambda _: None)
-    pose = _search(silhouettes, start, say)
+    return refine_pose(silhouettes, _search(silhouettes, start, say), say)
+
+
+def refine_pose(silhouettes: Silhouettes, start: Array, progress: Progress | None = None) -> Markerless:
+    """The same from a pose that is right to about a centimetre."""
+    pose = start
     for level in _fine_levels(silhouettes.camera):
         pose, _ = _descend(silhouettes, pose, level)
-        say(f"{level.scale:g} of the size: IoU {silhouettes.overlap(pose, level.scale):.4f}")
+        if progress is not None:
+            progress(f"{level.scale:g} of the size: IoU {silhouettes.overlap(pose, level.scale):.4f}")
     pose, fit = _descend(silhouettes, pose, _last_level(silhouettes.camera), offset=True)
     if fit is None:
         raise CalibrationError(

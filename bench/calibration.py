@@ -1,0 +1,193 @@
+"""How exact and how honest the calibrations are, on cameras whose truth is known.
+
+    python bench/calibration.py            everything, about ten minutes on one core
+    python bench/calibration.py --quick    a few of each: a smoke test
+    python bench/calibration.py --only markerless handeye
+
+intrinsics: drawn board images (lens distortion, blur, noise, uneven light); error of the focal length and largest
+    distance over the image between where found and true camera put a ray, after the best common turn.
+handeye: 15 arm poses, 0.3 px noise; once with pixel noise only, once with errors of the arm on top.
+markerless: random cameras around the arm, masks through the lens with outlines that wander by 0.5 px (alike over about
+    20 px) and lie 0.2 px outside, guesses exactly 5 cm and 5 degrees away. A camera fails if it ends more than 3 mm or
+    0.3 degrees away, or if the robot drawn there covers its true silhouette with IoU below 0.97.
+drift: three masks, the camera unmoved or moved by 5 mm in a random direction.
+
+Ends with one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "test"))
+
+from support.board_on_arm import BOARD, show_board
+from support.seen_robot import draw_masks, random_camera, random_joints, see_robot, wobble
+
+from kinema4d_ros.calibration.boards import parse_board
+from kinema4d_ros.calibration.drift import check_drift
+from kinema4d_ros.calibration.handeye import calibrate_hand_eye
+from kinema4d_ros.calibration.intrinsics import calibrate_intrinsics
+from kinema4d_ros.calibration.markerless import calibrate_markerless
+from kinema4d_ros.calibration.pose_estimate import difference
+from kinema4d_ros.calibration.silhouette import Silhouettes
+from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.robot import Robot
+
+SIZE = (720, 480)
+
+
+def errors(found: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+    d = difference(found, truth)
+    return 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    a = np.array(values)
+    return {"median": float(np.median(a)), "p95": float(np.percentile(a, 95)), "worst": float(a.max())}
+
+
+def reprojection_px(found: PinholeCamera, truth: PinholeCamera) -> float:
+    u, v = np.meshgrid(np.linspace(0, truth.width, 25), np.linspace(0, truth.height, 19))
+    uv = np.stack([u.ravel(), v.ravel()], axis=1)
+    a, b = (c.unproject(uv, 1.0) for c in (truth, found))
+    a, b = (r / np.linalg.norm(r, axis=1, keepdims=True) for r in (a, b))
+    U, _, Vt = np.linalg.svd(b.T @ a)
+    R = U @ np.diag([1, 1, np.linalg.det(U @ Vt)]) @ Vt
+    return float(np.linalg.norm(found.project(a @ R.T) - uv, axis=1).max())
+
+
+def intrinsics(cameras: int) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for text, spread in (("charuco:9x6:0.03:0.0225", 0.4), ("chessboard:9x6:0.03", 0.3)):
+        board, focal, reprojection, inside = parse_board(text), [], [], 0
+        for seed in range(cameras):
+            rng = np.random.default_rng([seed, 1])
+            f = rng.uniform(450, 900)
+            truth = PinholeCamera(
+                640,
+                480,
+                [
+                    [f, 0, 320 + rng.uniform(-15, 15)],
+                    [0, f * rng.uniform(0.99, 1.01), 240 + rng.uniform(-15, 15)],
+                    [0, 0, 1],
+                ],
+                distortion=(rng.uniform(-0.25, 0.05), rng.uniform(0, 0.06), *rng.uniform(-1e-3, 1e-3, 2), 0.0),
+            )
+            painter = BoardPainter(board, truth, seed=seed)
+            views = []
+            while len(views) < 15:
+                image = painter.draw(random_board_pose(board, truth, rng, spread=spread))
+                try:
+                    views.append(board.find(image, str(len(views))))
+                except CalibrationError:
+                    continue
+            found = calibrate_intrinsics(views, board, 640, 480)
+            focal.append(100 * max(abs(found.camera.K[i, i] / truth.K[i, i] - 1) for i in (0, 1)))
+            reprojection.append(reprojection_px(found.camera, truth))
+            inside += abs(found.camera.K[0, 0] - truth.K[0, 0]) < 1.96 * found.sigma[0]
+        out[board.kind] = {
+            "cameras": cameras,
+            "focal_percent": summary(focal),
+            "reprojection_px": summary(reprojection),
+            "focal_inside_95": inside / cameras,
+        }
+        print(board.kind, out[board.kind], flush=True)
+    return out
+
+
+def handeye(robot: Robot, series: int) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, arm in (("pixels", (0.0, 0.0)), ("pixels_and_arm", (3e-4, 5e-4))):
+        mm, deg, inside = [], [], 0
+        for seed in range(series):
+            data = show_board(robot, 15, 1000 + seed, arm_m=arm[0], arm_rad=arm[1])
+            found = calibrate_hand_eye(data.views, data.base_T_gripper, BOARD, data.camera)
+            a, b = errors(found.base_T_camera, data.camera.base_T_camera)
+            mm.append(a)
+            deg.append(b)
+            inside += found.contains(data.camera.base_T_camera)
+        out[name] = {"series": series, "mm": summary(mm), "deg": summary(deg), "inside_95": inside / series}
+        print("handeye", name, out[name], flush=True)
+    return out
+
+
+def markerless(robot: Robot, cameras: int) -> dict[str, Any]:
+    mm, deg, given, true, inside, failed, spent = [], [], [], [], 0, [], 0.0
+    for seed in range(cameras):
+        seen = see_robot(robot, 2000 + seed, poses=8, wobble_px=0.5, offset_px=0.2, size=SIZE)
+        started = time.process_time()
+        found = calibrate_markerless(robot, seen.q, seen.masks, seen.camera, guess=seen.guess)
+        spent += time.process_time() - started
+        a, b = errors(found.base_T_camera, seen.camera.base_T_camera)
+        exact = Silhouettes(robot, seen.q, draw_masks(robot, seen.q, seen.camera), seen.camera)
+        mm.append(a)
+        deg.append(b)
+        given.append(found.quality.mask_iou or 0.0)
+        true.append(exact.overlap(found.base_T_camera))
+        inside += found.contains(seen.camera.base_T_camera)
+        if not (a < 3.0 and b < 0.3 and true[-1] >= 0.97):
+            failed.append(seed)
+        print(f"markerless {seed}: {a:.2f} mm {b:.3f} deg IoU {true[-1]:.4f} (masks {given[-1]:.4f})", flush=True)
+    return {
+        "cameras": cameras,
+        "failed": failed,
+        "mm": summary(mm),
+        "deg": summary(deg),
+        "iou_true": {"median": float(np.median(true)), "least": min(true)},
+        "iou_masks": {"median": float(np.median(given)), "least": min(given)},
+        "inside_95": inside / cameras,
+        "cpu_s_each": spent / cameras,
+    }
+
+
+def drift(robot: Robot, cameras: int) -> dict[str, Any]:
+    counts = {"still": [0, 0], "moved": [0, 0]}
+    for seed in range(cameras):
+        rng = np.random.default_rng([seed, 9])
+        camera = random_camera(rng, *SIZE)
+        q = random_joints(robot, rng, 3)
+        push = rng.normal(size=3)
+        bumped = camera.base_T_camera.copy()
+        bumped[:3, 3] += 0.005 * push / np.linalg.norm(push)
+        for truth, pose in (("still", camera.base_T_camera), ("moved", bumped)):
+            masks = draw_masks(robot, q, camera.posed(pose))
+            masks = np.stack([wobble(mask, rng, 0.5, 0.2) for mask in masks])
+            counts[truth][0] += check_drift(robot, q, masks, camera).verdict == truth
+            counts[truth][1] += 1
+    return {
+        "cameras": cameras,
+        "detected_5mm": counts["moved"][0] / counts["moved"][1],
+        "false_alarms": 1 - counts["still"][0] / counts["still"][1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="*", choices=("intrinsics", "handeye", "markerless", "drift"))
+    arguments = parser.parse_args()
+    cv2.setNumThreads(1)
+    robot = Robot.load("yam")
+    work = {
+        "intrinsics": lambda: intrinsics(2 if arguments.quick else 20),
+        "handeye": lambda: handeye(robot, 3 if arguments.quick else 200),
+        "markerless": lambda: markerless(robot, 2 if arguments.quick else 50),
+        "drift": lambda: drift(robot, 2 if arguments.quick else 40),
+    }
+    results = {name: run() for name, run in work.items() if not arguments.only or name in arguments.only}
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Has the camera been bumped? Compares masks of the robot with what the calibration says they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.calibration.markerless import calibrate_markerless, refine_pose
+from kinema4d_ros.calibration.pose_estimate import difference, region_threshold
+from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["Drift", "check_drift"]
+
+Array = NDArray[np.float64]
+
+MIN_PIXELS = 400
+"""Fewer pixels of robot than this in an image of any size say nothing."""
+
+SURE = 0.999
+NEAR_IOU = 0.75
+"""Above this overlap the camera is near enough for the fine fit alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """The answer.
+
+    Attributes:
+        verdict: "still", "moved", or "unknown": no robot in view, or masks of something else.
+        iou: of the robot drawn at the calibrated pose with the masks, before any fit.
+        px: root mean square distance of the outlines after the best fit, pixels.
+        shift_mm, turn_deg: how far the best pose is from the calibrated one.
+        distance: the same in units of its uncertainty, squared; above `threshold` it is not chance.
+        threshold: of the distance.
+        base_T_camera: (4, 4) the best pose: a new calibration's guess.
+        text: one line for people.
+    """
+
+    verdict: Literal["still", "moved", "unknown"]
+    iou: float
+    px: float
+    shift_mm: float
+    turn_deg: float
+    distance: float
+    threshold: float
+    base_T_camera: Array
+    text: str
+
+
+def check_drift(
+    robot: Robot,
+    q: ArrayLike,
+    masks: Sequence[Masks] | Masks,
+    camera: PinholeCamera,
+    *,
+    covariance: ArrayLike | None = None,
+    tolerance_mm: float = 2.0,
+    tolerance_deg: float = 0.15,
+) -> Drift:
+    """Compare one mask or several with the calibration.
+
+    Args:
+        robot: that the masks show.
+        q: (C, J) joint positions, one row for each mask.
+        masks: (C, H, W) bool, as the camera saw the robot; three to five tell more than one.
+        camera: calibrated, with its pose.
+        covariance: (6, 6) of the calibration itself, `PoseEstimate.covariance`; it is not held against the camera.
+        tolerance_mm, tolerance_deg: smaller moves are not worth a warning.
+    """
+    if not (tolerance_mm >= 0 and tolerance_deg >= 0):
+        raise CalibrationError(f"tolerances are {tolerance_mm} mm, {tolerance_deg} degrees", expected="0 or more")
+    own = np.zeros((6, 6)) if covariance is None else np.asarray(covariance, dtype=np.float64)
+    here = camera.base_T_camera
+    if len(masks) == 0 or np.count_nonzero(masks) < MIN_PIXELS * len(masks):
+        return _unknown(here, 0.0, "the masks hold next to no robot")
+    silhouettes = Silhouettes(robot, q, masks, camera)
+    iou = silhouettes.overlap(here)
+    try:
+        found = refine_pose(silhouettes, here) if iou > NEAR_IOU else calibrate_markerless(robot, q, masks, camera)
+    except CalibrationError as error:
+        return _unknown(here, iou, error.what)
+    if found.quality.verdict == "bad":
+        return _unknown(here, iou, f"no pose explains the masks ({', '.join(found.quality.names)})")
+    d = difference(here, found.base_T_camera)
+    distance = float(d @ np.linalg.solve(found.covariance + own, d))
+    threshold = region_threshold(found.degrees_of_freedom, SURE)
+    shift, turn = 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
+    moved = distance > threshold and (shift > tolerance_mm or turn > tolerance_deg)
+    text = (
+        f"the camera {'moved by' if moved else 'is where it was calibrated, within'} {shift:.1f} mm and {turn:.2f} "
+        f"degrees (IoU {iou:.3f}, {distance:.0f} of {threshold:.0f})"
+    )
+    px = found.quality.px or 0.0
+    verdict: Literal["still", "moved"] = "moved" if moved else "still"
+    return Drift(verdict, iou, px, shift, turn, distance, threshold, found.base_T_camera, text)
+
+
+def _unknown(here: Array, iou: float, why: str) -> Drift:
+    return Drift("unknown", iou, 0.0, 0.0, 0.0, 0.0, region_threshold(1e9, SURE), here, f"cannot tell: {why}")

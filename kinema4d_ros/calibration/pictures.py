@@ -1,0 +1,113 @@
+"""Pictures that show whether a calibration is right: coverage, residuals, overlays and reconstructions.
+
+All images are (H, W, 3) uint8 RGB.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.calibration.intrinsics import Intrinsics
+from kinema4d_ros.calibration.recon import Reconstruction, Surface
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.transforms import apply
+
+__all__ = ["coverage_picture", "frame_axes", "outline_picture", "reconstruction_picture"]
+
+Image = NDArray[np.uint8]
+
+SEEN, DRAWN, BOTH = (66, 133, 244), (234, 67, 53), (52, 168, 83)
+
+
+def coverage_picture(result: Intrinsics, width: int = 720) -> Image:
+    """Where the board's corners were in the image, as a heat map with counts, and the residual of each view below."""
+    camera = result.camera
+    height = round(width * camera.height / camera.width)
+    counts = result.coverage
+    level = np.clip(255 * np.sqrt(counts / max(int(counts.max()), 1)), 0, 255).astype(np.uint8)
+    map_ = cv2.applyColorMap(cv2.resize(level, (width, height), interpolation=cv2.INTER_NEAREST), cv2.COLORMAP_VIRIDIS)
+    picture = np.ascontiguousarray(map_[..., ::-1])
+    rows, columns = counts.shape
+    for row in range(rows):
+        for column in range(columns):
+            at = (round((column + 0.35) * width / columns), round((row + 0.6) * height / rows))
+            _write(picture, str(int(counts[row, column])), at)
+    bars = np.full((140, width, 3), 255, np.uint8)
+    rms = result.view_rms_px
+    top = max(float(np.nanmax(rms)), 1e-6)
+    step = width / len(rms)
+    for i, value in enumerate(rms):
+        left, right = round(i * step + 0.15 * step), round(i * step + 0.85 * step)
+        if np.isnan(value):
+            cv2.rectangle(bars, (left, 30), (right, 120), (235, 200, 200), -1)
+        else:
+            cv2.rectangle(bars, (left, 120 - round(90 * float(value) / top)), (right, 120), SEEN, -1)
+    text = f"residual of each view, largest {top:.3f} px; pale: left out"
+    cv2.putText(bars, text, (8, 20), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (60, 60, 60), 1, cv2.LINE_AA)
+    return np.concatenate([picture, bars])
+
+
+def outline_picture(image: Image, seen: NDArray[np.bool_] | None, drawn: NDArray[np.bool_], text: str = "") -> Image:
+    """The image with the seen robot's outline in blue and the drawn one's in red; where they agree, green."""
+    if drawn.shape != image.shape[:2] or (seen is not None and seen.shape != drawn.shape):
+        raise CalibrationError(
+            f"image {image.shape}, drawn mask {drawn.shape}, seen mask {None if seen is None else seen.shape}",
+            expected="one size",
+        )
+    out = (0.75 * image + 0.25 * 255).astype(np.uint8) if image.mean() < 40 else image.copy()
+    red = _outline(drawn)
+    blue = np.zeros_like(red) if seen is None else _outline(seen)
+    near = cv2.dilate(blue.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
+    out[blue] = SEEN
+    out[red] = DRAWN
+    out[red & near] = BOTH
+    _write(out, text, (10, 24))
+    return np.asarray(out, np.uint8)
+
+
+def reconstruction_picture(result: Reconstruction, surface: Surface, robot: Surface, side: int = 360) -> Image:
+    """Front, side and top: the robot in grey, the reconstruction from green (on it) to red (1 cm away)."""
+    p = apply(result.base_T_recon, result.scale * surface.points)
+    low, high = robot.points.min(axis=0), robot.points.max(axis=0)
+    size = float((high - low).max()) * 1.15
+    centre = (low + high) / 2
+    tiles = []
+    bad = np.clip(result.distance_m / 0.01, 0, 1)[:, None]
+    colours = (np.array(BOTH) * (1 - bad) + np.array(DRAWN) * bad).astype(np.uint8)
+    for name, (x, y) in (("front: y z", (1, 2)), ("side: x z", (0, 2)), ("top: x y", (0, 1))):
+        tile = np.full((side, side, 3), 255, np.uint8)
+        for points, colour in ((robot.points, np.array([[190, 190, 190]], np.uint8)), (p, colours)):
+            u = np.round((points[:, x] - centre[x]) / size * side + side / 2).astype(int)
+            v = np.round(side / 2 - (points[:, y] - centre[y]) / size * side).astype(int)
+            inside = (u >= 0) & (u < side) & (v >= 0) & (v < side)
+            tile[v[inside], u[inside]] = colour if len(colour) == 1 else colour[inside]
+        cv2.putText(tile, name, (8, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (60, 60, 60), 1, cv2.LINE_AA)
+        tiles.append(tile)
+    return np.concatenate(tiles, axis=1)
+
+
+def _outline(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    thin = cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)) > 0
+    return np.asarray(thin & mask)
+
+
+def _write(picture: Image, text: str, at: tuple[int, int]) -> None:
+    for shift, colour in ((1, (0, 0, 0)), (0, (255, 255, 255))):
+        place = (at[0] + shift, at[1] + shift)
+        cv2.putText(picture, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.55, colour, 1, cv2.LINE_AA)
+
+
+def frame_axes(image: Image, camera: PinholeCamera, base_T_thing: ArrayLike, length_m: float = 0.08) -> Image:
+    """The image with the axes of a frame drawn in: x red, y green, z blue."""
+    T = np.asarray(base_T_thing, dtype=np.float64)
+    ends = np.concatenate([T[:3, 3][None], T[:3, 3] + length_m * T[:3, :3].T])
+    uv = camera.project(apply(camera.camera_T_base, ends))
+    out = image.copy()
+    if np.isfinite(uv).all():
+        points = [(round(float(u)), round(float(v))) for u, v in uv]
+        for end, colour in zip(points[1:], (DRAWN, BOTH, SEEN), strict=True):
+            cv2.line(out, points[0], end, colour, 2, cv2.LINE_AA)
+    return out
