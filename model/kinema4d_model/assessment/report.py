@@ -76,6 +76,9 @@ def write_assessment(
         "depth": "measured" if depth else "from the picture",
         "summaries": {p: {n: dataclasses.asdict(s) for n, s in t.items()} for p, t in summaries(rows).items()},
         "outcomes": {p: dataclasses.asdict(outcomes_of(rows, p)) for p in predictors},
+        "outcomes by what is in the hand": {
+            p: dataclasses.asdict(outcomes_of(rows, p, judge=False)) for p in predictors
+        },
         "twins": [dataclasses.asdict(t) for t in tables],
         "episodes": [dataclasses.asdict(row) for row in rows],
     }
@@ -118,7 +121,10 @@ def markdown(rows: Sequence[Scored], twins: Sequence[TwinTable], split: str, dep
     episodes = len({row.key for row in rows})
     parts = [f"Split {split}, {episodes} episodes, given: {given}.", score_table(summaries(rows))]
     names = list(dict.fromkeys(row.predictor for row in rows))
+    parts.append("By the geometric judge, which follows the target:")
     parts.append(outcome_table({name: outcomes_of(rows, name) for name in names}))
+    parts.append("By what is in the hand in the last frame:")
+    parts.append(outcome_table({name: outcomes_of(rows, name, judge=False) for name in names}))
     seconds = [row.seconds for row in rows if row.predictor == MODEL]
     if seconds:
         parts.append(f"A prediction of the model took {np.median(seconds):.2f} s (median).")
@@ -155,10 +161,10 @@ def _number(name: str, value: float, bold: bool) -> str:
 def outcome_table(table: Mapping[str, Outcomes]) -> str:
     """The confusion of every predictor on grasps."""
     lines = [
-        f"| {' and '.join(GRASPS)} | held, lifted | held, not lifted | empty, lifted | empty, not lifted | agreement |",
-        "|---|---|---|---|---|---|",
+        f"| {' and '.join(GRASPS)}: said, was | yes, yes | yes, no | no, yes | no, no | cannot tell | agreement |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, o in table.items():
-        counts: list[Any] = [o.held_success, o.held_failure, o.empty_success, o.empty_failure]
+        counts: list[Any] = [o.held_success, o.held_failure, o.empty_success, o.empty_failure, o.undecided]
         lines.append(f"| {name} | " + " | ".join(str(c) for c in counts) + f" | {o.agreement:.1%} of {o.count} |")
     return "\n".join(lines)

@@ -16,6 +16,9 @@ from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig
 from kinema4d_model.data.shards import read_episode
+from kinema4d_ros.evaluation.judge import GeometricJudge, Task
+from kinema4d_ros.evaluation.predicates import Lifted
+from kinema4d_ros.rollout import Rollout
 
 __all__ = [
     "GRASPS",
@@ -42,6 +45,7 @@ class Scored:
         success: what the physics did.
         predictor: whose prediction.
         held: whether something is in its hand at the end.
+        judged: what the geometric judge says of the target; None = it cannot tell, or the task is not a grasp.
         numbers: see `scores.NAMES`.
         seconds: that the prediction took.
     """
@@ -52,27 +56,29 @@ class Scored:
     success: bool
     predictor: str
     held: bool
+    judged: bool | None
     numbers: Mapping[str, float]
     seconds: float
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Predicted against true outcomes of grasps."""
+    """Predicted against true outcomes of grasps: "held" was predicted, "success" is what the physics did."""
 
     held_success: int
     held_failure: int
     empty_success: int
     empty_failure: int
+    undecided: int = 0
 
     @property
     def count(self) -> int:
         """Episodes."""
-        return self.held_success + self.held_failure + self.empty_success + self.empty_failure
+        return self.held_success + self.held_failure + self.empty_success + self.empty_failure + self.undecided
 
     @property
     def agreement(self) -> float:
-        """Share in which prediction and physics agree."""
+        """Share in which prediction and physics agree; who cannot tell does not agree."""
         return (self.held_success + self.empty_failure) / max(1, self.count)
 
 
@@ -132,6 +138,7 @@ def assess(
                     bool(episode.outcome.success),
                     name,
                     grip is not None and holds(rollout, grip),
+                    _judged(rollout, episode),
                     score(rollout, episode, region),
                     seconds,
                 )
@@ -146,15 +153,19 @@ def summaries(rows: Sequence[Scored]) -> dict[str, dict[str, Summary]]:
     return {name: summarise([row.numbers for row in rows if row.predictor == name]) for name in names}
 
 
-def outcomes_of(rows: Sequence[Scored], predictor: str) -> Outcomes:
-    """The confusion of one predictor over picks and near-misses."""
+def _judged(rollout: Rollout, episode: Episode) -> bool | None:
+    if episode.task not in GRASPS or not episode.outcome.target:
+        return None
+    target = episode.object_mask(episode.outcome.target)[0]
+    return GeometricJudge().judge(rollout, Task(Lifted(), target)).success
+
+
+def outcomes_of(rows: Sequence[Scored], predictor: str, *, judge: bool = True) -> Outcomes:
+    """The confusion of one predictor over picks and near-misses, by the geometric judge or by what is in the hand."""
     mine = [row for row in rows if row.predictor == predictor and row.kind in GRASPS]
-    counts = {
-        (held, success): sum(r.held is held and r.success is success for r in mine)
-        for held in (True, False)
-        for success in (True, False)
-    }
-    return Outcomes(counts[True, True], counts[True, False], counts[False, True], counts[False, False])
+    said = [(row.judged if judge else row.held, row.success) for row in mine]
+    counts = [said.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))]
+    return Outcomes(counts[0], counts[1], counts[2], counts[3], sum(answer is None for answer, _ in said))
 
 
 def twin_table(

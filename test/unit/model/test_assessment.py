@@ -1,0 +1,166 @@
+"""Assessing a model: on real lab episodes the truth scores as truth, twins change as the physics does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kinema4d_model.assessment.held import held_pixels, holds
+from kinema4d_model.assessment.predictors import carry, composite, episode_request, first_frame, truth
+from kinema4d_model.assessment.report import markdown, strip, write_assessment
+from kinema4d_model.assessment.run import Outcomes, assess, episodes_of, outcomes_of, summaries
+from kinema4d_model.assessment.scores import NAMES, episode_region, score, summarise
+from kinema4d_model.assessment.twins import make_twin, moved_by, out_of_sight
+from kinema4d_model.backend import DiffusionGenerator
+from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
+from kinema4d_model.data.make import make_dataset
+
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def config() -> LabConfig:
+    document = {**load_config("nano").document, "frames": 13, "width": 96, "height": 64, "shard_episodes": 4}
+    return parse_config({**document, "kinds": {"pick": 0.5, "miss": 0.5}}, "grasps")
+
+
+@pytest.fixture(scope="module")
+def folder(config: LabConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("data") / "grasps"
+    make_dataset(config, out, {"val": 8}, seed=SEED, workers=1)
+    return out
+
+
+@pytest.fixture(scope="module")
+def episodes(folder: Path) -> list[Episode]:
+    return list(episodes_of(folder, "val"))
+
+
+def pick_of(episodes: list[Episode]) -> Episode:
+    return next(e for e in episodes if e.outcome.success)
+
+
+def test_the_truth_scores_as_truth(episodes: list[Episode]) -> None:
+    episode = pick_of(episodes)
+    region = episode_region(episode)
+    assert 0.05 < region.mean() < 0.9
+    numbers = score(truth(episode), episode, region)
+    assert set(numbers) == set(NAMES)
+    assert numbers["psnr"] == numbers["psnr_dynamic"] == np.inf
+    assert numbers["ssim"] == pytest.approx(1)
+    assert numbers["chamfer_l1_mm"] == 0
+    assert numbers["f_score"] == numbers["f_score_dynamic"] == 1
+
+
+def test_what_knows_more_scores_better(episodes: list[Episode]) -> None:
+    episode = pick_of(episodes)
+    region, request = episode_region(episode), episode_request(episode, depth=True)
+    still, robot, taken = (
+        score(predict(request), episode, region) for predict in (first_frame, composite, carry(None))
+    )
+    assert still["psnr_dynamic"] < robot["psnr_dynamic"] < taken["psnr_dynamic"]
+    assert still["chamfer_l1_dynamic_mm"] > robot["chamfer_l1_dynamic_mm"] > taken["chamfer_l1_dynamic_mm"]
+    assert robot["f_score_dynamic"] < taken["f_score_dynamic"]
+
+
+def test_what_is_in_the_hand_is_read_from_the_last_frame(episodes: list[Episode]) -> None:
+    for episode in episodes:
+        grip = episode_request(episode, depth=True).robot.grip
+        assert grip is not None
+        assert holds(truth(episode), grip) is episode.outcome.success
+        assert held_pixels(composite(episode_request(episode, depth=True)), grip) == 0
+
+
+def test_outcomes_are_counted_by_judge_and_by_hand(episodes: list[Episode]) -> None:
+    by_key = {e.key: e for e in episodes}
+    predictors = {"composite": composite, "carry": carry(None)}
+    rows = assess(iter(episodes), predictors, depth=True)
+    assert len(rows) == 2 * len(episodes)
+    picks = sum(bool(e.outcome.success) for e in episodes)
+    for judge in (True, False):
+        # A world at rest never lifts anything: every pick is missed, every miss is right.
+        assert outcomes_of(rows, "composite", judge=judge) == Outcomes(0, 0, picks, len(by_key) - picks)
+        # The hypothesis, never doubted, is right about picks.
+        taken = outcomes_of(rows, "carry", judge=judge)
+        assert taken.held_success >= picks - 1
+        assert taken.count == len(by_key)
+    text = markdown(rows, [], "val", True)
+    assert f"| composite | 0 | 0 | {picks} | {len(by_key) - picks} | 0 |" in text
+    table = summaries(rows)
+    assert table["carry"]["psnr"].count == len(by_key)
+    assert table["carry"]["psnr"].low <= table["carry"]["psnr"].mean <= table["carry"]["psnr"].high
+    assert all(row.judged is not None for row in rows)
+    moved = dataclasses.replace(rows[0], judged=None)
+    assert outcomes_of([moved], rows[0].predictor).undecided == 1
+
+
+def test_a_twin_has_the_same_motion_and_another_fate(config: LabConfig, episodes: list[Episode]) -> None:
+    episode = pick_of(episodes)
+    found = make_twin(config, episode, moved_by(0.10))
+    assert found is not None
+    twin = found.twin
+    assert twin.actions is not None
+    assert episode.actions is not None
+    assert np.array_equal(twin.actions, episode.actions)
+    assert np.array_equal(twin.camera.base_T_camera, episode.camera.base_T_camera)
+    name = episode.outcome.target
+    before, after = (
+        next(t for t in e.outcome.objects if t.name == name).base_T_object[0, :3, 3] for e in (episode, twin)
+    )
+    assert np.hypot(*(after - before)[:2]) == pytest.approx(0.10, abs=0.004)
+    assert episode.outcome.success
+    assert not twin.outcome.success
+    request = episode_request(twin, depth=True)
+    assert request.robot.grip is not None
+    assert not holds(carry(None)(request), request.robot.grip), "nothing is within reach of the fingers any more"
+
+
+def test_a_target_out_of_sight_is_not_in_the_picture(config: LabConfig, episodes: list[Episode]) -> None:
+    episode = pick_of(episodes)
+    found = make_twin(config, episode, out_of_sight)
+    assert found is not None
+    name = episode.outcome.target
+    assert name in episode.names
+    assert episode.object_mask(name)[0].sum() > 20
+    assert name not in found.twin.names or not found.twin.object_mask(name).any()
+    assert not found.twin.outcome.success
+
+
+def test_a_missing_depth_is_named(episodes: list[Episode]) -> None:
+    with pytest.raises(DataError, match=f"{episodes[0].key}' has no depth"):
+        episode_request(dataclasses.replace(episodes[0], depth_m=None), depth=True)
+
+
+def test_intervals_hold_the_mean_and_ignore_what_has_no_number() -> None:
+    rows = [{"psnr": float(v)} for v in (20, 22, 24, np.nan)]
+    found = summarise(rows)["psnr"]
+    assert found.count == 3
+    assert found.mean == 22
+    assert 20 <= found.low < 22 < found.high <= 24
+    assert summarise([{"psnr": float("nan")}])["psnr"].count == 0
+
+
+def test_strips_show_every_video_in_a_row() -> None:
+    videos = [np.full((9, 8, 12, 3), level, np.uint8) for level in (0, 100, 200)]
+    picture = strip(videos, frames=4, scale=2)
+    assert picture.shape == (3 * 16, 4 * 24, 3)
+    assert [int(picture[y, 5, 0]) for y in (3, 20, 40)] == [0, 100, 200]
+
+
+def test_an_assessment_is_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = DiffusionGenerator(preset="nano", random_weights=True, sampler={"steps": 1}, device="cpu")
+    assert write_assessment(generator, folder, "val", tmp_path, limit=2, strips=2) == 0
+    document = json.loads((tmp_path / "assessment.json").read_text())
+    assert document["depth"] == "from the picture"
+    assert len(document["episodes"]) == 8
+    assert set(document["summaries"]) == {"first frame", "composite", "carry", "model"}
+    text = (tmp_path / "assessment.md").read_text()
+    assert "Split val, 2 episodes, given: first image alone." in text
+    assert text.strip() in capsys.readouterr().out
+    assert len(list(tmp_path.glob("*.png"))) == 2
