@@ -6,6 +6,7 @@ kinema4d generate  what a trajectory would do to the world in an image
 kinema4d cost      what that takes, in FLOPs and bytes
 kinema4d data      make, check, look at and convert training episodes
 kinema4d train     a model, taught on episodes
+kinema4d metrics   a prediction, measured against the truth
 kinema4d fetch-weights  the learned generator's weights, from the hub
 """
 
@@ -16,12 +17,25 @@ import sys
 from collections.abc import Sequence
 
 from kinema4d_ros import __version__
-from kinema4d_ros.cli import assess, cost, data, doctor, fetch_weights, generate, preview, render, replay, sim, train
+from kinema4d_ros.cli import (
+    assess,
+    cost,
+    data,
+    doctor,
+    fetch_weights,
+    generate,
+    metrics,
+    preview,
+    render,
+    replay,
+    sim,
+    train,
+)
 from kinema4d_ros.errors import KinemaError
 
 __all__ = ["main"]
 
-VERBS = (doctor, render, sim, preview, replay, generate, cost, data, fetch_weights, train, assess)
+VERBS = (doctor, render, sim, preview, replay, generate, cost, data, fetch_weights, train, assess, metrics)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -49,50 +49,79 @@ def _blocks(image: Points, filler: float) -> Points:
 def nearest_squared(query: Points, xyz: Points, boxes: Points, levels: Ints, out: Floats) -> None:
     """Write to out (H, W) the squared distance of each query point (H, W, 3) to the nearest of xyz; NaN = no query.
 
-    `boxes` and `levels` are `build_boxes(xyz)`. Infinite where xyz has no point at all.
+    `boxes` and `levels` are `build_boxes(xyz)`. Infinite where xyz has no point at all. The tree is walked once for a
+    block of 4 x 4 queries, with their common box and their worst first guess; each then looks at the leaves found.
     """
     height, width = out.shape
     top = levels.shape[0] - 1
     # Depth-first: no level has more than its 16 children waiting.
     stack = np.empty((16 * levels.shape[0] + 1, 3), np.int64)
-    for v in range(height):
-        for u in range(width):
-            px, py, pz = np.float64(query[v, u, 0]), np.float64(query[v, u, 1]), np.float64(query[v, u, 2])
-            if np.isnan(px + py + pz):
-                out[v, u] = np.nan
-                continue
-            best = np.inf
-            v0, u0 = v // _BRANCH, u // _BRANCH
-            for row in range(v0 * _BRANCH, min(v0 * _BRANCH + _BRANCH, height)):
-                for column in range(u0 * _BRANCH, min(u0 * _BRANCH + _BRANCH, width)):
-                    dx, dy, dz = px - xyz[row, column, 0], py - xyz[row, column, 1], pz - xyz[row, column, 2]
-                    d = dx * dx + dy * dy + dz * dz
-                    if d < best:
-                        best = d
-            count = 0
-            if best > 0:
-                stack[0, 0], stack[0, 1], stack[0, 2] = top, 0, 0
-                count = 1
-            while count > 0:
-                count -= 1
-                level, i, j = stack[count, 0], stack[count, 1], stack[count, 2]
-                node = levels[level, 0] + i * levels[level, 2] + j
-                dx = max(boxes[node, 0, 0] - px, px - boxes[node, 1, 0], 0.0)
-                dy = max(boxes[node, 0, 1] - py, py - boxes[node, 1, 1], 0.0)
-                dz = max(boxes[node, 0, 2] - pz, pz - boxes[node, 1, 2], 0.0)
-                if dx * dx + dy * dy + dz * dz >= best:
-                    continue
-                if level == 0:
-                    for row in range(i * _BRANCH, min(i * _BRANCH + _BRANCH, height)):
-                        for column in range(j * _BRANCH, min(j * _BRANCH + _BRANCH, width)):
+    leaves = np.empty((levels[0, 1] * levels[0, 2], 2), np.int64)
+    low, high = np.empty(3), np.empty(3)
+    for v0 in range(0, height, _BRANCH):
+        for u0 in range(0, width, _BRANCH):
+            v1, u1 = min(v0 + _BRANCH, height), min(u0 + _BRANCH, width)
+            low[:], high[:] = np.inf, -np.inf
+            worst = -1.0
+            for v in range(v0, v1):
+                for u in range(u0, u1):
+                    px, py, pz = np.float64(query[v, u, 0]), np.float64(query[v, u, 1]), np.float64(query[v, u, 2])
+                    if np.isnan(px + py + pz):
+                        out[v, u] = np.nan
+                        continue
+                    low[0], low[1], low[2] = min(low[0], px), min(low[1], py), min(low[2], pz)
+                    high[0], high[1], high[2] = max(high[0], px), max(high[1], py), max(high[2], pz)
+                    best = np.inf
+                    for row in range(v0, v1):
+                        for column in range(u0, u1):
                             dx, dy = px - xyz[row, column, 0], py - xyz[row, column, 1]
                             dz = pz - xyz[row, column, 2]
                             d = dx * dx + dy * dy + dz * dz
                             if d < best:
                                 best = d
+                    out[v, u] = best
+                    worst = max(worst, best)
+            if worst <= 0:
+                continue
+            found, count = 0, 1
+            stack[0, 0], stack[0, 1], stack[0, 2] = top, 0, 0
+            while count > 0:
+                count -= 1
+                level, i, j = stack[count, 0], stack[count, 1], stack[count, 2]
+                node = levels[level, 0] + i * levels[level, 2] + j
+                gap = 0.0
+                for c in range(3):
+                    g = max(boxes[node, 0, c] - high[c], low[c] - boxes[node, 1, c], 0.0)
+                    gap += g * g
+                if gap >= worst:
+                    continue
+                if level == 0:
+                    leaves[found, 0], leaves[found, 1] = i, j
+                    found += 1
                     continue
                 for row in range(i * _BRANCH, min(i * _BRANCH + _BRANCH, levels[level - 1, 1])):
                     for column in range(j * _BRANCH, min(j * _BRANCH + _BRANCH, levels[level - 1, 2])):
                         stack[count, 0], stack[count, 1], stack[count, 2] = level - 1, row, column
                         count += 1
-            out[v, u] = best
+            for v in range(v0, v1):
+                for u in range(u0, u1):
+                    best = out[v, u]
+                    if np.isnan(best):
+                        continue
+                    px, py, pz = np.float64(query[v, u, 0]), np.float64(query[v, u, 1]), np.float64(query[v, u, 2])
+                    for k in range(found):
+                        i, j = leaves[k, 0], leaves[k, 1]
+                        node = i * levels[0, 2] + j
+                        dx = max(boxes[node, 0, 0] - px, px - boxes[node, 1, 0], 0.0)
+                        dy = max(boxes[node, 0, 1] - py, py - boxes[node, 1, 1], 0.0)
+                        dz = max(boxes[node, 0, 2] - pz, pz - boxes[node, 1, 2], 0.0)
+                        if dx * dx + dy * dy + dz * dz >= best:
+                            continue
+                        for row in range(i * _BRANCH, min(i * _BRANCH + _BRANCH, height)):
+                            for column in range(j * _BRANCH, min(j * _BRANCH + _BRANCH, width)):
+                                dx, dy = px - xyz[row, column, 0], py - xyz[row, column, 1]
+                                dz = pz - xyz[row, column, 2]
+                                d = dx * dx + dy * dy + dz * dz
+                                if d < best:
+                                    best = d
+                    out[v, u] = best

@@ -31,6 +31,9 @@ from kinema4d_ros.pointmap._threads import map_frames
 
 __all__ = ["CloudDistance", "cloud_distance", "consecutive_distances", "frame_distances", "require_thresholds"]
 
+_ORDERED = 0.15
+"""Most blocks of 4 x 4 pixels must be smaller than this share of the whole cloud."""
+
 Points = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
@@ -131,10 +134,23 @@ def _organised(
 
 
 def _nearest(query: Points, cloud: Points) -> Floats:
-    out = np.empty(query.shape[:2])
+    """(H, W) squared distance of each query point (H, W, 3) to the nearest of the cloud (H, W, 3); NaN = no query."""
     boxes, levels = build_boxes(cloud)
-    nearest_squared(query, cloud, boxes, levels, out)
+    if _is_ordered(boxes, int(levels[0, 1] * levels[0, 2])):
+        out = np.empty(query.shape[:2])
+        nearest_squared(query, cloud, boxes, levels, out)
+        return out
+    flat, asked = cloud[np.isfinite(cloud[..., 0])], np.isfinite(query[..., 0])
+    out = np.full(query.shape[:2], np.nan)
+    out[asked] = cKDTree(flat).query(query[asked])[0] ** 2
     return out
+
+
+def _is_ordered(boxes: Points, leaves: int) -> bool:
+    """Whether neighbours in the picture are neighbours in space, without which boxes over pixels rule out nothing."""
+    size = np.linalg.norm(boxes[:, 1] - boxes[:, 0], axis=1)
+    filled = boxes[:leaves, 1, 0] >= boxes[:leaves, 0, 0]
+    return not filled.any() or bool(np.median(size[:leaves][filled]) < _ORDERED * size[-1])
 
 
 def _distance(there: Floats, back: Floats, limits: tuple[float, ...]) -> CloudDistance:

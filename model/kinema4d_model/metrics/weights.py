@@ -1,0 +1,124 @@
+"""Pretrained networks from a folder the user gives: which file, under which name, and nothing in its place.
+
+Tensors only: safetensors, or PyTorch files read with `weights_only=True`, which cannot run code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from kinema4d_model.metrics.alexnet import AlexNetLpips
+from kinema4d_model.metrics.i3d import I3dFeatures
+from kinema4d_model.metrics.inception import InceptionFeatures
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+
+__all__ = ["EXPECTED", "Expected", "load_network"]
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Files that will do, best first; the network they fill; where they are published; keys that are not needed."""
+
+    files: tuple[str, ...]
+    make: Callable[[], nn.Module]
+    source: str
+    unused: tuple[str, ...] = ()
+
+
+EXPECTED: dict[str, Expected] = {
+    "lpips": Expected(
+        ("alexnet.safetensors", "alexnet-owt-7be5be79.pth"),
+        AlexNetLpips,
+        "torchvision's AlexNet_Weights.IMAGENET1K_V1; the linear heads come with torchmetrics",
+        ("classifier.",),
+    ),
+    "fid": Expected(
+        ("inception_fid.safetensors", "pt_inception-2015-12-05-6726825d.pth"),
+        InceptionFeatures,
+        "the pytorch-fid project",
+        ("fc.", "AuxLogits."),
+    ),
+    "fvd": Expected(
+        ("i3d.safetensors", "rgb_imagenet.pt"), I3dFeatures, "the pytorch-i3d project (RGB, ImageNet and Kinetics-400)"
+    ),
+}
+"""By metric."""
+
+
+def load_network(metric: str, folder: str | Path | None) -> nn.Module:
+    """The network of a metric with its weights, in evaluation mode.
+
+    Raises:
+        FileFormatError: FILE_MISSING with the names that are looked for, or a file that does not fill the network.
+    """
+    expected = EXPECTED[metric]
+    names = " or ".join(expected.files)
+    paths = [] if folder is None else [Path(folder) / name for name in expected.files]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        where = "no folder was given" if folder is None else f"{folder} has no {names}"
+        raise FileFormatError(
+            f"{metric} needs a pretrained network: {where}",
+            expected=f"a folder with {names}",
+            hint=f"from {expected.source}; give the folder as --weights",
+            code=ErrorCode.FILE_MISSING,
+        )
+    tensors = {
+        name: tensor
+        for name, tensor in _read(path).items()
+        if not name.startswith(expected.unused) and not name.endswith("num_batches_tracked")
+    }
+    if metric == "lpips":
+        tensors = {**_heads(), **tensors}
+    network = expected.make()
+    wanted = {k: v for k, v in network.state_dict().items() if not k.endswith("num_batches_tracked")}
+    missing, other = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    shapes = [name for name in wanted.keys() & tensors.keys() if wanted[name].shape != tensors[name].shape]
+    if missing or other or shapes:
+        detail = (
+            (f"lacks {missing[0]}" if missing else f"has {other[0]}") if missing or other else f"shape of {shapes[0]}"
+        )
+        raise FileFormatError(
+            f"{path} does not fill the network of {metric}: {detail}, {len(missing) + len(other) + len(shapes)} in all",
+            expected=f"the weights of {expected.source}",
+        )
+    network.load_state_dict(tensors, strict=False)
+    return network.eval().requires_grad_(False)
+
+
+def _read(path: Path) -> Tensors:
+    try:
+        found: Any = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
+        raise FileFormatError(f"{path} cannot be read: {error}"[:300], expected="a file of tensors") from None
+    if not isinstance(found, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in found.values()):
+        raise FileFormatError(f"{path} is not a state dictionary", expected="tensors by name")
+    return found
+
+
+def _heads() -> Tensors:
+    """LPIPS's linear heads, as torchmetrics ships them: `lin0.model.1.weight` (1, C, 1, 1) and so on."""
+    spec = importlib.util.find_spec("torchmetrics")
+    root = Path(spec.origin).parent if spec is not None and spec.origin else Path("torchmetrics")
+    path = root / "functional" / "image" / "lpips_models" / "alex.pth"
+    if not path.is_file():
+        raise FileFormatError(
+            f"{path} is not there", expected="LPIPS's heads, which torchmetrics ships", code=ErrorCode.FILE_MISSING
+        )
+    return {name.split(".")[0]: tensor for name, tensor in _read(path).items()}
