@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.distortion import MODELS
 from kinema4d_ros.errors import CalibrationError
@@ -25,6 +26,7 @@ COVERAGE_CELLS = (8, 6)
 """Columns and rows of the coverage map."""
 
 MIN_VIEWS = 4
+GOOD_VIEWS, GOOD_TILT_DEG, GOOD_COVERAGE = 8, 15.0, 0.6
 _ROUNDS = 8
 _K3_SIGMAS = 3.0
 
@@ -56,6 +58,30 @@ class Intrinsics:
     camera_T_board: NDArray[np.float64]
     coverage: NDArray[np.int64]
     tilt_deg: NDArray[np.float64]
+
+    @property
+    def quality(self) -> Quality:
+        """The gate's view of it."""
+        found: list[Finding] = []
+        tilt = float(np.nanmax(self.tilt_deg))
+        filled = float((self.coverage > 0).mean())
+        if len(self.kept) < GOOD_VIEWS:
+            found.append(finding("too_few_poses", f"{len(self.kept)} views"))
+        if tilt < GOOD_TILT_DEG:
+            text = f"the board is tilted by {tilt:.0f} degrees at most"
+            found.append(finding("flat_views", text, "error" if tilt < 5.0 else "warning"))
+        if filled < GOOD_COVERAGE:
+            found.append(finding("poor_coverage", f"{filled:.0%} of the image has seen a corner"))
+        if self.dropped:
+            found.append(finding("views_dropped", ", ".join(self.dropped[:6])))
+        if self.rms_px > 1.0:
+            found.append(
+                finding("poor_fit", f"residual {self.rms_px:.2f} px", "error" if self.rms_px > 3 else "warning")
+            )
+        if self.sigma[0] > 0.005 * self.camera.K[0, 0]:
+            text = f"one sigma of the focal length is {100 * self.sigma[0] / self.camera.K[0, 0]:.1f} %"
+            found.append(finding("wide_uncertainty", text))
+        return Quality(px=self.rms_px, poses=len(self.kept), findings=sorted_findings(found))
 
     def info(self, name: str = "camera") -> CameraInfo:
         """What to write with `write_camera_info`."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
-from scipy.stats import chi2
-from scipy.stats import f as f_distribution
+from scipy.special import chdtri, fdtri
 
 from kinema4d_ros.calibration.extrinsics import Extrinsics
 from kinema4d_ros.calibration.quality import Quality
@@ -49,9 +48,9 @@ def region_threshold(degrees_of_freedom: float, share: float = 0.95) -> float:
     A covariance estimated from few independent pieces is itself uncertain: Hotelling's distribution.
     """
     if degrees_of_freedom > 500:
-        return float(chi2.ppf(share, 6))
+        return float(chdtri(6, 1 - share))
     nu = max(degrees_of_freedom, 7.0)
-    return float(6 * nu / (nu - 5) * f_distribution.ppf(share, 6, nu - 5))
+    return float(6 * nu / (nu - 5) * fdtri(6, nu - 5, share))
 
 
 @dataclass(frozen=True, eq=False)

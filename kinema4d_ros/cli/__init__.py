@@ -1,6 +1,7 @@
 """The command line: `kinema4d <verb>`. Each verb is a module beside this one with `register` and `run`.
 
 kinema4d doctor    what this machine has and lacks
+kinema4d calibrate where the camera is and how it sees
 kinema4d render    a trajectory as exact robot pointmaps, over a camera image
 kinema4d generate  what a trajectory would do to the world in an image
 kinema4d cost      what that takes, in FLOPs and bytes
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from kinema4d_ros import __version__
 from kinema4d_ros.cli import (
     assess,
+    calibrate,
     cost,
     data,
     doctor,
@@ -35,7 +37,7 @@ from kinema4d_ros.errors import KinemaError
 
 __all__ = ["main"]
 
-VERBS = (doctor, render, sim, preview, replay, generate, cost, data, fetch_weights, train, assess, metrics)
+VERBS = (doctor, calibrate, render, sim, preview, replay, generate, cost, data, fetch_weights, train, assess, metrics)
 
 
 def build_parser() -> argparse.ArgumentParser:

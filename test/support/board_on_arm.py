@@ -52,8 +52,10 @@ def show_board(
     board: Board = BOARD,
     camera: PinholeCamera | None = None,
     wrist_only: bool = False,
+    square_px: float = 0.0,
+    facing: float = 0.5,
 ) -> Series:
-    """Random poses in which most of the board is seen, not too slanted."""
+    """Random poses in which most of the board is seen, squares of at least `square_px`, not too slanted."""
     rng = np.random.default_rng(seed)
     camera = camera or workshop_camera(seed)
     link = [link.name for link in robot.links].index("gripper")
@@ -69,8 +71,10 @@ def show_board(
         p = apply(camera_T_board, board.points)
         uv = camera.project(p)
         inside = np.all((uv > 5) & (uv < (camera.width - 5, camera.height - 5)), axis=1)
-        facing = camera_T_board[:3, 2] @ p.mean(axis=0) / np.linalg.norm(p.mean(axis=0))
-        if inside.sum() < 14 or facing < 0.5 or base_T_gripper[2, 3] < 0.05:
+        frontal = camera_T_board[:3, 2] @ p.mean(axis=0) / np.linalg.norm(p.mean(axis=0))
+        size = camera.K[0, 0] * board.square_m / p[:, 2].mean()
+        enough = inside.sum() >= min(14, len(board.points))
+        if not enough or frontal < facing or size < square_px or base_T_gripper[2, 3] < 0.05:
             continue
         ids = np.flatnonzero(inside)
         views.append(BoardView(ids, uv[ids] + rng.normal(0, noise_px, (len(ids), 2)), f"pose{len(views)}"))

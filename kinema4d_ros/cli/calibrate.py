@@ -1,0 +1,97 @@
+"""`kinema4d calibrate`: where the camera is and how it sees, each result with its residual and a verdict.
+
+board        a board to print
+intrinsics   focal length and lens from images of a board
+extrinsics   the camera's pose from a board on the gripper (--link) or at a measured place (--table)
+markerless   the camera's pose from masks of the robot and a rough guess
+recon        a reconstructed mesh laid onto the robot, from picked pairs
+check        the robot drawn over an image, with IoU and residual
+
+Joint positions are a trajectory file (CSV, JSON, NPZ) with one row for each image, in the order of the images' names.
+A result with errors is not written unless --force is given. docs/calibration.md tells more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["register", "run"]
+
+PAPER_DPI = 300
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb and its own verbs to the parser."""
+    parser = verbs.add_parser(
+        "calibrate",
+        help="find out where the camera is and how it sees",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    ways = parser.add_subparsers(dest="way", metavar="WAY", required=True)
+    board = _way(ways, "board", "draw a board to print", out="board.png")
+    board.add_argument("--dpi", type=int, default=PAPER_DPI, help=f"of the printer (default: {PAPER_DPI})")
+    intrinsics = _way(ways, "intrinsics", "focal length and lens from images of a board", out="camera.yaml")
+    intrinsics.add_argument("images", nargs="+", type=Path, help="images, or a folder of them")
+    intrinsics.add_argument(
+        "--model", default="plumb_bob", choices=("plumb_bob", "rational_polynomial"), help="of the lens"
+    )
+    intrinsics.add_argument("--name", default="camera", help="of the camera, for the file")
+    extrinsics = _way(ways, "extrinsics", "the camera's pose from a board", out="extrinsics.yaml")
+    extrinsics.add_argument("images", nargs="+", type=Path, help="images, or a folder of them")
+    _robot_options(extrinsics)
+    place = extrinsics.add_mutually_exclusive_group()
+    place.add_argument("--link", default="gripper", help="link that carries the board (default: gripper)")
+    place.add_argument(
+        "--table", nargs=6, type=float, metavar=("X", "Y", "Z", "R", "P", "Y"),
+        help="the board lies still: its pose in the base frame, metres and radians",
+    )  # fmt: skip
+    markerless = _way(ways, "markerless", "the camera's pose from masks of the robot", out="extrinsics.yaml")
+    markerless.add_argument("masks", nargs="+", type=Path, help="masks (robot white), or a folder of them")
+    _robot_options(markerless)
+    markerless.add_argument(
+        "--guess", type=Path, required=True, metavar="FILE", help="extrinsics within 5 cm and 5 degrees"
+    )
+    recon = _way(ways, "recon", "lay a reconstructed mesh onto the robot", out="recon.yaml")
+    recon.add_argument("mesh", type=Path, help=".stl, .obj, .dae, .ply or .glb")
+    recon.add_argument("--pairs", type=Path, required=True, metavar="FILE", help="YAML with lists `recon` and `base`")
+    recon.add_argument("--similarity", action="store_true", help="the mesh's unit is unknown")
+    _robot_options(recon, camera=False)
+    check = _way(ways, "check", "draw the robot over an image", out="check.png")
+    check.add_argument("image", type=Path, help="of the robot")
+    check.add_argument("--mask", type=Path, metavar="FILE", help="of the robot in that image, for IoU and residual")
+    _robot_options(check)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one way of `calibrate`."""
+    # OpenCV, scipy and the readers are loaded by those who calibrate.
+    from kinema4d_ros.cli import calibrate_ways
+
+    return int(getattr(calibrate_ways, arguments.way)(arguments))
+
+
+def _way(
+    ways: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, *, out: str
+) -> argparse.ArgumentParser:
+    parser = ways.add_parser(name, help=text, description=text)
+    if name in ("board", "intrinsics", "extrinsics"):
+        parser.add_argument(
+            "--board", required=True, metavar="SPEC",
+            help="charuco:COLSxROWS:SQUARE_M:MARKER_M, chessboard:COLSxROWS:SQUARE_M or apriltag:ID:SIDE_M",
+        )  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"result (default: {out})")
+    if name not in ("board", "check"):
+        parser.add_argument("--picture", type=Path, metavar="PNG", help="also draw the result")
+        parser.add_argument("--force", action="store_true", help="write a result that the quality gate refuses")
+    parser.add_argument("--json", action="store_true", help="print numbers for a program")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _robot_options(parser: argparse.ArgumentParser, *, camera: bool = True) -> None:
+    parser.add_argument("--robot", default="yam", metavar="NAME|FILE", help="a robot's name or file (default: yam)")
+    parser.add_argument("--joints", type=Path, metavar="FILE", help="joint positions, one row for each image")
+    if camera:
+        parser.add_argument("--camera", type=Path, required=True, metavar="FILE", help="CameraInfo or camera file")
