@@ -80,7 +80,7 @@ def splat_points(
             for column in range(max(left, 0), min(left + 2, width)):
                 if z < nearest[row, column]:
                     nearest[row, column] = z
-    total = np.zeros((height, width, 7), np.float64)
+    total = np.zeros((height, width, 5), np.float64)
     for i in range(len(points)):
         z = points[i, 2]
         if z <= 0.01:
@@ -95,17 +95,21 @@ def splat_points(
                     continue
                 weight = (1.0 - abs(u - column)) * (1.0 - abs(v - row))
                 total[row, column, 0] += weight
+                total[row, column, 4] += weight * z
                 for c in range(3):
                     total[row, column, 1 + c] += weight * colours[i, c]
-                    total[row, column, 4 + c] += weight * points[i, c]
     for row in range(height):
         for column in range(width):
             weight = total[row, column, 0]
             # Under a third of a pixel: the thing's border, which the background keeps.
             if weight < 0.34:
                 continue
-            if total[row, column, 6] / weight > xyz[row, column, 2]:
+            depth = total[row, column, 4] / weight
+            if depth > xyz[row, column, 2]:
                 continue
             for c in range(3):
                 rgb[row, column, c] = np.uint8(total[row, column, 1 + c] / weight + 0.5)
-                xyz[row, column, c] = np.float32(total[row, column, 4 + c] / weight)
+            # On the pixel's own ray: it can show nothing else.
+            xyz[row, column, 0] = np.float32(depth * (column + 0.5 - K[0, 2]) / K[0, 0])
+            xyz[row, column, 1] = np.float32(depth * (row + 0.5 - K[1, 2]) / K[1, 1])
+            xyz[row, column, 2] = np.float32(depth)

@@ -17,7 +17,7 @@ from kinema4d_ros.bridge.rollout import STEP_M, decode_points, encode_points, ro
 from kinema4d_ros.bridge.stamps import time_from_ns
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.rollout import Rollout
 
 STAMP = time_from_ns(1_700_000_000_123_456_789)
@@ -94,6 +94,25 @@ def test_frames_of_the_robot_survive(camera: PinholeCamera) -> None:
     np.testing.assert_array_equal(bare.sequence.mask, sent.mask)
     with pytest.raises(PointmapError, match="no times"):
         frames_to_msg(replace(sent, times=None), STAMP)
+
+
+def test_the_hand_travels_with_the_frames(camera: PinholeCamera) -> None:
+    shape = (2, camera.height, camera.width)
+    ids = np.ones(shape, np.uint8)
+    xyz = np.repeat((camera.rays() * 0.5).astype(np.float32)[None], 2, 0)
+    poses = np.tile(np.diag([1.0, -1.0, -1.0, 1.0]), (2, 1, 1))
+    poses[:, :3, 3] = [[0.3, 0.1, 0.2], [0.3, 0.1, 0.05]]
+    grip = GripTrack(poses, np.array([0.08, 0.03]))
+    message = frames_to_msg(PointmapSequence(xyz, ids, camera, np.array([0.0, 0.5]), grip=grip), STAMP)
+    read = frames_from_msg(message).sequence.grip
+    assert read is not None
+    np.testing.assert_allclose(read.base_T_grip, poses, atol=1e-9)
+    np.testing.assert_array_equal(read.width_m, grip.width_m)
+    message.grip_width_m = [0.08]
+    with pytest.raises(PointmapError, match="2 poses and 1 widths"):
+        frames_from_msg(message)
+    message.grip, message.grip_width_m = [], []
+    assert frames_from_msg(message).sequence.grip is None
 
 
 def _damage(message: Any, how: str) -> None:
