@@ -14,7 +14,6 @@ from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.shards import write_shard
 from kinema4d_model.lifting import load_lifter
 from kinema4d_model.lifting.network import HeightNet
-from kinema4d_model.lifting.score import score_lifter
 from kinema4d_model.lifting.train import train_on_frames
 from kinema4d_model.training.config import RunSpec, TrainConfig, load_config, save_config
 from kinema4d_model.training.metrics_log import read_log
@@ -34,14 +33,17 @@ def losses(out: Path) -> list[float]:
     return [line["loss"] for line in read_log(out / "lifter" / "metrics.jsonl") if "loss" in line]
 
 
-def test_a_few_steps_lower_the_loss_and_find_things(tmp_path: Path) -> None:
+def test_a_few_steps_lower_the_loss(tmp_path: Path) -> None:
     frames = lab_frames(2, width=72, height=48)
-    progress = train_on_frames(short(100, batch=6, checkpoint_every=100), tmp_path, frames, frames, bar=False)
-    assert progress.step == 100
+    config = short(60, batch=6, checkpoint_every=60, validate_every=20)
+    assert train_on_frames(config, tmp_path, frames, frames, bar=False).step == 60
     seen = losses(tmp_path)
-    assert np.mean(seen[-10:]) < 0.75 * np.mean(seen[:5])
-    taught = load_lifter(tmp_path / "model")
-    assert score_lifter(taught, frames).iou > 0.3
+    assert np.mean(seen[-10:]) < 0.85 * np.mean(seen[:5])
+    log = read_log(tmp_path / "lifter" / "metrics.jsonl")
+    whole = [line["validation_loss"] for line in log if "validation_loss" in line]
+    assert len(whole) == 3
+    assert whole[2] < whole[1] < whole[0]
+    assert load_lifter(tmp_path / "model").sha256 != load_lifter().sha256
 
 
 def test_an_interrupted_run_gives_the_same_numbers(tmp_path: Path) -> None:
