@@ -36,7 +36,7 @@ class Window:
 
 
 def choose_window(camera: PinholeCamera, grip: GripTrack | None, aspect: float, view_m: float = VIEW_M) -> Window:
-    """The window for a motion: around where the fingers close, or where the hand is lowest; never beyond the picture.
+    """The window for a motion: around where the fingers close lowest, or the hand is lowest; never beyond the picture.
 
     Args:
         camera: of the whole picture.
@@ -61,7 +61,8 @@ def _where(camera: PinholeCamera, grip: GripTrack | None) -> tuple[NDArray[np.fl
     if grip is None:
         return middle, 0.0
     grasps = find_grasps(grip)
-    frame = grasps[-1].closed if grasps else int(np.argmin(grip.base_T_grip[:, 2, 3]))
+    height = grip.base_T_grip[:, 2, 3]
+    frame = min((g.closed for g in grasps), key=lambda t: height[t]) if grasps else int(np.argmin(height))
     p_camera = camera.camera_T_base @ grip.base_T_grip[frame, :, 3]
     if p_camera[2] <= 0.05:
         return middle, 0.0

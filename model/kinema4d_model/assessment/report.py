@@ -12,6 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from tqdm import tqdm
 
 from kinema4d_model.assessment.predictors import Predictor, carry, composite, episode_request, first_frame, generated
@@ -33,7 +34,7 @@ from kinema4d_ros.files import replacing_file
 from kinema4d_ros.generators.protocol import Generator
 from kinema4d_ros.media.images import write_image
 
-__all__ = ["markdown", "outcome_table", "score_table", "strip", "write_assessment"]
+__all__ = ["markdown", "outcome_table", "score_table", "strip", "write_assessment", "write_film"]
 
 HEADS = {
     "psnr": "PSNR dB", "psnr_dynamic": "dynamic", "ssim": "SSIM", "ssim_dynamic": "dynamic",
@@ -92,7 +93,9 @@ def write_assessment(
         if episode.key in chosen:
             request = episode_request(episode, depth=depth)
             shown = [episode.rgb, predictors[MODEL](request).rgb, predictors["composite"](request).rgb]
-            write_image(out / f"{chosen[episode.key]}-{episode.key}.png", strip(shown))
+            name = f"{chosen[episode.key]}-{episode.task}-{episode.key}"
+            write_image(out / f"{name}.png", strip(shown))
+            write_film(out / f"{name}.gif", shown, float(np.diff(episode.times).mean()))
     print(text)
     return 0
 
@@ -113,6 +116,24 @@ def strip(videos: Sequence[NDArray[np.uint8]], frames: int = STRIP_FRAMES, scale
         large = [cv2.resize(video[t], None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC) for t in chosen]
         rows.append(np.concatenate(large, axis=1))
     return np.asarray(np.concatenate(rows), np.uint8)
+
+
+def write_film(path: Path, videos: Sequence[NDArray[np.uint8]], frame_s: float, scale: int = 2) -> None:
+    """A GIF of videos (T, H, W, 3) side by side, grown by `scale`."""
+    frames = []
+    for shown in zip(*videos, strict=True):
+        large = [cv2.resize(f, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC) for f in shown]
+        gap = np.full((large[0].shape[0], 4, 3), 255, np.uint8)
+        row = [part for picture in large for part in (picture, gap)][:-1]
+        frames.append(Image.fromarray(np.concatenate(row, axis=1)))
+    # One palette for all frames: colours that change from frame to frame flicker.
+    whole = Image.fromarray(np.concatenate([np.asarray(f) for f in frames[:: max(1, len(frames) // 6)]]))
+    palette = whole.quantize(128, dither=Image.Dither.NONE)
+    drawn = [f.quantize(palette=palette, dither=Image.Dither.NONE) for f in frames]
+    with replacing_file(path) as temporary:
+        drawn[0].save(
+            temporary, format="GIF", save_all=True, append_images=drawn[1:], duration=round(1000 * frame_s), loop=0
+        )
 
 
 def markdown(rows: Sequence[Scored], twins: Sequence[TwinTable], split: str, depth: bool) -> str:

@@ -133,7 +133,8 @@ def blend_frames(
                         still_mask[t, v, u] = carried_mask[t, v, u]
                         for c in range(3):
                             still_xyz[t, v, u, c] = carried_xyz[t, v, u, c]
-                if u < left or v < top or u >= left + wide or v >= top + high:
+                # The robot is exact: nothing is left to the network there.
+                if u < left or v < top or u >= left + wide or v >= top + high or still_mask[t, v, u]:
                     continue
                 y = min(max((v - top + 0.5) * rows / high - 0.5, 0.0), rows - 1.0)
                 x = min(max((u - left + 0.5) * columns / wide - 0.5, 0.0), columns - 1.0)
@@ -166,7 +167,7 @@ def blend_frames(
                     still_rgb[t, v, u, c] = np.uint8(min(max(level + np.float32(0.5), np.float32(0)), np.float32(255)))
                 z = still_xyz[t, v, u, 2]
                 # Written so that nothing (NaN) stays nothing.
-                if still_mask[t, v, u] or not z > 0:
+                if not z > 0:
                     continue
                 moved = (1 - later) * (
                     a * rest_z[now, row, column]

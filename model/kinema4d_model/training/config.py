@@ -118,6 +118,9 @@ class ObjectiveSpec:
         shift: bends noise levels as the sampler's shift does.
         dynamic_weight: added to the weight 1 of cells where the truth differs from the composite.
         focus_weight: added to the weight of cells that show an object which can move.
+        carried_weight: added to the weight of cells where the carry hypothesis differs from the composite: where the
+            outcome shows.
+        robot_weight: factor on cells that show the robot, which is exact whatever the network says.
     """
 
     timesteps: Literal["uniform", "logit_normal"] = "uniform"
@@ -126,6 +129,8 @@ class ObjectiveSpec:
     shift: float = 1.0
     dynamic_weight: float = 0.0
     focus_weight: float = 0.0
+    carried_weight: float = 0.0
+    robot_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,7 @@ class RunSpec:
         strips: of those, sampled and drawn beside the truth.
         log_every: steps between lines of the log.
         threads: of one process on a CPU; None leaves torch's choice.
+        export_dtype: of the network's weights in the exported folder.
     """
 
     steps: int = 5_000
@@ -193,6 +199,7 @@ class RunSpec:
     strips: int = 4
     log_every: int = 10
     threads: int | None = None
+    export_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 @dataclass(frozen=True)
@@ -276,6 +283,8 @@ def _problems(c: TrainConfig) -> list[str]:
         "optimiser.weight_decay": opt.weight_decay,
         "objective.dynamic_weight": c.objective.dynamic_weight,
         "objective.focus_weight": c.objective.focus_weight,
+        "objective.carried_weight": c.objective.carried_weight,
+        "objective.robot_weight": c.objective.robot_weight,
         "augment.pointmap_noise": c.augment.pointmap_noise,
         "codec.focus_weight": c.codec.focus_weight,
         "codec.robot_weight": c.codec.robot_weight,

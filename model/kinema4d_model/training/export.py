@@ -14,6 +14,7 @@ from kinema4d_model._typed_mapping import plain
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.checkpoints.manifest import MANIFEST, read_manifest, write_manifest
 from kinema4d_model.checkpoints.official import save_official
+from kinema4d_model.speed import torch_dtype
 from kinema4d_model.training.checkpoints import Checkpoint, CheckpointFolder, restore_weights
 from kinema4d_model.training.config import TrainConfig
 from kinema4d_model.training.metrics_log import read_log
@@ -40,7 +41,7 @@ def export(config: TrainConfig, bundle: ModelBundle, learning: Sequence[str], ou
     restore_weights(found.tensors("average") or found.tensors("weights"), learnt, found.path)
     target = out / "model"
     if config.learn == "all":
-        bundle.transformer.eval()
+        bundle.transformer.eval().to(torch_dtype(config.run.export_dtype))
         bundle.save_pretrained(target)
     else:
         with replacing_folder(target, lambda path: (path / MANIFEST).is_file()) as temporary:

@@ -122,7 +122,7 @@ class NetworkTask:
         clean, conditions, dynamic, focus = collate([found for found, _, _ in drawn])
         sigma = torch.stack([s for _, s, _ in drawn])
         noise = torch.stack([n for _, _, n in drawn])
-        weight = weight_map(self._config.objective, dynamic, focus)
+        weight = weight_map(self._config.objective, dynamic, focus, conditions.robot_mask, conditions.carried)
         target = loss_target(self._bundle.preset.prediction, clean, noise, conditions.base_latents)
         return NetworkBatch(
             tuple(found.name for found, _, _ in drawn),

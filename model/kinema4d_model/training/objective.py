@@ -12,6 +12,9 @@ from torch.nn import functional
 from kinema4d_model.sampling import TRAIN_STEPS
 from kinema4d_model.training.config import ObjectiveSpec
 
+CARRIED_ENERGY = 0.05
+"""Of a cell's latent difference, above which the two worlds differ there."""
+
 __all__ = ["TRAIN_STEPS", "loss_target", "noisy_latents", "sample_sigma", "weight_map", "weighted_loss"]
 
 
@@ -38,12 +41,32 @@ def loss_target(prediction: str, clean: torch.Tensor, noise: torch.Tensor, base:
     return noise - clean
 
 
-def weight_map(spec: ObjectiveSpec, dynamic: torch.Tensor, focus: torch.Tensor) -> torch.Tensor | None:
-    """(B, F, h, 2w) float32 from two maps (B, F, h, w) in {0, 1}, the same for both halves; None = all alike."""
-    if not spec.dynamic_weight and not spec.focus_weight:
+def weight_map(
+    spec: ObjectiveSpec,
+    dynamic: torch.Tensor,
+    focus: torch.Tensor,
+    robot: torch.Tensor | None = None,
+    carried: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    """(B, F, h, 2w) float32, where an error counts how much; None = all alike.
+
+    Args:
+        spec: the weights.
+        dynamic, focus: (B, F, h, w) in {0, 1}, the same for both halves.
+        robot: (B, F, h, w), above 0 = robot.
+        carried: (B, C, F, h, 2w), the carry hypothesis minus the composite.
+    """
+    hypothesis = spec.carried_weight if carried is not None else 0.0
+    if not spec.dynamic_weight and not spec.focus_weight and not hypothesis and spec.robot_weight == 1:
         return None
     weight = 1 + spec.dynamic_weight * dynamic.float() + spec.focus_weight * focus.float()
-    return torch.cat([weight, weight], dim=-1)
+    weight = torch.cat([weight, weight], dim=-1)
+    if carried is not None and hypothesis:
+        weight = weight + hypothesis * (carried.float().square().sum(1) > CARRIED_ENERGY)
+    if robot is not None and spec.robot_weight != 1:
+        both = torch.cat([robot, robot], dim=-1)
+        weight = torch.where(both > 0, weight * spec.robot_weight, weight)
+    return weight
 
 
 def weighted_loss(output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

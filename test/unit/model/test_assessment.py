@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from kinema4d_model.assessment.held import held_pixels, holds
 from kinema4d_model.assessment.predictors import carry, composite, episode_request, first_frame, truth
@@ -164,3 +165,8 @@ def test_an_assessment_is_written(folder: Path, tmp_path: Path, capsys: pytest.C
     assert "Split val, 2 episodes, given: first image alone." in text
     assert text.strip() in capsys.readouterr().out
     assert len(list(tmp_path.glob("*.png"))) == 2
+    films = list(tmp_path.glob("*.gif"))
+    assert len(films) == 2
+    with Image.open(films[0]) as film:
+        assert (film.width, film.height) == (3 * 192 + 2 * 4, 128)
+        assert getattr(film, "n_frames", 1) == 13

@@ -80,6 +80,20 @@ def test_weights_follow_the_maps_in_both_halves() -> None:
     assert weight_map(ObjectiveSpec(), dynamic, focus) is None
 
 
+def test_the_outcome_counts_more_and_the_exact_robot_less() -> None:
+    nothing = torch.zeros(1, 1, 2, 3)
+    robot, carried = torch.zeros(1, 1, 2, 3), torch.zeros(1, 4, 1, 2, 6)
+    robot[0, 0, 0, 0] = robot[0, 0, 1, 2] = 0.5
+    carried[0, :, 0, 0, 0] = carried[0, :, 0, 0, 5] = 0.3
+    carried[0, 0, 0, 1, 1] = 0.1  # too little to tell the two worlds apart
+    spec = ObjectiveSpec(carried_weight=20.0, robot_weight=0.1)
+    weight = weight_map(spec, nothing, nothing, robot, carried)
+    assert weight is not None
+    expected = [[2.1, 1, 1, 0.1, 1, 21], [1, 1, 0.1, 1, 1, 0.1]]
+    torch.testing.assert_close(weight[0, 0], torch.tensor(expected))
+    assert weight_map(ObjectiveSpec(carried_weight=20.0), nothing, nothing, robot, None) is None
+
+
 def test_every_sample_comes_once_a_round_in_a_new_order() -> None:
     drawn = np.concatenate([batch_indices(10, 4, step, seed=1) for step in range(5)])
     assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10))
