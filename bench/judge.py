@@ -30,7 +30,7 @@ from kinema4d_model.data.depth import points_from_depth
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.shards import open_index, read_episode
 from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.evaluation import Confusion, GeometricJudge, Lifted, PushedBy, Task, TruthJudge
+from kinema4d_ros.evaluation import Confusion, GeometricJudge, Lifted, PushedBy, Task, TruthJudge, judge_track
 from kinema4d_ros.evaluation.likeness import scene_without
 from kinema4d_ros.rollout import Provenance, Rollout
 
@@ -100,18 +100,19 @@ def main() -> None:
             for condition in arguments.conditions.split(","):
                 rollout = rollout_of(episode, condition, seed)
                 target = None if condition == "found" else episode.object_mask(episode.outcome.target)[0]
+                begun = time.process_time()
+                track = None
+                try:
+                    track = judge.judge(rollout, Task(GOALS["lifted"], target)).track
+                except KinemaError as error:
+                    print(f"{episode.key} {condition}: {error}")
+                spent_s += time.process_time() - begun
+                judged += 1
                 for name, goal in GOALS.items():
-                    begun = time.process_time()
-                    try:
-                        verdict = judge.judge(rollout, Task(goal, target))
-                        answer, sure = verdict.success, verdict.confidence
-                    except KinemaError as error:
-                        print(f"{episode.key} {condition}: {error}")
-                        answer, sure = None, 0.0
-                    spent_s += time.process_time() - begun
-                    judged += 1
+                    verdict = None if track is None else judge_track(track, goal)
                     truth = bool(TruthJudge.of_episode(episode).judge(None, Task(goal)).success)
-                    for column, value in zip(verdicts[condition, name], (answer, truth, sure), strict=True):
+                    row = (verdict and verdict.success, truth, verdict.confidence if verdict else 0.0)
+                    for column, value in zip(verdicts[condition, name], row, strict=True):
                         column.append(value)
     summary: dict[str, object] = {}
     for (condition, name), (answers, truths, sure) in verdicts.items():
