@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_scenes import RADIUS, RED, Ball, ball_mask, film, pick
 
@@ -115,6 +115,7 @@ def test_pushed_in_a_direction() -> None:
     assert PushedBy(0.04, (0.0, -2.0)).value(way)[1] == pytest.approx(0.05)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-0.2, 0.2), min_size=4, max_size=12), st.floats(0.01, 0.1))
 def test_a_verdict_is_never_out_of_range(heights, limit) -> None:
     verdict = judge_track(track(rise(heights)), Lifted(limit))
