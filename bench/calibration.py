@@ -135,10 +135,14 @@ def markerless(robot: Robot, cameras: int) -> dict[str, Any]:
         deg.append(b)
         given.append(found.quality.mask_iou or 0.0)
         true.append(exact.overlap(found.base_T_camera))
-        inside += found.contains(seen.camera.base_T_camera)
+        held = found.contains(seen.camera.base_T_camera)
+        inside += held
         if not (a < 3.0 and b < 0.3 and true[-1] >= 0.97):
             failed.append(seed)
-        print(f"markerless {seed}: {a:.2f} mm {b:.3f} deg IoU {true[-1]:.4f} (masks {given[-1]:.4f})", flush=True)
+        print(
+            f"markerless {seed}: {a:.2f} mm {b:.3f} deg IoU {true[-1]:.4f} (masks {given[-1]:.4f}) in region: {held}",
+            flush=True,
+        )
     return {
         "cameras": cameras,
         "failed": failed,
@@ -180,8 +184,8 @@ def main() -> None:
     cv2.setNumThreads(1)
     robot = Robot.load("yam")
     work = {
-        "intrinsics": lambda: intrinsics(2 if arguments.quick else 20),
-        "handeye": lambda: handeye(robot, 3 if arguments.quick else 200),
+        "intrinsics": lambda: intrinsics(2 if arguments.quick else 10),
+        "handeye": lambda: handeye(robot, 3 if arguments.quick else 100),
         "markerless": lambda: markerless(robot, 2 if arguments.quick else 50),
         "drift": lambda: drift(robot, 2 if arguments.quick else 40),
     }

@@ -78,12 +78,19 @@ def check_drift(
         raise CalibrationError(f"tolerances are {tolerance_mm} mm, {tolerance_deg} degrees", expected="0 or more")
     own = np.zeros((6, 6)) if covariance is None else np.asarray(covariance, dtype=np.float64)
     here = camera.base_T_camera
-    if len(masks) == 0 or np.count_nonzero(masks) < MIN_PIXELS * len(masks):
+    positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
+    if len(positions) != len(masks):
+        raise CalibrationError(f"{len(positions)} joint configurations and {len(masks)} masks", expected="one of each")
+    telling = [i for i, mask in enumerate(masks) if np.count_nonzero(mask) >= MIN_PIXELS]
+    if not telling:
         return _unknown(here, 0.0, "the masks hold next to no robot")
-    silhouettes = Silhouettes(robot, q, masks, camera)
+    positions, masks = positions[telling], [masks[i] for i in telling]
+    silhouettes = Silhouettes(robot, positions, masks, camera)
     iou = silhouettes.overlap(here)
     try:
-        found = refine_pose(silhouettes, here) if iou > NEAR_IOU else calibrate_markerless(robot, q, masks, camera)
+        found = (
+            refine_pose(silhouettes, here) if iou > NEAR_IOU else calibrate_markerless(robot, positions, masks, camera)
+        )
     except CalibrationError as error:
         return _unknown(here, iou, error.what)
     if found.quality.verdict == "bad":

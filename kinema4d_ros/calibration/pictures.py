@@ -90,8 +90,8 @@ def reconstruction_picture(result: Reconstruction, surface: Surface, robot: Surf
 
 
 def _outline(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    thin = cv2.morphologyEx(mask.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)) > 0
-    return np.asarray(thin & mask)
+    inner = cv2.erode(mask.astype(np.uint8), np.ones((5, 5), np.uint8), borderValue=1) > 0
+    return np.asarray(mask & ~inner)
 
 
 def _write(picture: Image, text: str, at: tuple[int, int]) -> None:

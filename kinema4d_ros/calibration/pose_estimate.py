@@ -18,7 +18,7 @@ from kinema4d_ros.calibration.extrinsics import Extrinsics
 from kinema4d_ros.calibration.quality import Quality
 from kinema4d_ros.transforms import make
 
-__all__ = ["PoseEstimate", "changed", "difference", "mean_pose", "region_threshold"]
+__all__ = ["Agreement", "PoseEstimate", "agreement", "changed", "difference", "mean_pose", "region_threshold"]
 
 Array = NDArray[np.float64]
 
@@ -103,3 +103,27 @@ class PoseEstimate:
             residuals=self.quality.residuals(),
             notes="; ".join([*([self.notes] if self.notes else []), *notes]),
         )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How two estimates of one pose compare.
+
+    Attributes:
+        shift_mm, turn_deg: between them.
+        agrees: the difference is what their uncertainties allow, with 99 % probability.
+    """
+
+    shift_mm: float
+    turn_deg: float
+    agrees: bool
+
+
+def agreement(a: PoseEstimate, b: PoseEstimate) -> Agreement:
+    """Compare two ways to the same camera: they share no assumption, so agreement means something."""
+    d = difference(a.base_T_camera, b.base_T_camera)
+    distance = float(d @ np.linalg.solve(a.covariance + b.covariance, d))
+    threshold = region_threshold(min(a.degrees_of_freedom, b.degrees_of_freedom), 0.99)
+    return Agreement(
+        1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:]))), distance <= threshold
+    )

@@ -67,6 +67,10 @@ def test_masks_that_show_nothing_are_not_judged(yam: Robot, primitive_arm: Robot
     camera, q = scene(yam, 9)
     masks = look(yam, q, camera)
     assert check_drift(yam, q, masks & False, camera).verdict == "unknown"
+    one_empty = np.stack([masks[0] & False, *masks[1:]])
+    assert check_drift(yam, q, one_empty, camera).verdict == "still"
+    with pytest.raises(CalibrationError, match="3 joint configurations and 2 masks"):
+        check_drift(yam, q, masks[:2], camera)
     other = check_drift(primitive_arm, np.zeros((3, len(primitive_arm.joint_names))), masks, camera)
     assert other.verdict == "unknown"
     assert "cannot tell" in other.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed, mean_pose, region_threshold
+from kinema4d_ros.calibration.pose_estimate import PoseEstimate, agreement, changed, mean_pose, region_threshold
 from kinema4d_ros.calibration.quality import FINDINGS, Quality, finding, pose_spread
 from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.transforms import from_rpy
@@ -66,3 +66,15 @@ def test_sigmas_are_those_of_the_worst_direction() -> None:
 def test_one_bad_pose_does_not_move_the_mean() -> None:
     poses = np.stack([from_rpy([0.1, 0, 0], [1.0, 0, 0])] * 6 + [from_rpy([0.1, 0, 0], [9.0, 0, 0])])
     np.testing.assert_allclose(mean_pose(poses)[:3, 3], [1, 0, 0])
+
+
+def test_two_ways_to_one_camera_agree_or_not() -> None:
+    covariance = np.diag([1e-6] * 3 + [1e-7] * 3)
+    pose = from_rpy([0.1, 0.2, 0.3], [1, 2, 3])
+    a = PoseEstimate(pose, covariance, 1e9, Quality(), "one")
+    near = PoseEstimate(changed(pose, [0.001, 0, 0, 0, 0, 0]), covariance, 1e9, Quality(), "other")
+    far = PoseEstimate(changed(pose, [0.02, 0, 0, 0, 0, 0.01]), covariance, 1e9, Quality(), "other")
+    assert agreement(a, near).agrees
+    assert agreement(a, near).shift_mm == pytest.approx(1.0)
+    assert not agreement(a, far).agrees
+    assert agreement(a, far).turn_deg == pytest.approx(np.degrees(0.01))
