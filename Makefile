@@ -38,6 +38,7 @@ bench: setup-bench ## measure against MuJoCo, pyrender, Open3D and plain rclpy
 	@$(RUN) $(VENV)/bin/python bench/kinematics.py
 	@$(RUN) $(VENV)/bin/python bench/render.py
 	@$(RUN) $(VENV)/bin/python bench/ros.py
+	@$(RUN) $(VENV)/bin/python bench/nano.py
 
 doctor: setup ## tell what this machine has and lacks
 	@$(RUN) $(VENV)/bin/kinema4d doctor
