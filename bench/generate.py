@@ -153,7 +153,7 @@ def options(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="nano")
+    parser.add_argument("--preset", default="nano_vae")
     parser.add_argument("--checkpoint", default="", help="folder of weights (default: random ones)")
     parser.add_argument("--frames", type=int, default=49)
     parser.add_argument("--rounds", type=int, default=3)

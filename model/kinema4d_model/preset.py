@@ -22,6 +22,7 @@ from kinema4d_ros.resources import share_directory
 
 __all__ = [
     "Ablation",
+    "BlendSpec",
     "CodecSpec",
     "ConditionSpec",
     "ImageEncoderSpec",
@@ -137,6 +138,22 @@ class ConditionSpec:
 
 
 @dataclass(frozen=True)
+class BlendSpec:
+    """How a prediction with `condition.carry` becomes frames at the camera's size (`two_worlds.py`).
+
+    Attributes:
+        decision: the gate is sharpened by this around one half; 1 takes it as it is.
+        colour, depth: share of the rest, what neither world shows, that is believed; 0 leaves it out.
+        blur_px: of the rest's colours, at the network's size.
+    """
+
+    decision: float = 4.0
+    colour: float = 1.0
+    depth: float = 1.0
+    blur_px: float = 0.0
+
+
+@dataclass(frozen=True)
 class SamplerSpec:
     """How noise becomes a prediction."""
 
@@ -231,6 +248,7 @@ class Preset:
     codec: CodecSpec
     robot: RobotSpec
     condition: ConditionSpec = field(default_factory=ConditionSpec)
+    blend: BlendSpec = field(default_factory=BlendSpec)
     sampler: SamplerSpec = field(default_factory=SamplerSpec)
     speed: SpeedSpec = field(default_factory=SpeedSpec)
     prediction: Literal["velocity", "residual"] = "velocity"
@@ -318,6 +336,8 @@ def _part_problems(p: Preset) -> list[str]:
         found.append("condition.carry needs prediction: residual")
     if p.condition.ablation is Ablation.EMBEDDING and p.robot.action_dim is None:
         found.append("condition.ablation embedding needs robot.action_dim")
+    if min(p.blend.decision, p.blend.colour, p.blend.depth, p.blend.blur_px) < 0:
+        found.append("a number of blend is below 0")
     if p.sampler.steps < 1 or p.sampler.shift <= 0:
         found.append("sampler.steps and sampler.shift must be positive")
     return found

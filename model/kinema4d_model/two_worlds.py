@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from kinema4d_model.inputs import NetworkInputs, prepare_inputs, shrink_request
 from kinema4d_model.lifting import Lifter
 from kinema4d_model.output._kernels import blend_frames
 from kinema4d_model.pipeline import Encoded, KinemaPipeline, Prediction
+from kinema4d_model.preset import BlendSpec
 from kinema4d_model.window import Window, choose_window, cut_request
 from kinema4d_ros.generators._kernels import shade_frames
 from kinema4d_ros.generators.carry import carried_frames, find_candidate
@@ -28,8 +30,6 @@ from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, 
 
 __all__ = ["Choice", "TwoWorlds", "choose", "predict_two_worlds"]
 
-DECISION = 4.0
-"""The gate is sharpened by this around one half: a thing is carried or it is not."""
 QUIET_LEVELS = 2.0
 QUIET_M = 0.006
 MAX_RANGE_M = 3.0
@@ -155,7 +155,7 @@ def predict_two_worlds(
     rgb, values = pipeline.decode(latents, encoded.frames)
     raise_if_cancelled(cancel, Progress("blend", 0, 1))
     report(Progress("blend", 0, 1))
-    still, offered = _blend(request, choice, chosen, inputs, small, window, composite)
+    still, offered = _blend(request, choice, chosen, inputs, small, window, composite, preset.blend)
     report(Progress("blend", 1, 1))
     gate = np.interp(np.arange(count), chosen, choice.gate).astype(np.float32)
     prediction = Prediction(rgb, values, passes, skipped)
@@ -187,6 +187,13 @@ def _some_frames(request: GenerateRequest, chosen: NDArray[np.intp]) -> Generate
     )
 
 
+def _softened(rest: NDArray[np.float32], spec: BlendSpec) -> NDArray[np.float32]:
+    """As much of the rest's colours as is believed: blurred, because a small network's errors are its cells."""
+    if spec.blur_px > 0:
+        rest = np.stack([cv2.GaussianBlur(frame, (0, 0), spec.blur_px) for frame in rest])
+    return np.ascontiguousarray(np.float32(spec.colour) * rest, np.float32)
+
+
 def _blend(
     request: GenerateRequest,
     choice: Choice,
@@ -195,6 +202,7 @@ def _blend(
     small: GenerateRequest,
     window: Window,
     composite: CompositeGenerator,
+    spec: BlendSpec,
 ) -> tuple[tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]], bool]:
     robot, count = request.robot, len(request)
     world = composite.still_world(request)
@@ -206,7 +214,7 @@ def _blend(
     position = np.interp(np.arange(count), chosen, np.arange(len(chosen)))
     before = np.minimum(position.astype(np.intp), len(chosen) - 1)
     gate = choice.gate[np.rint(position).astype(np.intp)]
-    sharp = np.clip((gate - 0.5) * DECISION + 0.5, 0, 1).astype(np.float32)
+    sharp = np.clip((gate - 0.5) * spec.decision + 0.5, 0, 1).astype(np.float32)
     if candidate is not None and sharp.any():
         colours = robot.rgb
         if colours is None:
@@ -217,7 +225,7 @@ def _blend(
     span = np.maximum(inputs.bounds[1] - inputs.bounds[0], 1e-9)
     rays = small.camera.rays()
     # The nearest place on the pixel's ray to where the rest moves the point.
-    along = (choice.values * span * rays).sum(-1) / np.square(rays).sum(-1)
+    along = spec.depth * (choice.values * span * rays).sum(-1) / np.square(rays).sum(-1)
     blend_frames(
         rgb,
         xyz,
@@ -225,7 +233,7 @@ def _blend(
         *carried,
         first,
         sharp,
-        np.ascontiguousarray(choice.rgb),
+        _softened(choice.rgb, spec),
         np.ascontiguousarray(along, np.float32),
         before,
         (position - before).astype(np.float32),

@@ -102,8 +102,8 @@ def test_a_missing_checkpoint_is_told_when_loading(tmp_path: Path) -> None:
     assert "kinema4d fetch-weights" in caught.value.hint
 
 
-def test_the_composite_is_still_the_default() -> None:
-    assert backend_of(check(Settings, {})) == ("composite", {"table_height_m": 0.0})
+def test_the_composite_needs_no_model() -> None:
+    assert backend_of(check(Settings, {"preset": "composite"})) == ("composite", {"table_height_m": 0.0})
 
 
 @pytest.mark.skipif(shipped_weights("nano") is None, reason="needs the nano model's weights in the package")
