@@ -1,0 +1,111 @@
+"""What really succeeds, from many runs in the model and few real ones: the model's optimism measured and taken off.
+
+prediction_powered   the real success rate: all model runs, corrected by the paired ones, with an interval
+SuccessCurve         the probability of real success for a verdict's score, monotone, from paired runs
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
+from scipy.stats import t as student
+
+from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.evaluation.proportions import Interval, require_outcomes, wilson
+
+__all__ = ["SuccessCurve", "prediction_powered"]
+
+Floats = NDArray[np.float64]
+
+
+def prediction_powered(
+    model_alone: ArrayLike, model_paired: ArrayLike, real_paired: ArrayLike, level: float = 0.95
+) -> Interval:
+    """The real success rate by prediction-powered inference, with the weight of the model chosen by the data.
+
+    The mean of the model's runs would be the rate if the model were right; the paired runs tell by how much it is
+    not. A model that says nothing about reality gets no weight, and what is left is the paired runs alone.
+
+    Args:
+        model_alone: (N,) the model's verdicts, 0 to 1, of runs that were not repeated in reality.
+        model_paired: (n,) its verdicts of those that were.
+        real_paired: (n,) what really happened in them.
+        level: of the interval.
+    """
+    alone, paired = _scores(model_alone, "model_alone"), _scores(model_paired, "model_paired")
+    real = require_outcomes(real_paired, "the real outcomes").astype(np.float64)
+    if len(paired) != len(real) or len(real) < 2:
+        raise EvaluationError(
+            f"{len(paired)} verdicts beside {len(real)} real outcomes", expected="one of each for two real runs or more"
+        )
+    n, many = len(real), len(alone)
+    spread = float(np.concatenate([alone, paired]).var(ddof=1))
+    weights = _weights(paired, real, (1 + n / many) * spread)
+    rest = real - weights * paired
+    mean_weight = float(weights.mean())
+    estimate = mean_weight * float(alone.mean()) + float(rest.mean())
+    variance = mean_weight**2 * spread / many + float(rest.var(ddof=1)) / n
+    if variance <= 1e-12:
+        # Every paired run the same: the spread of a sample cannot tell how rare the other outcome is.
+        few = wilson(int(real.sum()), n, level)
+        return Interval(min(max(estimate, 0.0), 1.0), few.low, few.high)
+    # Few real runs decide the width: Student's t with their degrees of freedom.
+    reach = float(student.ppf(0.5 + level / 2, n - 1)) * math.sqrt(variance)
+    clipped = [min(max(value, 0.0), 1.0) for value in (estimate, estimate - reach, estimate + reach)]
+    return Interval(clipped[0], clipped[1], clipped[2])
+
+
+def _weights(paired: Floats, real: Floats, scale: float) -> Floats:
+    """(n,) how much the model is believed in each paired run: fitted to the others, so that none speaks for itself."""
+    n = len(real)
+    if scale <= 1e-12 or n < 3:
+        return np.zeros(n)
+    product = (paired - paired.mean()) * (real - real.mean())
+    covariance = (product.sum() - n / (n - 1) * product) / (n - 2)
+    return np.asarray(np.clip(covariance / scale, 0.0, 1.0), np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class SuccessCurve:
+    """Probability of real success over a verdict's score: isotonic regression with one success and failure added.
+
+    The two added runs, half a success at each end, keep the curve from saying "certain" after few runs.
+
+    Attributes:
+        scores: (K,) float64, ascending.
+        rates: (K,) float64, never falling.
+    """
+
+    scores: Floats
+    rates: Floats
+
+    @classmethod
+    def fit(cls, scores: ArrayLike, real: ArrayLike) -> SuccessCurve:
+        """From paired runs: scores (n,) from 0 to 1 and what really happened (n,)."""
+        x, y = _scores(scores, "scores"), require_outcomes(real, "the real outcomes").astype(np.float64)
+        if len(x) != len(y):
+            raise EvaluationError(f"{len(x)} scores beside {len(y)} real outcomes", expected="one of each")
+        order = np.argsort(x, kind="stable")
+        padded_x = np.concatenate([[0.0], x[order], [1.0]])
+        padded_y = np.concatenate([[0.5], y[order], [0.5]])
+        levels, where = np.unique(padded_x, return_inverse=True)
+        counts = np.bincount(where).astype(np.float64)
+        means = np.bincount(where, padded_y) / counts
+        return cls(levels, np.asarray(isotonic_regression(means, weights=counts).x, np.float64))
+
+    def __call__(self, scores: ArrayLike) -> Floats:
+        """(N,) probabilities of scores (N,)."""
+        return np.asarray(np.interp(_scores(scores, "scores"), self.scores, self.rates), np.float64)
+
+
+def _scores(values: ArrayLike, name: str) -> Floats:
+    array = np.asarray(values, np.float64)
+    if array.ndim != 1 or not len(array):
+        raise EvaluationError(f"{name} have shape {array.shape}", expected="(N,), at least one")
+    if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+        raise EvaluationError(f"{name} go from {array.min():g} to {array.max():g}", expected="numbers from 0 to 1")
+    return array
