@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinema4d_model.conditioning.build import build_conditions
-from kinema4d_model.conditioning.conditions import Conditions
+from kinema4d_model.conditioning.conditions import Conditions, shapes_only
 from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soften
 from kinema4d_model.conditioning.videos import first_frame_video, ramp_pointmap, robot_videos
 
@@ -15,5 +15,6 @@ __all__ = [
     "mask_channels",
     "ramp_pointmap",
     "robot_videos",
+    "shapes_only",
     "soften",
 ]

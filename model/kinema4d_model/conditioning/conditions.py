@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Conditions"]
+from kinema4d_model.preset import Preset
+from kinema4d_ros.generators.carry import DESCRIPTION
+
+__all__ = ["Conditions", "shapes_only"]
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,24 @@ class Conditions:
             for value in [getattr(self, f.name)]
         }
         return Conditions(**moved)
+
+
+def shapes_only(preset: Preset) -> Conditions:
+    """Conditions of one rollout at the preset's size on "meta": shapes without values, for counting."""
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, device="meta")
+
+    grid = (preset.latent_frames, preset.latent_height, preset.latent_width)
+    wide = (*grid[:2], 2 * grid[2])
+    t, channels = preset.transformer, preset.codec.latent_channels
+    carry = preset.condition.carry
+    return Conditions(
+        mask=empty(1, preset.codec.temporal_factor, *wide),
+        condition=empty(1, channels, *wide),
+        robot_latents=empty(1, channels, *wide),
+        robot_mask=empty(1, *grid),
+        image_tokens=None if t.image_dim is None else empty(1, t.image_tokens, t.image_dim),
+        carried=empty(1, channels, *wide) if carry else None,
+        description=empty(1, len(DESCRIPTION)) if carry else None,
+    )

@@ -16,7 +16,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from kinema4d_model.codec import VideoCodec
-from kinema4d_model.conditioning import Conditions
+from kinema4d_model.conditioning import shapes_only
 from kinema4d_model.cost.memory import PeakActivations, parameter_bytes
 from kinema4d_model.image_encoder import ImageEncoder
 from kinema4d_model.network import KinemaTransformer
@@ -141,7 +141,7 @@ def _network(preset: Preset) -> tuple[_Measured, _Measured, int]:
     with torch.device("meta"):
         transformer = KinemaTransformer.from_preset(preset).eval()
     _convert(transformer, preset.speed.dtype)
-    inputs = _inputs(preset)
+    inputs = shapes_only(preset)
     prepared = transformer.prepare(inputs)
     noisy = torch.empty_like(inputs.condition, dtype=torch.float32)
     time = torch.empty(1, device="meta")
@@ -158,22 +158,6 @@ def _network(preset: Preset) -> tuple[_Measured, _Measured, int]:
         blocks = sorted(parameter_bytes(block) for block in transformer.blocks)
         held += sum(blocks[-_BLOCKS_ON_DEVICE:]) - sum(blocks)
     return prepare, one_pass, held
-
-
-def _inputs(preset: Preset) -> Conditions:
-    def empty(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, device="meta")
-
-    grid = (preset.latent_frames, preset.latent_height, preset.latent_width)
-    wide = (*grid[:2], 2 * grid[2])
-    t, channels = preset.transformer, preset.codec.latent_channels
-    return Conditions(
-        mask=empty(1, preset.codec.temporal_factor, *wide),
-        condition=empty(1, channels, *wide),
-        robot_latents=empty(1, channels, *wide),
-        robot_mask=empty(1, *grid),
-        image_tokens=None if t.image_dim is None else empty(1, t.image_tokens, t.image_dim),
-    )
 
 
 @lru_cache(maxsize=16)

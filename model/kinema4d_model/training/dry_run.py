@@ -16,7 +16,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.conditioning import Conditions
+from kinema4d_model.conditioning import shapes_only
 from kinema4d_model.cost.memory import PeakActivations
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.preset import Preset, load_preset
@@ -87,7 +87,7 @@ def dry_run(config: TrainConfig, gpus: Sequence[int]) -> DryRun:
     learnt = learning * (16 + (4 if config.run.ema_decay is not None else 0))
 
     cast(network, compute)
-    inputs = _inputs(preset).to(dtype=compute)
+    inputs = shapes_only(preset).to(dtype=compute)
     with torch.no_grad():
         prepared = network.prepare(inputs)
         noisy = torch.empty_like(inputs.condition)
@@ -123,22 +123,6 @@ def dry_run(config: TrainConfig, gpus: Sequence[int]) -> DryRun:
 def _tokens(preset: Preset) -> int:
     _, rows, columns = preset.transformer.patch
     return preset.latent_frames * (preset.latent_height // rows) * (2 * preset.latent_width // columns)
-
-
-def _inputs(preset: Preset) -> Conditions:
-    def empty(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, device="meta")
-
-    grid = (preset.latent_frames, preset.latent_height, preset.latent_width)
-    wide = (*grid[:2], 2 * grid[2])
-    t, channels = preset.transformer, preset.codec.latent_channels
-    return Conditions(
-        mask=empty(1, preset.codec.temporal_factor, *wide),
-        condition=empty(1, channels, *wide),
-        robot_latents=empty(1, channels, *wide),
-        robot_mask=empty(1, *grid),
-        image_tokens=None if t.image_dim is None else empty(1, t.image_tokens, t.image_dim),
-    )
 
 
 def _block_bytes(network: KinemaTransformer, preset: Preset, tokens: int, dtype: torch.dtype) -> int:

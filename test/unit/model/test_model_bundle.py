@@ -207,7 +207,7 @@ def wan_folder(tiny: Preset, folder: Path) -> ModelBundle:
     """A tiny plain Wan, saved by diffusers and transformers themselves, with a quirk of the released files."""
     bundle = ModelBundle.from_preset(tiny, seed=6)
     keys = {k: v for k, v in bundle.transformer.config.items() if not k.startswith(("robot_", "_"))}
-    wan = WanTransformer3DModel(**{k: v for k, v in keys.items() if k not in ("action_dim", "image_tokens")})
+    wan = WanTransformer3DModel(**{k: v for k, v in keys.items() if k not in ("action_dim", "image_tokens", "carry")})
     wan.load_state_dict(
         {n: t for n, t in bundle.transformer.state_dict().items() if not bundle.transformer.is_added(n)}
     )
