@@ -47,7 +47,16 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
             made.listen(endpoint)
         for endpoint in (names.MARKERS, names.ROBOT_DESCRIPTION, names.LAB_OBJECTS, names.ROBOT_POINTS):
             made.listen(endpoint)
-        made.wait_for(lambda: made.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "the live twin")
+        # Each is discovered and sent on its own: the overlay may be there before the first cloud or frame of TF.
+        live = (
+            names.ROBOT_OVERLAY,
+            names.CAMERA_IMAGE,
+            names.JOINT_STATES,
+            names.ROBOT_POINTS,
+            names.ROBOT_DESCRIPTION,
+        )
+        for endpoint in (*live, names.TF):
+            made.wait_for(lambda e=endpoint: made.newest(e) is not None, WAIT_S, endpoint.name)  # type: ignore[misc]
         yield made
 
 
