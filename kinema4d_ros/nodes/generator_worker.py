@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import signal
 import sys
@@ -22,6 +23,9 @@ from kinema4d_ros.generators import GenerateRequest, Generator, Progress, create
 from kinema4d_ros.worker import Job, serve
 
 __all__ = ["main", "read_request"]
+
+# Threads that wait for each other by spinning take the cores from the rest of the graph; read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def read_request(goal: Any) -> GenerateRequest:
