@@ -19,6 +19,7 @@ from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.bridge.streams import Streams
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
@@ -45,6 +46,8 @@ class PreviewClient:
         self._lock = threading.Lock()
         self._newest: dict[str, Any] = {}
         self._statuses: list[Any] = []
+        # Joint states and pictures through the executor would cost most of a core while a preview is waited for.
+        self._streams = Streams(self.node, lambda error, where: self.node.get_logger().error(f"{where}{error!r}"))
         self.listen(names.PREVIEW_STATUS, self._take_status)
         self.listen(names.PLAN_REPORT)
         self._plans = self.node.create_publisher(names.PLAN.interface(), names.PLAN.name, profile(names.PLAN))
@@ -62,6 +65,7 @@ class PreviewClient:
 
     def close(self) -> None:
         """Leave the graph."""
+        self._streams.close()
         self._executor.shutdown(timeout_sec=2.0)
         self._thread.join(timeout=5.0)
         self.node.destroy_node()
@@ -81,7 +85,7 @@ class PreviewClient:
             if callback is not None:
                 callback(message)
 
-        self.node.create_subscription(endpoint.interface(), endpoint.name, take, profile(endpoint))
+        self._streams.listen(endpoint, take)
 
     def newest(self, endpoint: Endpoint) -> Any:
         """The newest message of a topic that is listened to, or None."""

@@ -84,11 +84,12 @@ def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor:
         client.wait_for(live, START_S, "the live twin")
         summary["live_after_s"] = round(time.monotonic() - started, 2)
         picture = PagePicture(folder / "page.png", port) if values["viewer"].lower() == "true" else None
-        if picture is not None:
-            picture.start()
         plan, target = _plan(client, robot, lab)
         report = client.preview(plan, timeout_s=PREVIEW_S)
         summary["previewed_after_s"] = round(time.monotonic() - started, 2)
+        if picture is not None:
+            # Not before: a browser that draws in software would slow down the loading of the model.
+            picture.start()
         summary["report"] = _numbers(report)
         rollout = rollout_from_msg(client.newest(names.PREDICTED_ROLLOUT))
         saved = rollout.save(folder / "rollout")
