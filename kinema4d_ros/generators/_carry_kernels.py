@@ -53,6 +53,14 @@ def label_things(xyz: Floats, thing: NDArray[np.bool_], gap_m: float, labels: ND
 
 
 @njit(cache=True, nogil=True)
+def _pixel(point: Floats, K: NDArray[np.float64]) -> tuple[float, float]:
+    """Column and row of a point, integers at pixel centres; NaN if it is not in front of the camera."""
+    if point[2] <= 0.01:
+        return np.nan, np.nan
+    return K[0, 0] * point[0] / point[2] + K[0, 2] - 0.5, K[1, 1] * point[1] / point[2] + K[1, 2] - 0.5
+
+
+@njit(cache=True, nogil=True)
 def splat_points(
     points: Floats,
     colours: NDArray[np.uint8],
@@ -70,9 +78,8 @@ def splat_points(
     nearest = np.full((height, width), np.inf, np.float32)
     for i in range(len(points)):
         z = points[i, 2]
-        if z <= 0.01:
-            continue
-        u, v = K[0, 0] * points[i, 0] / z + K[0, 2] - 0.5, K[1, 1] * points[i, 1] / z + K[1, 2] - 0.5
+        u, v = _pixel(points[i], K)
+        # Written so that a point behind the camera (NaN) is left out.
         if not (-1.0 < u < width and -1.0 < v < height):
             continue
         left, top = int(np.floor(u)), int(np.floor(v))
@@ -83,9 +90,8 @@ def splat_points(
     total = np.zeros((height, width, 5), np.float64)
     for i in range(len(points)):
         z = points[i, 2]
-        if z <= 0.01:
-            continue
-        u, v = K[0, 0] * points[i, 0] / z + K[0, 2] - 0.5, K[1, 1] * points[i, 1] / z + K[1, 2] - 0.5
+        u, v = _pixel(points[i], K)
+        # Written so that a point behind the camera (NaN) is left out.
         if not (-1.0 < u < width and -1.0 < v < height):
             continue
         left, top = int(np.floor(u)), int(np.floor(v))
