@@ -30,6 +30,9 @@ DISCOVERY_S = 10.0
 """How long to look for the graph."""
 
 CALL_S = 10.0
+_FAST = ("SENSOR_IN", "STREAM_OUT", "TF")
+"""Profiles of topics whose newest message is enough; of steps and results every one is seen, by the executor."""
+
 PHASES = ("idle", "checking", "rendering", "generating", "reporting", "done", "failed", "superseded")
 
 
@@ -85,7 +88,11 @@ class PreviewClient:
             if callback is not None:
                 callback(message)
 
-        self._streams.listen(endpoint, take)
+        if endpoint.qos in _FAST:
+            self._streams.listen(endpoint, take)
+        else:
+            self.node.create_subscription(endpoint.interface(), endpoint.name, take, profile(endpoint))
+            self._executor.wake()
 
     def newest(self, endpoint: Endpoint) -> Any:
         """The newest message of a topic that is listened to, or None."""

@@ -64,5 +64,9 @@ def test_every_topic_and_service_is_in_the_namespace(graph: PreviewClient) -> No
         return {name for name, _ in found if name not in GLOBAL}
 
     graph.wait_for(lambda: f"/{SPACE}/kinema4d/execute" in ours(), WAIT_S, "the gate's service")
-    strays = sorted(name for name in ours() if not name.startswith((f"/{SPACE}/", "/sim_clock/")))
-    assert not strays
+
+    def strays() -> list[str]:
+        return sorted(name for name in ours() if not name.startswith((f"/{SPACE}/", "/sim_clock/")))
+
+    # Nodes of earlier tests may still be leaving this domain; what our own nodes put outside would stay.
+    graph.wait_for(lambda: not strays(), WAIT_S, f"an end of the names outside /{SPACE} ({', '.join(strays())})")

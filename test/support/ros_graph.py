@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -97,6 +98,9 @@ class Graph:
         assert not self._thread.is_alive(), "the spinning thread did not end"
         for node in self._nodes:
             node.destroy_node()
+        # Action clients and their like outlive their node in reference cycles: other graphs would still see them.
+        self._nodes.clear()
+        gc.collect()
 
     def _spin(self) -> None:
         from rclpy.executors import ExternalShutdownException, ShutdownException
