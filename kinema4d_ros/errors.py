@@ -31,7 +31,7 @@ __all__ = [
 @unique
 class ErrorCode(IntEnum):
     """Stable numbers, grouped by hundreds: robot, kinematics, trajectory, camera, render, files,
-    generation and playback (7), execution (8), live inputs (9)."""
+    generation and playback (7), execution (8), live inputs (9), policies (10)."""
 
     NONE = 0
     UNKNOWN = 1
@@ -65,6 +65,7 @@ class ErrorCode(IntEnum):
     NOT_A_ROTATION = 403
     CALIBRATION_INVALID = 404
     CALIBRATION_FRAME_MISMATCH = 405
+    CALIBRATION_POOR = 406
 
     RENDER_BAD_INPUT = 500
     POINTMAP_BAD_INPUT = 510
@@ -108,6 +109,11 @@ class ErrorCode(IntEnum):
     IMAGE_INVALID = 903
     SCENARIO_UNKNOWN = 904
     GRAPH_UNAVAILABLE = 905
+
+    POLICY_UNAVAILABLE = 1000
+    POLICY_FAILED = 1001
+    POLICY_TIMEOUT = 1002
+    POLICY_BAD_ACTION = 1003
 
 
 class KinemaError(Exception):

@@ -75,6 +75,8 @@ OVER_DDS: dict[ErrorCode, str] = {
 }
 """Codes that a message of the running graph carries, or that its client raises, and the test that forces each."""
 
+POLICIES = "raised in an evaluation: it becomes the outcome of one run, and the others go on"
+POLICY = "test/unit/test_policy_protocol.py::"
 START = "ends a node before it joins the graph"
 FILES = "raised while robots or files are read: by commands, or before a node joins the graph"
 
@@ -117,6 +119,10 @@ ELSEWHERE: dict[ErrorCode, tuple[str, str]] = {
         FILES,
         "test/unit/media/test_images.py::test_other_formats_and_broken_files_are_refused",
     ),
+    ErrorCode.POLICY_UNAVAILABLE: (POLICIES, POLICY + "test_a_kind_that_nobody_registered"),
+    ErrorCode.POLICY_FAILED: (POLICIES, POLICY + "test_a_policy_that_raises_or_answers_with_garbage"),
+    ErrorCode.POLICY_TIMEOUT: (POLICIES, POLICY + "test_a_policy_that_hangs_is_lost_and_nobody_waits_for_it_again"),
+    ErrorCode.POLICY_BAD_ACTION: (POLICIES, POLICY + "test_chunks_that_are_no_motion"),
 }
 """Codes that no message of the running graph carries: why, and the test that forces each where it is raised."""
 

@@ -1,0 +1,187 @@
+"""What every policy is given and gives back: an observation in, a chunk of actions out.
+
+reset(EpisodeStart) ─> act(Observation) ─> ActionChunk ─> act(...) ... until a chunk says `done` or the time is over
+
+A policy sees what a real one would see: one camera, the joints, the gripper, the task in words. Only scripted experts
+read `EpisodeStart.scene`, the lab's own knowledge, and say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.kinematics.protocol import Kinematics
+from kinema4d_ros.lab.simulation import LabState
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["ActionChunk", "EpisodeStart", "Observation", "Policy", "PolicyError"]
+
+Array = NDArray[np.float64]
+
+
+class PolicyError(KinemaError):
+    """A policy that cannot be loaded, does not answer, or answers with something that is no action."""
+
+    default_code = ErrorCode.POLICY_FAILED
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeStart:
+    """What a policy is told before an episode.
+
+    Attributes:
+        robot: whose joints it moves.
+        instruction: the task in words.
+        task: "pick", "place" or "push".
+        seed: of all its randomness in this episode; equal seeds give equal actions.
+        scene: what only a simulator knows; None in a real lab.
+    """
+
+    robot: Robot
+    instruction: str = ""
+    task: str = "pick"
+    seed: int = 0
+    scene: LabState | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What a policy sees at one time.
+
+    Attributes:
+        image: (H, W, 3) uint8 RGB, rectified.
+        camera: of that image.
+        joints: (J,) float64 measured positions, `robot.joint_names` order, radians or metres.
+        gripper_m: opening between the fingers in metres; NaN without a gripper.
+        time_s: since the episode began.
+    """
+
+    image: NDArray[np.uint8]
+    camera: PinholeCamera
+    joints: Array
+    gripper_m: float
+    time_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class ActionChunk:
+    """The next piece of motion: joint positions, or tool poses with the gripper's opening.
+
+    Building one refuses what is no motion. Times count from the observation: the first is above 0.
+
+    Attributes:
+        times: (N,) seconds, strictly increasing, above 0; N may be 0 when `done`.
+        joints: (N, J) `robot.joint_names` order; or None.
+        base_T_tool: (N, 4, 4) metres, base frame; or None. Exactly one of the two is given.
+        gripper_m: (N,) opening in metres; with poses required, with joints None: the gripper is one of the joints.
+        done: the policy considers the episode to be over after this chunk.
+    """
+
+    times: Array
+    joints: Array | None = None
+    base_T_tool: Array | None = None
+    gripper_m: Array | None = None
+    done: bool = False
+
+    def __post_init__(self) -> None:
+        """Check shapes and numbers and keep private copies."""
+        times = _numbers("times", self.times)
+        if times.ndim != 1 or np.any(np.diff(times) <= 0) or (len(times) and times[0] <= 0):
+            raise _garbage(f"times are {_short(times)}", "strictly increasing seconds above 0")
+        if not len(times) and not self.done:
+            raise _garbage("the chunk is empty", "at least one action, or done")
+        if (self.joints is None) == (self.base_T_tool is None):
+            raise _garbage("the chunk has " + ("no actions" if self.joints is None else "two kinds of actions"),
+                           "joints, or base_T_tool with gripper_m")  # fmt: skip
+        object.__setattr__(self, "times", times)
+        if self.joints is not None:
+            joints = _numbers("joints", self.joints)
+            if joints.ndim != 2 or len(joints) != len(times):
+                raise _garbage(f"joints have shape {joints.shape} for {len(times)} times", f"({len(times)}, J)")
+            object.__setattr__(self, "joints", joints)
+            return
+        poses = _numbers("base_T_tool", self.base_T_tool)
+        widths = _numbers("gripper_m", () if self.gripper_m is None else self.gripper_m)
+        if poses.shape != (len(times), 4, 4) or widths.shape != times.shape:
+            raise _garbage(
+                f"base_T_tool has shape {poses.shape}, gripper_m {widths.shape} for {len(times)} times",
+                f"({len(times)}, 4, 4) and ({len(times)},)",
+            )
+        object.__setattr__(self, "base_T_tool", poses)
+        object.__setattr__(self, "gripper_m", widths)
+
+    def trajectory(self, kinematics: Kinematics, start: ArrayLike) -> JointTrajectory:
+        """The chunk as joint positions from `start` (J,) at time 0, which becomes the first sample.
+
+        Raises:
+            PolicyError: another number of joints than the robot has.
+            NoSolution: tool poses that the arm cannot reach.
+        """
+        robot, first = kinematics.robot, np.asarray(start, dtype=np.float64)
+        if not len(self.times):
+            return JointTrajectory.from_positions(robot.joint_names, first[None], times=[0.0])
+        if self.joints is not None:
+            if self.joints.shape[1] != len(robot.joint_names):
+                raise _garbage(
+                    f"actions have {self.joints.shape[1]} joints, robot '{robot.name}' has {len(robot.joint_names)}",
+                    f"{', '.join(robot.joint_names)}",
+                )
+            q = self.joints
+        else:
+            poses = np.asarray(self.base_T_tool)
+            q = JointTrajectory.from_poses(
+                kinematics, poses, times=self.times, seed=first, gripper=self.gripper_m
+            ).positions
+        return JointTrajectory(robot.joint_names, np.concatenate([[0.0], self.times]), np.vstack([first, q]))
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that can be asked for actions."""
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
+        ...
+
+    def reset(self, start: EpisodeStart) -> None:
+        """Begin an episode; whatever was remembered of another is forgotten."""
+        ...
+
+    def act(self, observation: Observation) -> ActionChunk:
+        """The next actions.
+
+        Raises:
+            PolicyError: it cannot say; the episode is then recorded as failed by the policy, and others go on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of processes, sockets and memory; may be called twice."""
+        ...
+
+
+def _numbers(name: str, values: Any) -> Array:
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise _garbage(f"{name} are not numbers: {error}", "a table of numbers") from None
+    if not np.all(np.isfinite(array)):
+        raise _garbage(f"{name} are not finite: {_short(array)}", "finite numbers")
+    array.setflags(write=False)
+    return array
+
+
+def _short(array: Array) -> str:
+    return np.array2string(array.ravel()[:6], precision=4) + (" ..." if array.size > 6 else "")
+
+
+def _garbage(what: str, expected: str) -> PolicyError:
+    return PolicyError(what, expected=expected, code=ErrorCode.POLICY_BAD_ACTION)
