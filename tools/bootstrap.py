@@ -34,6 +34,7 @@ def clean_environment():
     """The environment without what would mix a ROS distribution into the venv."""
     environment = {k: v for k, v in os.environ.items() if k not in FOREIGN}
     environment["PYTHONWARNINGS"] = "ignore"
+    environment["SAM2_BUILD_CUDA"] = "0"  # its one kernel fills holes in masks, which we do without CUDA
     return environment
 
 
@@ -229,7 +230,9 @@ def main():
     venv.step("torch", f"{TORCH} {arguments.torch}", lambda: install_torch(venv, arguments.torch))
     venv.step("packages of requirements/lock.txt", digest(lock), lambda: venv.install(*locked, str(lock)))
     if arguments.torch != "none":
-        venv.step("packages of the learned generator", digest(model), lambda: venv.install(*locked, str(model)))
+        # sam2 comes as source and asks for torch to build: the one that is there, not another of its own.
+        here = ("--no-build-isolation", *locked, str(model))
+        venv.step("packages of the learned generator", digest(model), lambda: venv.install(*here))
     venv.step("robot meshes", digest(assets), lambda: venv.install(*locked, str(assets)))
     venv.step(
         "kinema4d_msgs (compiles for one or two minutes)",
