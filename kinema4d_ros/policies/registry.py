@@ -18,7 +18,9 @@ __all__ = ["PolicySpec", "make_policy", "policy_kinds", "register_policy"]
 
 Factory = Callable[..., Policy]
 
-_factories: dict[str, Factory | str] = {}
+_factories: dict[str, Factory | str] = {
+    "expert": "kinema4d_ros.policies.scripted:ScriptedExpert",
+}
 
 _OPTION = re.compile(r"^[a-z][a-z0-9_]*=")
 
