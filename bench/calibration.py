@@ -11,6 +11,8 @@ markerless: random cameras around the arm, masks through the lens with outlines 
     20 px) and lie 0.2 px outside, guesses exactly 5 cm and 5 degrees away. A camera fails if it ends more than 3 mm or
     0.3 degrees away, or if the robot drawn there covers its true silhouette with IoU below 0.97.
 drift: three masks, the camera unmoved or moved by 5 mm in a random direction.
+edges: the check that runs in operation: one noisy picture of the lab in random light, no mask; the camera unmoved,
+    moved by 5 mm in a random direction and along its axis, turned by 0.5 degrees.
 
 Ends with one line of JSON.
 """
@@ -21,6 +23,8 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +37,19 @@ from support.board_on_arm import BOARD, show_board
 from support.seen_robot import draw_masks, random_camera, random_joints, see_robot, wobble
 
 from kinema4d_ros.calibration.boards import parse_board
-from kinema4d_ros.calibration.drift import check_drift
+from kinema4d_ros.calibration.drift import check_drift, check_drift_by_edges
 from kinema4d_ros.calibration.handeye import calibrate_hand_eye
 from kinema4d_ros.calibration.intrinsics import calibrate_intrinsics
 from kinema4d_ros.calibration.markerless import calibrate_markerless
-from kinema4d_ros.calibration.pose_estimate import difference
+from kinema4d_ros.calibration.pose_estimate import changed, difference
 from kinema4d_ros.calibration.silhouette import Silhouettes
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.lab import LabSimulation
+from kinema4d_ros.lab.materials import Style
+from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.robot import Robot
 
 SIZE = (720, 480)
@@ -176,10 +184,57 @@ def drift(robot: Robot, cameras: int) -> dict[str, Any]:
     }
 
 
+def edges(robot: Robot, cameras: int) -> dict[str, Any]:
+    """One lit picture of the lab each: the camera unmoved, moved by 5 mm, turned by 0.5 degrees."""
+    verdicts: dict[str, Counter[str]] = {name: Counter() for name in ("still", "5mm", "5mm_along_axis", "half_degree")}
+    ways: dict[str, list[float]] = {name: [] for name in verdicts}
+    spent, checks = 0.0, 0
+    for seed in range(cameras):
+        rng = np.random.default_rng([seed, 21])
+        camera = seeing_camera(robot, rng)
+        lab = LabSimulation(("canonical", "cluttered")[seed % 2], seed, robot, camera)
+        q = random_joints(robot, rng, 1)[0]
+        state = replace(lab.state(), positions=q, base_T_link=forward_all(robot, q[None])[0])
+        style = Style.varied(seed)
+        push, turn = (v / np.linalg.norm(v) for v in rng.normal(size=(2, 3)))
+        axis = camera.base_T_camera[:3, 2]
+        changes = {
+            "still": np.zeros(6),
+            "5mm": np.concatenate([0.005 * push, np.zeros(3)]),
+            "5mm_along_axis": np.concatenate([0.005 * axis, np.zeros(3)]),
+            "half_degree": np.concatenate([np.zeros(3), np.radians(0.5) * turn]),
+        }
+        for name, change in changes.items():
+            there = camera.posed(changed(camera.base_T_camera, change))
+            image = LabCamera(robot, there, room=lab.room, style=style, noise=3.0).capture(state).rgb
+            started = time.process_time()
+            found = check_drift_by_edges(robot, q, camera.rectify(image), camera.rectified())
+            spent += time.process_time() - started
+            checks += 1
+            verdicts[name][found.verdict] += 1
+            ways[name].append(found.seen_px)
+            print(f"edges {seed} {name}: {found.text}", flush=True)
+    return {
+        "cameras": cameras,
+        **{name: dict(counts) for name, counts in verdicts.items()},
+        "seen_px": {name: summary([w for w in way if np.isfinite(w)] or [np.nan]) for name, way in ways.items()},
+        "cpu_s_each": spent / checks,
+    }
+
+
+def seeing_camera(robot: Robot, rng: np.random.Generator) -> PinholeCamera:
+    """A random camera on the open sides of the lab's table: the room has two walls."""
+    while True:
+        camera = random_camera(rng, *SIZE)
+        x, y, _ = camera.base_T_camera[:3, 3]
+        if x > -0.3 and y < 0.5:
+            return camera
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", nargs="*", choices=("intrinsics", "handeye", "markerless", "drift"))
+    parser.add_argument("--only", nargs="*", choices=("intrinsics", "handeye", "markerless", "drift", "edges"))
     arguments = parser.parse_args()
     cv2.setNumThreads(1)
     robot = Robot.load("yam")
@@ -188,6 +243,7 @@ def main() -> None:
         "handeye": lambda: handeye(robot, 3 if arguments.quick else 100),
         "markerless": lambda: markerless(robot, 2 if arguments.quick else 50),
         "drift": lambda: drift(robot, 2 if arguments.quick else 40),
+        "edges": lambda: edges(robot, 1 if arguments.quick else 50),
     }
     results = {name: run() for name, run in work.items() if not arguments.only or name in arguments.only}
     print(json.dumps(results))

@@ -1,4 +1,4 @@
-"""Has the camera been bumped? Compares masks of the robot with what the calibration says they should be."""
+"""Has the camera been bumped? Compares masks of the robot, or edges of one picture, with what the calibration says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kinema4d_ros.calibration.edge_fit import FOUND, fit_edges, outline_way
 from kinema4d_ros.calibration.markerless import calibrate_markerless, refine_pose
 from kinema4d_ros.calibration.pose_estimate import difference, region_threshold
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
@@ -16,7 +17,7 @@ from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["Drift", "check_drift"]
+__all__ = ["Drift", "check_drift", "check_drift_by_edges"]
 
 Array = NDArray[np.float64]
 
@@ -34,13 +35,15 @@ class Drift:
 
     Attributes:
         verdict: "still", "moved", or "unknown": no robot in view, or masks of something else.
-        iou: of the robot drawn at the calibrated pose with the masks, before any fit.
+        iou: of the robot drawn at the calibrated pose with the masks, before any fit; NaN without masks.
         px: root mean square distance of the outlines after the best fit, pixels.
         shift_mm, turn_deg: how far the best pose is from the calibrated one.
         distance: the same in units of its uncertainty, squared; above `threshold` it is not chance.
         threshold: of the distance.
         base_T_camera: (4, 4) the best pose: a new calibration's guess.
         text: one line for people.
+        seen_px, seen_mm: how far the robot is off in the image, root mean square over its outline, in pixels and at
+            the robot's distance. One picture tells this well; how much of it is shift and how much turn, it does not.
     """
 
     verdict: Literal["still", "moved", "unknown"]
@@ -52,6 +55,8 @@ class Drift:
     threshold: float
     base_T_camera: Array
     text: str
+    seen_px: float = float("nan")
+    seen_mm: float = float("nan")
 
 
 def check_drift(
@@ -106,7 +111,54 @@ def check_drift(
     )
     px = found.quality.px or 0.0
     verdict: Literal["still", "moved"] = "moved" if moved else "still"
-    return Drift(verdict, iou, px, shift, turn, distance, threshold, found.base_T_camera, text)
+    outline = silhouettes.edges(here, 1.0)[0].p_camera
+    way = outline_way(silhouettes.camera.posed(here), outline, found.base_T_camera)
+    return Drift(verdict, iou, px, shift, turn, distance, threshold, found.base_T_camera, text, *way)
+
+
+def check_drift_by_edges(
+    robot: Robot, q: ArrayLike, image: NDArray[np.uint8], camera: PinholeCamera, *, tolerance_px: float = 0.75
+) -> Drift:
+    """Compare one picture with the calibration, without a mask: the drawn outline is laid on the picture's edges.
+
+    Args:
+        robot: that the picture shows, at rest.
+        q: (J,) joint positions of the picture's moment.
+        image: (H, W, 3) uint8, rectified.
+        camera: rectified, with its calibrated pose.
+        tolerance_px: a robot that is off by less in the image is not worth a warning.
+    """
+    if not tolerance_px >= 0:
+        raise CalibrationError(f"the tolerance is {tolerance_px} px", expected="0 or more")
+    here = camera.base_T_camera
+    fit = fit_edges(robot, q, image, camera)
+    if fit is None:
+        return _unknown(here, float("nan"), "next to no outline of the robot is in the picture")
+    if fit.after < FOUND:
+        return _unknown(here, float("nan"), f"only {fit.after:.0%} of the robot's outline lies on edges of the picture")
+    d = difference(here, fit.base_T_camera)
+    distance = float(d @ np.linalg.solve(fit.covariance, d))
+    threshold = region_threshold(fit.freedom, SURE)
+    shift, turn = 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
+    moved = distance > threshold and fit.seen_px > tolerance_px
+    text = (
+        f"the robot is {fit.seen_px:.1f} px ({fit.seen_mm:.1f} mm) from where the calibration draws it"
+        if moved
+        else f"the robot is where the calibration draws it, within {fit.seen_px:.1f} px ({fit.seen_mm:.1f} mm)"
+    )
+    return Drift(
+        "moved" if moved else "still",
+        float("nan"),
+        fit.rms_px,
+        shift,
+        turn,
+        distance,
+        threshold,
+        fit.base_T_camera,
+        text,
+        fit.seen_px,
+        fit.seen_mm,
+    )
 
 
 def _unknown(here: Array, iou: float, why: str) -> Drift:

@@ -12,7 +12,7 @@ from kinema4d_ros.calibration.board_pose import skew
 from kinema4d_ros.calibration.silhouette import Edges, Masks, SeenSilhouettes, Silhouettes
 from kinema4d_ros.camera import PinholeCamera
 
-__all__ = ["Level", "outline_rows", "slopes", "weights"]
+__all__ = ["Level", "image_motion", "outline_rows", "slopes", "weights"]
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ def outline_rows(
     edges, drawn = silhouettes.edges(pose, level.scale)
     if len(edges.frame) < 20:
         return None
-    P = _image_motion(seen.camera, pose, edges.p_camera)
+    P = image_motion(seen.camera, pose, edges.p_camera)
     at = (edges.frame, edges.row, edges.column)
     # A drawn outline pixel is half a pixel inside; beside an equal outline its distance is -0.5 too.
     r = seen.distance[at].astype(np.float64) + 0.5
@@ -56,7 +56,7 @@ def outline_rows(
     return J, r, cluster, depth
 
 
-def _image_motion(camera: PinholeCamera, pose: Array, p: Array) -> Array:
+def image_motion(camera: PinholeCamera, pose: Array, p: Array) -> Array:
     """(N, 2, 6) pixels: how image points follow a small change of the camera's pose."""
     z = p[:, 2]
     D = np.zeros((len(p), 2, 3))

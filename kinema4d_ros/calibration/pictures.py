@@ -5,6 +5,8 @@ All images are (H, W, 3) uint8 RGB.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,9 +17,12 @@ from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.transforms import apply
 
-__all__ = ["coverage_picture", "frame_axes", "outline_picture", "reconstruction_picture"]
+__all__ = ["Tone", "caption", "coverage_picture", "frame_axes", "outline_picture", "reconstruction_picture"]
 
 Image = NDArray[np.uint8]
+
+Tone = Literal["good", "doubtful", "bad"]
+_TONES: dict[Tone, tuple[int, int, int]] = {"good": (130, 230, 150), "doubtful": (255, 200, 80), "bad": (255, 110, 100)}
 
 SEEN, DRAWN, BOTH = (66, 133, 244), (234, 67, 53), (52, 168, 83)
 
@@ -87,6 +92,16 @@ def reconstruction_picture(result: Reconstruction, surface: Surface, robot: Surf
         cv2.putText(tile, name, (8, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (60, 60, 60), 1, cv2.LINE_AA)
         tiles.append(tile)
     return np.concatenate(tiles, axis=1)
+
+
+def caption(image: Image, text: str, tone: Tone = "good") -> None:
+    """Write a line into the lower left corner of an image, in place, on a darkened strip; small in small images."""
+    size = min(0.5, image.shape[1] / 1000)
+    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, 1)
+    top, right = max(0, image.shape[0] - height - below - 6), min(image.shape[1], width + 10)
+    image[top:, :right] //= 3
+    at = (5, image.shape[0] - below - 2)
+    cv2.putText(image, text, at, cv2.FONT_HERSHEY_SIMPLEX, size, _TONES[tone], 1, cv2.LINE_AA)
 
 
 def _outline(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -24,13 +24,14 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.streams import Streams
-from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.calibration import read_camera, read_pose
+from kinema4d_ros.calibration.trust import Trust, rate_calibration
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.resources import share_directory
 from kinema4d_ros.robot import Robot
 
-__all__ = ["Health", "KinemaNode", "load_scene", "run_node"]
+__all__ = ["Health", "KinemaNode", "load_scene", "load_trust", "run_node"]
 
 DIAGNOSTICS_PERIOD_S = 1.0
 LOG_EVERY_S = 5.0
@@ -134,10 +135,19 @@ class KinemaNode(Node):  # type: ignore[misc]
 def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
     """The robot and its camera; a calibration without a path is a name in `calibration/`."""
     loaded = Robot.load(robot)
+    return loaded, read_camera(_calibration_path(calibration), base_frame=loaded.base_link)
+
+
+def load_trust(calibration: str, warn_px: float, refuse_px: float) -> Trust:
+    """How far the calibration that `load_scene` reads can be trusted."""
+    return rate_calibration(read_pose(_calibration_path(calibration)), warn_px=warn_px, refuse_px=refuse_px)
+
+
+def _calibration_path(calibration: str) -> Path:
     path = Path(calibration)
     if not path.suffix and len(path.parts) == 1:
-        path = share_directory() / "calibration" / f"{calibration}.yaml"
-    return loaded, read_camera(path, base_frame=loaded.base_link)
+        return share_directory() / "calibration" / f"{calibration}.yaml"
+    return path
 
 
 def _spin_once(executor: Any, node: KinemaNode) -> None:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import JointState
 from std_msgs.msg import ColorRGBA
@@ -16,10 +17,11 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.camera import info_from_camera
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.params import declare, parameter
+from kinema4d_ros.bridge.params import declare, parameter, watch
 from kinema4d_ros.bridge.poses import matrix_to_pose
 from kinema4d_ros.bridge.qos import STREAM_OUT
 from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.lab import LabSimulation, LabState
 from kinema4d_ros.lab.picture import LabCamera
@@ -44,6 +46,8 @@ class Settings:
     joint_rate_hz: float = parameter(100.0, "Joint states per second.", low=10.0, high=250.0, read_only=True)
     image_rate_hz: float = parameter(5.0, "Camera images per second, at most.", low=0.2, high=60.0, read_only=True)
     depth: bool = parameter(True, "Also publish depth, as an RGB-D camera does.", read_only=True)
+    bump_mm: float = parameter(0.0, "Push the camera this far to its right; nobody is told.", low=-100.0, high=100.0)
+    bump_deg: float = parameter(0.0, "Turn the camera this far to its right; nobody is told.", low=-20.0, high=20.0)
 
 
 class Lab(KinemaNode):
@@ -54,7 +58,8 @@ class Lab(KinemaNode):
         self._settings = settings = declare(self, Settings)
         robot, self._lens = load_scene(settings.robot, settings.calibration)
         self._lab = LabSimulation(settings.scenario, settings.seed, robot, self._lens)
-        self._camera = LabCamera(robot, self._lens, room=self._lab.room)
+        self._camera = self._bumped_camera(settings)
+        watch(self, Settings, settings, self._bump)
         self._joints = self.publisher(names.JOINT_STATES)
         self._image = self.publisher(names.CAMERA_IMAGE)
         self._info = self.publisher(names.CAMERA_INFO)
@@ -75,6 +80,15 @@ class Lab(KinemaNode):
         ]
         for thread in self._threads:
             thread.start()
+
+    def _bump(self, settings: Settings) -> None:
+        # The camera's thread takes the new one with its next picture; info and calibration stay as they are.
+        self._camera = self._bumped_camera(settings)
+
+    def _bumped_camera(self, settings: Settings) -> LabCamera:
+        right = self._lens.base_T_camera[:3, 0] * 1e-3 * settings.bump_mm
+        pose = changed(self._lens.base_T_camera, [*right, 0.0, np.radians(settings.bump_deg), 0.0])
+        return LabCamera(self._lab.robot, self._lens.posed(pose), room=self._lab.room)
 
     def _run(self, work: Any) -> None:
         try:

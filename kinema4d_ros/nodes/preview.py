@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kinema4d_msgs.action import GenerateRollout
@@ -23,7 +23,7 @@ from kinema4d_ros.bridge.stamps import header, nanoseconds
 from kinema4d_ros.errors import CameraError, Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.live import CheckedPlan, check_plan, start_gap
-from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.nodes.preview_generate import GenerateClient
 from kinema4d_ros.nodes.preview_plans import PlanInputs, ReadPlan
@@ -49,6 +49,12 @@ class Settings:
     start_tolerance_m: float = parameter(0.005, "The same for fingers.", low=0.0001, high=0.1)
     generate_timeout_s: float = parameter(1800.0, "Longest time for one rollout.", low=0.5, high=86400.0)
     server_timeout_s: float = parameter(5.0, "How long to look for the generator.", low=0.1, high=600.0)
+    calibration_warn_px: float = parameter(
+        2.0, "Warn of a calibration whose residual is larger; 0 = never.", low=0.0, high=1000.0, read_only=True
+    )
+    calibration_refuse_px: float = parameter(
+        0.0, "Refuse one whose residual is larger or unknown; 0 = never.", low=0.0, high=1000.0, read_only=True
+    )
     seed: int = parameter(0, "Of the generator's randomness.", low=0, high=2**31 - 1)
 
 
@@ -72,6 +78,9 @@ class Preview(KinemaNode):
         super().__init__("preview")
         self._settings = settings = declare(self, Settings)
         self._robot, lens = load_scene(settings.robot, settings.calibration)
+        self._trust = load_trust(
+            settings.calibration, settings.calibration_warn_px, refuse_px=settings.calibration_refuse_px
+        )
         self._arm = ArmInput(self, self._robot, settings.max_age_s)
         self._eye = CameraInput(self, lens, settings.image_max_age_s, depth=True)
         self._rollouts = self.publisher(names.PREDICTED_ROLLOUT)
@@ -156,6 +165,7 @@ class Preview(KinemaNode):
         self.get_logger().info(f"plan {job.plan_hash[:12]} previewed (check, render, generate, report: {stages} ms)")
 
     def _check(self, job: Job) -> tuple[CheckedPlan, Picture]:
+        self._trust.require()
         arm = self._arm.state()
         plan = job.read(arm)
         checked = check_plan(
@@ -223,6 +233,8 @@ class Preview(KinemaNode):
         self._rollouts.publish(result.rollout)
         q = checked.frames.for_robot(self._robot)
         report = make_report(rollout, self._robot, q, plan=checked.plan)
+        if self._trust.warning:
+            report = replace(report, warnings=(*report.warnings, self._trust.warning))
         self._raise_if_superseded(job)
         stamp = result.rollout.header.stamp
         self._reports.publish(report_to_msg(report, stamp))
@@ -281,7 +293,10 @@ class Preview(KinemaNode):
             "previews done": self._done,
             "previews failed": self._failed,
             "last error": self._last_error or "none",
+            **self._trust.values(),
         }
+        if self._trust.refused:
+            return Health(ERROR, f"no plan is previewed: the calibration is refused, {self._trust.text}", values)
         if self._eye.mismatch is not None:
             return Health(ERROR, str(self._eye.mismatch), values)
         try:
@@ -291,6 +306,8 @@ class Preview(KinemaNode):
             return Health(WARN, error.what, values)
         if not self._generator.ready():
             return Health(WARN, "no generator answers", values)
+        if self._trust.level != "good":
+            return Health(WARN, f"ready for a plan; calibration: {self._trust.text}", values)
         return Health(message="ready for a plan", values=values)
 
     def close(self) -> None:

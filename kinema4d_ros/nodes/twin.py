@@ -19,12 +19,14 @@ from kinema4d_ros.bridge.points import cloud_from_points
 from kinema4d_ros.bridge.poses import matrices_to_transforms, matrix_to_transform
 from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.bridge.tf import StaticTransformBroadcaster, TransformBroadcaster
+from kinema4d_ros.calibration.pictures import Tone, caption
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.live import ArmState
 from kinema4d_ros.media import overlay
-from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
+from kinema4d_ros.nodes.twin_drift import DriftCheck, Segment
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.description import robot_description
 
@@ -42,15 +44,27 @@ class Settings:
     max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=10.0, read_only=True)
     image_max_age_s: float = parameter(2.0, "Images older than this are stale.", low=0.05, high=60.0, read_only=True)
     overlay_alpha: float = parameter(0.55, "Opacity of the drawn robot.", low=0.0, high=1.0)
+    overlay_legend: bool = parameter(True, "Write the calibration's residual into the overlay.", read_only=True)
+    calibration_warn_px: float = parameter(
+        2.0, "Warn of a calibration whose residual is larger; 0 = never.", low=0.0, high=1000.0, read_only=True
+    )
+    drift_period_s: float = parameter(
+        10.0, "How often to check whether the camera was bumped; 0 = never.", low=0.0, high=3600.0, read_only=True
+    )
+    drift_tolerance_px: float = parameter(
+        0.75, "A robot seen this near to where it is drawn is no drift.", low=0.0, high=100.0, read_only=True
+    )
 
 
 class Twin(KinemaNode):
     """Publishes where the robot is, as frames, points and picture."""
 
-    def __init__(self) -> None:
+    def __init__(self, segment: Segment | None = None) -> None:
+        """Start; `segment` finds the robot's pixels for the drift check, which uses the picture's edges without it."""
         super().__init__("twin")
         self._settings = declare(self, Settings)
         self._robot, lens = load_scene(self._settings.robot, self._settings.calibration)
+        self._trust = load_trust(self._settings.calibration, self._settings.calibration_warn_px, refuse_px=0.0)
         self._scene = Scene.from_robot(self._robot)
         self._arm = ArmInput(self, self._robot, self._settings.max_age_s)
         self._eye = CameraInput(self, lens, self._settings.image_max_age_s)
@@ -63,6 +77,16 @@ class Twin(KinemaNode):
         self._announce_camera()
         self._last_tf_ns = self._last_points_ns = self._last_overlay_ns = 0
         self._drawn = 0
+        self._drift = DriftCheck(
+            self,
+            self._robot,
+            self._arm,
+            self._eye,
+            period_s=self._settings.drift_period_s,
+            # A calibration that misses its own data by more cannot be held to less.
+            tolerance_px=max(self._settings.drift_tolerance_px, self._trust.px or 0.0),
+            segment=segment,
+        )
         # Threads, not timers: the executor would build its wait set anew for every tick.
         self._threads = [
             threading.Thread(target=self._forever, args=(work, rate_hz), name=name, daemon=True)
@@ -127,8 +151,17 @@ class Twin(KinemaNode):
         if wants_overlay and drawn.rgb is not None and picture is not None and stamp_ns != self._last_overlay_ns:
             self._last_overlay_ns = stamp_ns
             mixed = overlay(picture.rgb, drawn.rgb[0], mask, self._settings.overlay_alpha)
+            if self._settings.overlay_legend:
+                caption(mixed, *self._legend())
             self._overlay.publish(image_from_array(mixed, "rgb8", head))
         self._drawn += 1
+
+    def _legend(self) -> tuple[str, Tone]:
+        drift = self._drift.state
+        if drift.verdict == "moved":
+            return f"camera bumped: off by {drift.seen_px:.1f} px, {drift.seen_mm:.1f} mm", "bad"
+        tone: Tone = "good" if self._trust.level == "good" else "doubtful"
+        return f"calibration {self._trust.level}: {self._trust.figures or 'no residual'}", tone
 
     def _moment(self, state: ArmState, picture: Picture | None) -> tuple[Any, NDArray[np.float64]]:
         """The image's moment where there is an image, so that robot and picture show the same instant."""
@@ -139,8 +172,8 @@ class Twin(KinemaNode):
         return time_from_ns(round(state.stamp_s * 1e9)), state.positions
 
     def health(self) -> Health:
-        """Rates, staleness, and whether the calibration fits the camera."""
-        values = {**self._arm.values(), "pictures drawn": self._drawn}
+        """Rates, staleness, how good the calibration is, and whether it still fits the camera."""
+        values = {**self._arm.values(), "pictures drawn": self._drawn, **self._trust.values(), **self._drift.values()}
         try:
             values["joint state age"] = f"{self._arm.state().age_s * 1e3:.0f} ms"
         except KinemaError as error:
@@ -151,6 +184,11 @@ class Twin(KinemaNode):
             values["image age"] = f"{self._eye.picture().age_s * 1e3:.0f} ms"
         except KinemaError as error:
             return Health(WARN, error.what, values)
+        bumped = self._drift.complaint()
+        if bumped is not None:
+            return Health(bumped.level, bumped.message, values)
+        if self._trust.level != "good":
+            return Health(WARN, f"live; calibration: {self._trust.text}", values)
         return Health(message="live", values=values)
 
     def close(self) -> None:
@@ -158,6 +196,7 @@ class Twin(KinemaNode):
         super().close()
         for thread in self._threads:
             thread.join(timeout=5.0)
+        self._drift.close()
 
 
 def main() -> int:

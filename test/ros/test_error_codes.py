@@ -45,6 +45,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HASTY = "hasty"
 """Namespace of a second gate, for which everything gets old quickly."""
 
+STRICT = "strict"
+"""Namespace of a second preview, which asks for a measured calibration."""
+
 
 class Scene:
     """Drivers, nodes and a client of one graph."""
@@ -301,6 +304,16 @@ def test_approvals_and_previews_get_old(scene: Scene, graph: PreviewClient, gene
         assert code_of(hasty.execute, plan_hash, token) == ErrorCode.APPROVAL_EXPIRED
         time.sleep(max(0.0, previewed + 20.2 - time.monotonic()))
         assert code_of(hasty.approve, plan_hash, "test") == ErrorCode.PLAN_STALE
+
+
+def test_a_calibration_that_nobody_measured_is_refused_where_a_limit_is_set(scene: Scene, graph: PreviewClient) -> None:
+    parameters = {"calibration": scene.calibration, "frames": 5, "calibration_refuse_px": 1.0}
+    remap = ["-r", f"__ns:=/{STRICT}", "-r", "joint_states:=/joint_states"]
+    node = NodeProcess("preview", parameters, remap)
+    scene.nodes.append(node)
+    node.wait_for_line("ready")
+    with PreviewClient(STRICT) as strict:
+        assert refused(strict, swing(graph)) == ErrorCode.CALIBRATION_POOR
 
 
 def test_a_node_that_cannot_start_says_why_and_ends() -> None:

@@ -54,7 +54,7 @@ def wait_until_ready(graph: PreviewClient) -> None:
     ready = threading.Event()
 
     def look(message: Any) -> None:
-        if any(s.name.endswith("preview") and s.message == "ready for a plan" for s in message.status):
+        if any(s.name.endswith("preview") and s.message.startswith("ready for a plan") for s in message.status):
             ready.set()
 
     graph.listen(names.DIAGNOSTICS, look)

@@ -38,6 +38,7 @@ OVER_DDS: dict[ErrorCode, str] = {
     ErrorCode.CALIBRATION_INVALID: OTHER_CAMERA,
     ErrorCode.NOT_A_ROTATION: CODES + "test_tool_paths_that_cannot_be_followed",
     ErrorCode.CALIBRATION_FRAME_MISMATCH: CODES + "test_tool_paths_that_cannot_be_followed",
+    ErrorCode.CALIBRATION_POOR: CODES + "test_a_calibration_that_nobody_measured_is_refused_where_a_limit_is_set",
     ErrorCode.RENDER_BAD_INPUT: BACK_END,
     ErrorCode.POINTMAP_BAD_INPUT: CODES + "test_damaged_goals",
     ErrorCode.POINTMAP_EMPTY: BACK_END,

@@ -1,0 +1,249 @@
+"""Lays the drawn robot's outline on the edges of a picture: a camera pose from pixels alone, with no mask.
+
+drawn outline ─> brightness along its normals ─> nearest strong edge ─> robust Gauss-Newton ─> pose, covariance
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.calibration.outlines import image_motion
+from kinema4d_ros.calibration.pose_estimate import changed
+from kinema4d_ros.calibration.silhouette import signed_distance
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.render import Scene, render_poses
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["EdgeFit", "EdgeMatch", "fit_edges", "match_edges", "outline_way"]
+
+Array = NDArray[np.float64]
+Image = NDArray[np.uint8]
+
+STEP_PX = 0.5
+STRONG = 0.5
+"""An edge counts if it is this share of the strongest one on its normal; the nearest that counts is taken."""
+
+FAINT = 6.0
+"""Edges weaker than this, in 8-bit steps over two pixels, are noise."""
+
+CELLS = 30
+"""Across the image's width. Outline pixels in one cell err together: the same shadow, the same curve of a mesh."""
+
+BIAS_PX = 0.15
+"""What a cell may be off for good: shading, rounding, a mesh that is not quite the arm."""
+
+FINE_PX = 6.0
+NEAR = (16.0, FINE_PX, FINE_PX, FINE_PX, FINE_PX, FINE_PX)
+FAR = (16.0, 16.0, 12.0, 8.0)
+"""How far to look, step by step; the fine steps end early."""
+
+FOUND = 0.6
+"""With less of the outline on edges the robot has not been found."""
+
+DONE_PX = 0.05
+PRIOR = np.diag([1 / 0.03**2] * 3 + [1 / np.radians(3.0) ** 2] * 3)
+"""A step is a few centimetres and degrees: directions that one picture leaves open stay where they are."""
+
+_RIM_PX = 4
+_MIN_POINTS = 40
+_MIN_CELLS = 10
+
+
+class EdgeMatch(NamedTuple):
+    """Outline pixels of the robot drawn at one pose, and the edges found near them.
+
+    Attributes:
+        offset_px: (N,) how far outward along the normal the picture's edge is; NaN = none found.
+        J: (N, 6) how the outline moves along its normal with the camera's pose, pixels.
+        cell: (N,) int64, which pixels err together.
+        p_camera: (N, 3) metres: the surface there.
+    """
+
+    offset_px: Array
+    J: Array
+    cell: NDArray[np.int64]
+    p_camera: Array
+
+    @property
+    def support(self) -> float:
+        """Share of the outline that has an edge within 1.5 pixels."""
+        near = np.abs(self.offset_px) < 1.5
+        return float(near.mean()) if len(near) else 0.0
+
+
+class EdgeFit(NamedTuple):
+    """The pose that explains the picture's edges best.
+
+    Attributes:
+        base_T_camera: (4, 4).
+        covariance: (6, 6) of a small change of it.
+        freedom: independent pieces of outline, less the six numbers found.
+        rms_px: of the offsets that count.
+        before, after: `support` of the outline at the first pose and at this one.
+        seen_px: root mean square way of the outline between the two, pixels.
+        seen_mm: the same at the robot's distance, millimetres.
+    """
+
+    base_T_camera: Array
+    covariance: Array
+    freedom: float
+    rms_px: float
+    before: float
+    after: float
+    seen_px: float
+    seen_mm: float
+
+
+def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera, reach_px: float) -> EdgeMatch:
+    """Draw the robot, and look for the picture's edges on both sides of its outline.
+
+    Args:
+        robot: with its shapes.
+        q: (J,) joint positions.
+        image: (H, W, 3) uint8 as `camera` sees it, without lens distortion.
+        camera: rectified, with its pose.
+        reach_px: how far to look.
+    """
+    if image.shape != (camera.height, camera.width, 3) or camera.has_distortion:
+        raise CalibrationError(f"image {image.shape}", expected="the size of a camera without distortion")
+    poses = forward_all(robot, np.atleast_2d(np.asarray(q, dtype=np.float64)))
+    drawn = render_poses(Scene.from_robot(robot), poses, camera, threads=1)
+    mask = drawn.mask[0]
+    inner = cv2.erode(mask.astype(np.uint8), cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3)), borderValue=1) > 0
+    rim = mask & ~inner
+    rim[:_RIM_PX], rim[-_RIM_PX:], rim[:, :_RIM_PX], rim[:, -_RIM_PX:] = False, False, False, False
+    row, column = np.nonzero(rim)
+    if len(row) == 0:
+        nothing = np.empty(0)
+        return EdgeMatch(nothing, np.empty((0, 6)), np.empty(0, np.int64), np.empty((0, 3)))
+    down, right = np.gradient(cv2.GaussianBlur(signed_distance(mask), (0, 0), 1.5))
+    n = np.stack([right[row, column], down[row, column]], axis=1).astype(np.float64)
+    n /= np.maximum(np.linalg.norm(n, axis=1, keepdims=True), 1e-9)
+    offset = _edges_along(image, np.stack([column, row], axis=1), n, reach_px)
+    p = drawn.xyz[0][row, column].astype(np.float64)
+    J = np.einsum("nk,nkj->nj", n, image_motion(camera, camera.base_T_camera, p))
+    cell = max(2, round(camera.width / CELLS))
+    return EdgeMatch(offset, J, 4096 * (row // cell) + column // cell, p)
+
+
+def _edges_along(image: Image, at: NDArray[np.int64], n: Array, reach_px: float) -> Array:
+    """(N,) signed distance along normals from the drawn outline to the nearest strong edge; NaN = none."""
+    smooth = cv2.GaussianBlur(image, (0, 0), 1.0).astype(np.float32)
+    # The outline runs half a pixel outside of the last drawn pixel's centre.
+    s = np.arange(-reach_px - 1.0, reach_px + 1.0 + STEP_PX / 2, STEP_PX)
+    where = (at[:, None] + (s[None, :, None] + 0.5) * n[:, None]).astype(np.float32)
+    profile = cv2.remap(smooth, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    width = round(1.0 / STEP_PX)
+    strength = np.linalg.norm(profile[:, 2 * width :] - profile[:, : -2 * width], axis=2)
+    s = s[width:-width]
+    peak = np.zeros(strength.shape, np.bool_)
+    peak[:, 1:-1] = (strength[:, 1:-1] >= strength[:, :-2]) & (strength[:, 1:-1] > strength[:, 2:])
+    peak &= strength > np.maximum(FAINT, STRONG * strength.max(axis=1, keepdims=True))
+    far = np.where(peak, np.abs(s), np.inf)
+    best = np.argmin(far, axis=1)
+    rows = np.arange(len(best))
+    found = np.isfinite(far[rows, best])
+    inside = np.clip(best, 1, strength.shape[1] - 2)
+    left, middle, right = (strength[rows, inside + k].astype(np.float64) for k in (-1, 0, 1))
+    bend = left - 2 * middle + right
+    sub = np.where(np.abs(bend) > 1e-6, 0.5 * (left - right) / np.where(np.abs(bend) > 1e-6, bend, 1.0), 0.0)
+    return np.where(found, s[best] + STEP_PX * np.clip(sub, -1, 1), np.nan)
+
+
+def fit_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera) -> EdgeFit | None:
+    """The pose near the camera's own that lays the outline on edges; None where there is too little to go by.
+
+    Args:
+        robot: with its shapes.
+        q: (J,) joint positions.
+        image: (H, W, 3) uint8, without lens distortion.
+        camera: rectified, with the pose to start from.
+    """
+    first = match_edges(robot, q, image, camera, FINE_PX)
+    tried = _descend(robot, q, image, camera, NEAR)
+    if tried is None or match_edges(robot, q, image, camera.posed(tried), FINE_PX).support < FOUND:
+        # Far away: small images, where the same pixels reach further.
+        pose = camera.base_T_camera
+        for share in (0.25, 0.5):
+            width, height = round(share * camera.width), round(share * camera.height)
+            small = np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+            found = _descend(robot, q, small, camera.scaled(width, height).posed(pose), FAR)
+            pose = pose if found is None else found
+        tried = _descend(robot, q, image, camera.posed(pose), NEAR)
+    if tried is None:
+        return None
+    last = match_edges(robot, q, image, camera.posed(tried), FINE_PX)
+    measured = _solve(last, FINE_PX)
+    if measured is None:
+        return None
+    px, mm = outline_way(camera, first.p_camera, tried)
+    return EdgeFit(tried, *measured[1:], first.support, last.support, px, mm)
+
+
+def outline_way(camera: PinholeCamera, p_camera: Array, base_T_camera: Array) -> tuple[float, float]:
+    """How far the robot is off in the image if the camera is at another pose: root mean square pixels, millimetres.
+
+    Args:
+        camera: rectified, with the pose that is believed.
+        p_camera: (N, 3) points of the robot seen from there.
+        base_T_camera: (4, 4) the other pose.
+    """
+    if len(p_camera) == 0:
+        return float("nan"), float("nan")
+    other = camera.posed(base_T_camera).camera_T_base @ camera.base_T_camera
+    way = camera.project(p_camera @ other[:3, :3].T + other[:3, 3]) - camera.project(p_camera)
+    px = float(np.sqrt(np.nanmean(np.sum(way**2, axis=1))))
+    return px, 1e3 * px * float(np.median(p_camera[:, 2])) / float(camera.K[0, 0])
+
+
+def _descend(
+    robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera, reaches_px: Sequence[float]
+) -> Array | None:
+    pose = camera.base_T_camera
+    for reach in reaches_px:
+        solved = _solve(match_edges(robot, q, image, camera.posed(pose), reach), reach)
+        if solved is None:
+            return None
+        change = solved[0]
+        change *= min(1.0, 0.05 / float(np.linalg.norm(change[:3]) + 1e-12), 0.06 / float(np.linalg.norm(change[3:])))
+        pose = changed(pose, change)
+        if camera.K[0, 0] * float(np.abs(change).max()) < DONE_PX and reach == reaches_px[-1]:
+            break
+    return pose
+
+
+def _solve(match: EdgeMatch, reach_px: float) -> tuple[Array, Array, float, float] | None:
+    """One robust step: change (6,), covariance, degrees of freedom, root mean square offset."""
+    found = np.isfinite(match.offset_px)
+    if np.count_nonzero(found) < _MIN_POINTS:
+        return None
+    r, J, cell = match.offset_px[found], match.J[found], match.cell[found]
+    # The common shift of all normals is what a move looks like: scatter is measured around it, not around zero.
+    sigma = max(1.48 * float(np.median(np.abs(r - np.median(r)))), 0.4)
+    cut = min(max(4.0 * sigma, 2.0), reach_px)
+    change: Array = np.zeros(6)
+    weight = np.ones(len(r))
+    for _ in range(8):
+        left = r - J @ change
+        weight = np.where(np.abs(left) < cut, (1 - (left / cut) ** 2) ** 2, 0.0)
+        A = J.T @ (weight[:, None] * J) + sigma**2 * PRIOR
+        change = np.asarray(np.linalg.solve(A, J.T @ (weight * r)), np.float64)
+    left = r - J @ change
+    inverse = np.linalg.inv(A)
+    _, piece = np.unique(cell, return_inverse=True)
+    groups = int(piece.max()) + 1
+    scores, pulls = np.zeros((groups, 6)), np.zeros((groups, 6))
+    np.add.at(scores, piece, J * (weight * left)[:, None])
+    np.add.at(pulls, piece, J * weight[:, None])
+    if groups <= _MIN_CELLS:
+        return None
+    meat = groups / (groups - 6) * scores.T @ scores + BIAS_PX**2 * pulls.T @ pulls
+    rms = float(np.sqrt(np.average(left**2, weights=weight + 1e-12)))
+    return change, inverse @ meat @ inverse, float(groups - 6), rms

@@ -1,0 +1,145 @@
+"""The twin's look at its own calibration: now and then, in a thread of its own, is the robot where it is drawn?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.bridge.stamps import nanoseconds
+from kinema4d_ros.calibration.drift import Drift, check_drift, check_drift_by_edges
+from kinema4d_ros.calibration.drift_watch import DriftState, DriftWatch
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode
+from kinema4d_ros.nodes.inputs import ArmInput, CameraInput
+from kinema4d_ros.robot import Robot
+
+__all__ = ["DriftCheck", "Segment"]
+
+Segment = Callable[[NDArray[np.uint8], NDArray[np.float64]], NDArray[np.bool_]]
+"""Robot pixels (H, W) bool of a rectified image (H, W, 3) uint8, the arm at positions (J,)."""
+
+STILL_FOR_S, STILL_RAD = 0.4, 2e-3
+"""The arm is at rest if no joint moved by more (radians, or metres) for so long before the picture."""
+
+SOON_S = 1.0
+"""After a check that contradicts the state, or tells nothing, the next one comes this soon."""
+
+USELESS_PX = 6.0
+"""A robot that is off by more is an error, not a warning: what is predicted from such a picture is wrong."""
+
+
+class DriftCheck:
+    """Checks pictures of an arm at rest.
+
+    Args:
+        node: that owns the thread's life and hears complaints.
+        robot, arm, eye: what is compared.
+        period_s: between checks; 0 = never.
+        tolerance_px: a robot that is off by less is not worth a warning.
+        segment: finds the robot's pixels; without one the picture's edges are used, which needs no model.
+    """
+
+    def __init__(
+        self,
+        node: KinemaNode,
+        robot: Robot,
+        arm: ArmInput,
+        eye: CameraInput,
+        *,
+        period_s: float,
+        tolerance_px: float,
+        segment: Segment | None = None,
+    ) -> None:
+        self._node, self._robot, self._arm, self._eye = node, robot, arm, eye
+        self._period_s, self._tolerance_px, self._segment = period_s, tolerance_px, segment
+        self._watch = DriftWatch()
+        self._looked_ns = 0
+        self._cpu_s = 0.0
+        self._thread: threading.Thread | None = None
+        if period_s > 0:
+            self._thread = threading.Thread(target=self._forever, name="drift", daemon=True)
+            self._thread.start()
+
+    @property
+    def state(self) -> DriftState:
+        """What the checks say."""
+        return self._watch.state
+
+    def _forever(self) -> None:
+        wait_s = min(SOON_S, self._period_s)
+        while not self._node.closing.wait(wait_s):
+            state = self._watch.state
+            try:
+                looked = self._look()
+                state = self._watch.state
+            except Exception as error:
+                self._node.complain(error, "drift check: ")
+                looked = True
+            wait_s = self._period_s if looked and state.sure else min(SOON_S, self._period_s)
+
+    def _look(self) -> bool:
+        """Check the newest picture, if it is new and the arm rests in it."""
+        if self._eye.mismatch is not None:
+            return True
+        try:
+            picture = self._eye.picture()
+        except KinemaError:
+            return False  # the twin's own health tells of missing pictures
+        stamp_ns = nanoseconds(picture.stamp)
+        q = self._resting(stamp_ns * 1e-9)
+        if q is None or stamp_ns == self._looked_ns:
+            return False
+        self._looked_ns = stamp_ns
+        started = time.thread_time()
+        state = self._watch.take(self._compare(picture.rgb, q))
+        self._cpu_s = time.thread_time() - started
+        if state.verdict == "moved" and state.sure:
+            self._node.complain(KinemaError(state.text), "the camera was bumped: ")
+        return True
+
+    def _compare(self, rgb: NDArray[np.uint8], q: NDArray[np.float64]) -> Drift:
+        if self._segment is None:
+            return check_drift_by_edges(self._robot, q, rgb, self._eye.camera, tolerance_px=self._tolerance_px)
+        return check_drift(self._robot, q[None], [self._segment(rgb, q)], self._eye.camera)
+
+    def _resting(self, stamp_s: float) -> NDArray[np.float64] | None:
+        q = self._arm.monitor.at(stamp_s)
+        before = [self._arm.monitor.at(stamp_s - share * STILL_FOR_S) for share in (0.5, 1.0)]
+        if q is None or any(b is None or np.abs(q - b).max() > STILL_RAD for b in before):
+            return None
+        return q
+
+    def values(self) -> dict[str, object]:
+        """For diagnostics."""
+        if self._thread is None:
+            return {"camera drift": "not checked (drift_period_s is 0)"}
+        state = self.state
+        values: dict[str, object] = {"camera drift": state.verdict, "camera drift checks": state.checks}
+        if state.checks:
+            values["camera drift says"] = state.text
+            values["camera drift check"] = f"{1e3 * self._cpu_s:.0f} ms of CPU"
+        if np.isfinite(state.seen_px):
+            values["camera drift px"] = f"{state.seen_px:.2f}"
+            values["camera drift mm"] = f"{state.seen_mm:.2f}"
+        return values
+
+    def complaint(self) -> Health | None:
+        """What to warn of; None while there is nothing."""
+        state = self.state
+        if self._thread is None or state.checks == 0:
+            return None
+        if state.verdict == "moved":
+            text = f"the camera was bumped: {state.text}; calibrate again"
+            return Health(ERROR if state.seen_px > USELESS_PX else WARN, text)
+        if state.verdict == "unknown" and state.sure:
+            return Health(WARN, f"whether the camera was bumped cannot be told: {state.text}")
+        return None
+
+    def close(self) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
