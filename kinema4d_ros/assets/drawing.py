@@ -1,0 +1,104 @@
+"""A mesh drawn into views: its depth, its silhouette, its colours from the pictures, and how well it covers masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from kinema4d_ros.assets.grid import ColouredMesh, vertex_normals
+from kinema4d_ros.assets.views import View
+from kinema4d_ros.calibration.silhouette import mask_iou
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.pointmap.sequence import PointmapSequence
+from kinema4d_ros.render import Scene, render_poses
+from kinema4d_ros.robot.model import Geometry, TriangleMesh
+from kinema4d_ros.transforms import apply
+
+__all__ = ["coloured", "coverage", "draw_mesh", "mesh_scene"]
+
+Array = NDArray[np.float64]
+
+_GREY = 150
+_RIM_PX = 2
+"""Pixels this near to the outline mix robot and background: they lend no colour."""
+
+Progress = Callable[[int, int], None]
+
+
+def mesh_scene(mesh: ColouredMesh) -> Scene:
+    """A scene of one link that holds the mesh; open meshes are drawn from both sides."""
+    rgb = None if mesh.rgb is None else mesh.rgb[mesh.faces].mean(axis=1).round().astype(np.uint8)
+    triangles = TriangleMesh(mesh.vertices, mesh.faces.astype(np.int32), rgb)
+    return Scene([(0, Geometry("mesh", np.eye(4), triangles))], 1)
+
+
+def draw_mesh(scene: Scene, camera: PinholeCamera, *, rgb: bool = False) -> PointmapSequence:
+    """One frame of a mesh's scene; the mesh is in the frame that the camera's pose leads to."""
+    return render_poses(scene, np.eye(4)[None, None], camera, rgb=rgb)
+
+
+def coverage(drawn: Sequence[NDArray[np.bool_]], views: Sequence[View]) -> Array:
+    """(N,) intersection over union of drawn silhouettes with the views' masks."""
+    return np.array([mask_iou(d, v.robot) for d, v in zip(drawn, views, strict=True)])
+
+
+def coloured(
+    mesh: ColouredMesh,
+    views: Sequence[View],
+    *,
+    slack: float,
+    unseen: Literal["nearest", "grey"] = "nearest",
+    progress: Progress = lambda done, total: None,
+) -> ColouredMesh:
+    """The mesh with a colour at each vertex: the pictures' that see it, weighted by how squarely they do.
+
+    Args:
+        mesh: world frame.
+        views: with masks; their pictures were taken of this mesh as it stands.
+        slack: how far behind the drawn surface a vertex may lie and still be the surface, units of the world.
+        unseen: vertices that no view sees take the colour of the nearest one that is seen, or grey.
+        progress: called with (views done, views in all).
+    """
+    scene, normals = mesh_scene(mesh), vertex_normals(mesh)
+    total, weight = np.zeros((len(mesh.vertices), 3)), np.zeros(len(mesh.vertices))
+    for done, view in enumerate(views):
+        camera = view.camera
+        depth = draw_mesh(scene, camera).xyz[0, ..., 2]
+        p = apply(camera.camera_T_base, mesh.vertices)
+        towards = -(p / np.linalg.norm(p, axis=1, keepdims=True) * (normals @ camera.base_T_camera[:3, :3])).sum(axis=1)
+        uv = np.nan_to_num(camera.project(p), nan=-1.0) - 0.5
+        column, row = np.rint(uv).astype(int).T
+        inside = (column >= 0) & (row >= 0) & (column < camera.width) & (row < camera.height) & (towards > 0.15)
+        at = np.flatnonzero(inside)
+        core = _core(view.robot)
+        seen = (p[at, 2] < depth[row[at], column[at]] + slack) & core[row[at], column[at]]
+        at = at[seen]
+        if len(at):
+            maps = [np.ascontiguousarray(uv[at, i], np.float32)[:, None] for i in (0, 1)]
+            # OpenCV's maps may have at most 32767 rows.
+            colour = np.concatenate(
+                [
+                    cv2.remap(view.image, maps[0][i : i + 30000], maps[1][i : i + 30000], cv2.INTER_LINEAR)[:, 0]
+                    for i in range(0, len(at), 30000)
+                ]
+            )
+            w = towards[at] ** 3
+            total[at] += w[:, None] * colour
+            weight[at] += w
+        progress(done + 1, len(views))
+    known = weight > 0
+    rgb = np.full((len(mesh.vertices), 3), _GREY, np.uint8)
+    rgb[known] = np.rint(total[known] / weight[known, None]).astype(np.uint8)
+    if unseen == "nearest" and known.any() and not known.all():
+        rgb[~known] = rgb[known][cKDTree(mesh.vertices[known]).query(mesh.vertices[~known])[1]]
+    return ColouredMesh(mesh.vertices, mesh.faces, rgb)
+
+
+def _core(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    side = 2 * _RIM_PX + 1
+    return np.asarray(cv2.erode(mask.astype(np.uint8), np.ones((side, side), np.uint8)) > 0)

@@ -1,0 +1,232 @@
+"""Frames of an orbit: a video or a folder of pictures in, a few sharp ones from all around out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.assets.errors import AssetError
+from kinema4d_ros.assets.sharpness import MAX_BLUR_PX, blur_px
+from kinema4d_ros.calibration.inputs import image_files
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.media import read_image
+
+__all__ = ["FrameSource", "Measured", "choose_frames", "measure_frames"]
+
+Image = NDArray[np.uint8]
+Array = NDArray[np.float64]
+
+MIN_SHARP = 0.25
+"""A series with a smaller share of sharp frames is refused: what is left would not be sharp either."""
+
+MIN_VIEWS = 6
+"""Fewer views give no shape worth the name."""
+
+_CANDIDATES = 160
+_THUMB_PX = 320
+
+
+class FrameSource:
+    """A video or a folder of pictures, read by position.
+
+    Attributes:
+        names: of the frames, without suffix: of the files, or six digits that count from 0.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Count the frames; none is kept."""
+        self.path = Path(path)
+        self._files: list[Path] | None = image_files([self.path]) if self.path.is_dir() else None
+        if self._files is None:
+            count = sum(1 for _ in self._decode())
+            if count == 0:
+                raise FileFormatError(f"{self.path} has no frames", expected="a video")
+            self.names = [f"{i:06d}" for i in range(count)]
+        else:
+            self.names = [file.stem for file in self._files]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, wanted: Collection[int]) -> Iterator[tuple[int, Image]]:
+        """(position, (H, W, 3) uint8 RGB) of the wanted frames, in order."""
+        if self._files is not None:
+            for i in sorted(wanted):
+                yield i, read_image(self._files[i])
+            return
+        left = set(wanted)
+        for i, frame in enumerate(self._decode()):
+            if i in left:
+                left.discard(i)
+                yield i, np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
+            if not left:
+                return
+
+    def _decode(self) -> Iterator[av.VideoFrame]:
+        if not self.path.is_file():
+            raise FileFormatError(
+                f"{self.path} does not exist", expected="a video or a folder of pictures", code=ErrorCode.FILE_MISSING
+            )
+        try:
+            with av.open(str(self.path)) as container:
+                if not container.streams.video:
+                    raise FileFormatError(f"{self.path} has no pictures", expected="a video")
+                yield from container.decode(video=0)
+        except av.FFmpegError as error:
+            raise FileFormatError(
+                f"{self.path} cannot be decoded: {error}", expected="a video that FFmpeg reads"
+            ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Candidates of one source.
+
+    Attributes:
+        position: (N,) int64 in the source.
+        blur_px: (N,) float64.
+        path: (N,) float64: how far the picture had moved since the first, in widths of it.
+        world_T_camera: (N, 4, 4) float64, metres; NaN = unknown.
+    """
+
+    position: NDArray[np.int64]
+    blur_px: Array
+    path: Array
+    world_T_camera: Array
+
+
+def measure_frames(
+    source: FrameSource,
+    locate: Callable[[str, Image], Array | None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Measured:
+    """Blur and viewpoint of up to 160 frames, evenly spaced.
+
+    Args:
+        source: of the frames.
+        locate: from a frame's name and picture to `world_T_camera` (4, 4), or None where it cannot be known.
+        progress: called with (frames done, frames in all).
+    """
+    wanted = np.unique(np.linspace(0, len(source) - 1, min(len(source), _CANDIDATES)).round().astype(int))
+    blur, path, poses = [], [0.0], []
+    before: Image | None = None
+    for done, (i, image) in enumerate(source.read(wanted.tolist())):
+        blur.append(blur_px(image))
+        thumb = _thumbnail(image)
+        if before is not None:
+            path.append(path[-1] + _moved(before, thumb))
+        before = thumb
+        pose = None if locate is None else locate(source.names[i], image)
+        poses.append(np.full((4, 4), np.nan) if pose is None else pose)
+        progress(done + 1, len(wanted))
+    return Measured(wanted[: len(blur)], np.array(blur), np.array(path[: len(blur)]), np.stack(poses))
+
+
+def choose_frames(measured: Measured, count: int = 20, max_blur_px: float = MAX_BLUR_PX) -> NDArray[np.int64]:
+    """(count,) which candidates to use: sharp ones, as far apart as they can be; fewer if there are fewer.
+
+    With known cameras they are spread over the directions from which the object is seen, without over the path of the
+    picture's motion.
+    """
+    if count < MIN_VIEWS:
+        raise AssetError(f"{count} views are asked for", expected=f"at least {MIN_VIEWS}, better 20")
+    sharp = measured.blur_px <= max_blur_px
+    share = float(sharp.mean())
+    if share < MIN_SHARP or sharp.sum() < MIN_VIEWS:
+        raise AssetError(
+            f"{share:.0%} of the frames are sharp ({sharp.sum()} of {len(sharp)}), "
+            f"their blur is {np.median(measured.blur_px):.1f} px",
+            expected=f"at least {MIN_SHARP:.0%} and {MIN_VIEWS} frames with a blur below {max_blur_px:g} px",
+            hint="more light, a shorter exposure, a slower hand; or raise --max-blur",
+        )
+    known = np.isfinite(measured.world_T_camera).all(axis=(1, 2))
+    if (sharp & known).sum() >= MIN_VIEWS:
+        return _spread_views(measured, np.flatnonzero(sharp & known), count)
+    return _spread_path(measured, np.flatnonzero(sharp), count)
+
+
+def _spread_views(measured: Measured, among: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    ways = view_directions(measured.world_T_camera[among])
+    blur = measured.blur_px[among]
+    chosen = [int(np.argmin(blur))]
+    distance = np.arccos(np.clip(ways @ ways[chosen[0]], -1, 1))
+    while len(chosen) < min(count, len(among)):
+        # Of the frames that are nearly as far away as the farthest, the sharpest.
+        far = np.flatnonzero(distance >= 0.85 * distance.max())
+        pick = int(far[np.argmin(blur[far])])
+        if distance[pick] <= 0:
+            break
+        chosen.append(pick)
+        distance = np.minimum(distance, np.arccos(np.clip(ways @ ways[pick], -1, 1)))
+        distance[chosen] = 0.0
+    return np.sort(among[chosen])
+
+
+def _spread_path(measured: Measured, among: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    if len(among) <= count:
+        return among
+    path = measured.path[among] + 1e-9 * np.arange(len(among))
+    bins = np.minimum((count * (path - path[0]) / (path[-1] - path[0])).astype(int), count - 1)
+    chosen = [int(inside[np.argmin(measured.blur_px[inside])]) for b in range(count) if len(inside := among[bins == b])]
+    return np.array(chosen, dtype=np.int64)
+
+
+def view_directions(world_T_camera: Array) -> Array:
+    """(N, 3) unit vectors from the point that the cameras (N, 4, 4) look at to each of them."""
+    centre = looked_at(world_T_camera)
+    ways = world_T_camera[:, :3, 3] - centre
+    return np.asarray(ways / np.maximum(np.linalg.norm(ways, axis=1, keepdims=True), 1e-12))
+
+
+def looked_at(world_T_camera: Array, rays: Array | None = None) -> Array:
+    """(3,) the point nearest to the cameras' axes, or to the given rays (N, 3) in the world frame."""
+    d = world_T_camera[:, :3, 2] if rays is None else rays / np.linalg.norm(rays, axis=1, keepdims=True)
+    across = np.eye(3) - d[:, :, None] * d[:, None, :]
+    # Nearly parallel axes meet nowhere in particular; a touch of damping keeps the point near the cameras.
+    A = across.sum(axis=0) + 1e-6 * len(d) * np.eye(3)
+    b = (across @ world_T_camera[:, :3, 3, None])[..., 0].sum(axis=0) + 1e-6 * world_T_camera[:, :3, 3].sum(axis=0)
+    return np.asarray(np.linalg.solve(A, b))
+
+
+def require_around(world_T_camera: Array, names: Sequence[str]) -> float:
+    """The largest angle between two views, degrees; refuses views that are too few or all from one side."""
+    if len(world_T_camera) < MIN_VIEWS:
+        raise AssetError(
+            f"{len(world_T_camera)} views have a pose: {', '.join(names) or 'none'}",
+            expected=f"at least {MIN_VIEWS}, better 20",
+            hint="keep the board in view all the way around",
+        )
+    ways = view_directions(world_T_camera)
+    angle = float(np.degrees(np.arccos(np.clip(ways @ ways.T, -1, 1)).max()))
+    if angle < 70.0:
+        raise AssetError(
+            f"all {len(names)} views are from one side: they differ by {angle:.0f} degrees at most",
+            expected="views from all around, at least 70 degrees apart",
+            hint="walk around the robot",
+        )
+    return angle
+
+
+def _thumbnail(image: Image) -> Image:
+    gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    return np.asarray(
+        cv2.resize(gray, (_THUMB_PX, max(16, round(_THUMB_PX * gray.shape[0] / gray.shape[1])))), np.uint8
+    )
+
+
+def _moved(before: Image, after: Image) -> float:
+    """Median shift of corners from one thumbnail to the next, in widths; a tenth where none can be followed."""
+    corners = cv2.goodFeaturesToTrack(before, 200, 0.01, 6)
+    if before.shape != after.shape or corners is None or len(corners) < 8:
+        return 0.1
+    found, status, _ = cv2.calcOpticalFlowPyrLK(before, after, corners, None, winSize=(15, 15))
+    good = status.ravel() == 1
+    if good.sum() < 8:
+        return 0.1
+    return float(np.median(np.linalg.norm((found - corners).reshape(-1, 2)[good], axis=1))) / _THUMB_PX

@@ -1,0 +1,123 @@
+"""Work in stages that are kept: a second run starts after the last finished one, a changed option redoes what it must.
+
+OUT/
+  1_frames/ ... 7_robot/    one folder a stage, complete or absent
+    stamp.json              key (of the inputs' contents, the options and the keys of the stages before), seconds
+    sheet.png               what the stage did, to look at
+
+A folder gets its name only when the stage is done, so an interrupted run leaves nothing half written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.files import read_bytes, replacing_folder
+
+__all__ = ["STAMP", "StageRunner", "hash_files", "read_json", "write_json"]
+
+STAMP = "stamp.json"
+_VERSION = 1
+_MAX_JSON_BYTES = 50_000_000
+
+Work = Callable[[Path], None]
+
+
+@dataclass
+class StageRunner:
+    """Runs stages below one folder.
+
+    Attributes:
+        out: the folder; made when the first stage is done.
+        say: told which stages are made and which were found.
+        keys: of the stages so far, by name.
+        made: names of the stages that this run had to do.
+    """
+
+    out: Path
+    say: Callable[[str], None] = lambda line: None
+    keys: dict[str, str] = field(default_factory=dict)
+    made: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuse a folder that holds something else."""
+        if self.out.exists() and not self.out.is_dir():
+            raise FileFormatError(f"{self.out} is a file", expected="a folder", code=ErrorCode.FILE_NOT_WRITABLE)
+
+    def folder(self, number: int, name: str) -> Path:
+        """Where a stage is kept."""
+        return self.out / f"{number}_{name}"
+
+    def run(self, number: int, name: str, options: Mapping[str, Any], after: Iterable[str], work: Work) -> Path:
+        """The stage's folder, made by `work(folder)` unless it is there with the same key.
+
+        Args:
+            number, name: of the stage.
+            options: everything the result depends on besides earlier stages; plain data.
+            after: names of the stages it depends on.
+            work: writes files into the (temporary) folder it is given.
+        """
+        key = _key({"version": _VERSION, "stage": name, "options": options, "after": [self.keys[a] for a in after]})
+        self.keys[name] = key
+        target = self.folder(number, name)
+        if _stamp(target).get("key") == key:
+            self.say(f"{number} {name}: found in {target}")
+            return target
+        started = time.monotonic()
+        with replacing_folder(target, lambda path: (path / STAMP).is_file()) as temporary:
+            work(temporary)
+            seconds = round(time.monotonic() - started, 2)
+            write_json(temporary / STAMP, {"stage": name, "key": key, "options": options, "seconds": seconds})
+        self.made.append(name)
+        self.say(f"{number} {name}: {seconds:.1f} s")
+        return target
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """One sha256 of files and folders of files, by name and content."""
+    total = hashlib.sha256()
+    for path in paths:
+        for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+            digest = hashlib.sha256()
+            try:
+                with file.open("rb") as stream:
+                    while block := stream.read(1 << 20):
+                        digest.update(block)
+            except OSError as error:
+                raise FileFormatError(
+                    f"{file} cannot be read: {error.strerror}", expected="a file", code=ErrorCode.FILE_MISSING
+                ) from None
+            total.update(f"{file.name}\0{digest.hexdigest()}\n".encode())
+    return total.hexdigest()
+
+
+def read_json(path: Path) -> Any:
+    """The document of a JSON file, or an error that names it."""
+    try:
+        return json.loads(read_bytes(path, _MAX_JSON_BYTES).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is not JSON: {str(error)[:200]}", expected="a UTF-8 JSON document") from None
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON file; NaN has no place in it."""
+    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _stamp(folder: Path) -> Mapping[str, Any]:
+    try:
+        found = read_json(folder / STAMP)
+    except KinemaError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _key(document: Any) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
