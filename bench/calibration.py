@@ -50,6 +50,7 @@ from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.materials import Style
 from kinema4d_ros.lab.picture import LabCamera
+from kinema4d_ros.lab.quality import SMALL
 from kinema4d_ros.robot import Robot
 
 SIZE = (720, 480)
@@ -206,7 +207,7 @@ def edges(robot: Robot, cameras: int) -> dict[str, Any]:
         }
         for name, change in changes.items():
             there = camera.posed(changed(camera.base_T_camera, change))
-            image = LabCamera(robot, there, room=lab.room, style=style, noise=3.0).capture(state).rgb
+            image = LabCamera(robot, there, room=lab.room, style=style, noise=3.0, quality=SMALL).capture(state).rgb
             started = time.process_time()
             found = check_drift_by_edges(robot, q, camera.rectify(image), camera.rectified())
             spent += time.process_time() - started
