@@ -50,6 +50,18 @@ def isolate(log_dir: Path) -> None:
     os.environ.pop("ROS_STATIC_PEERS", None)
 
 
+@contextmanager
+def own_domain() -> Iterator[int]:
+    """A domain apart for the contexts and processes made inside: nobody else's names are in it."""
+    before = os.environ["ROS_DOMAIN_ID"]
+    domain = claim_domain()
+    os.environ["ROS_DOMAIN_ID"] = str(domain)
+    try:
+        yield domain
+    finally:
+        os.environ["ROS_DOMAIN_ID"] = before
+
+
 def wait_for(predicate: Callable[[], Any], timeout_s: float, what: str = "") -> Any:
     """The predicate's first true value; fails with what was awaited when it takes longer."""
     deadline = time.monotonic() + timeout_s

@@ -1,0 +1,158 @@
+"""Run one trial: the policy in the lab, its commands in every model, a picture of every disagreement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import FileFormatError, KinemaError
+from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.lab.simulation import LabState
+from kinema4d_ros.policies.guard import GuardedPolicy
+from kinema4d_ros.policies.protocol import PolicyError
+from kinema4d_ros.policies.registry import PolicySpec, make_policy
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.trials.arena import LabArena, Run
+from kinema4d_ros.trials.models import make_generator
+from kinema4d_ros.trials.pictures import write_comparison
+from kinema4d_ros.trials.settings import EvaluationSettings, model_label
+from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.trials.tasks import task_kind
+from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text
+from kinema4d_ros.trials.world import Imagined, WorldModel
+
+__all__ = ["Executor", "evaluation_camera"]
+
+STRIP_FRAMES = 6
+
+
+def evaluation_camera(settings: EvaluationSettings) -> PinholeCamera:
+    """The camera of an evaluation, rectified and scaled to its width."""
+    camera = read_camera(settings.camera or share_path("calibration/demo_lab.yaml")).rectified()
+    return camera.scaled(settings.width, max(1, round(settings.width * camera.height / camera.width)))
+
+
+class Executor:
+    """Runs trials one after the other; robot, policies and models are made once and kept.
+
+    Args:
+        settings: of the evaluation.
+        store: where runs and pictures are kept; records are returned, not written.
+    """
+
+    def __init__(self, settings: EvaluationSettings, store: TrialStore) -> None:
+        self._settings, self._store = settings, store
+        self._kinematics = choose_kinematics(Robot.load(settings.robot))
+        self._camera = evaluation_camera(settings)
+        self._specs = {spec.label: spec for spec in settings.specs()}
+        self._policies: dict[str, GuardedPolicy] = {}
+        self._models: dict[str, WorldModel] = {}
+        self._arena: tuple[tuple[str, int], LabArena] | None = None
+
+    def execute(self, trial: Trial, known: TrialRecord | None = None) -> TrialRecord:
+        """The trial's record; what `known` has already is not run again."""
+        try:
+            arena = self._table(trial)
+        except KinemaError as error:
+            return TrialRecord(trial, LabOutcome(None, error=failure_text(error)), {})
+        lab, run = self._in_lab(trial, arena, known.lab if known else None)
+        models = dict(known.models) if known else {}
+        for model in self._settings.models:
+            for mode in self._settings.modes:
+                label = model_label(model, mode)
+                if label not in models:
+                    models[label] = self._in_model(trial, arena, model, mode, lab, run)
+        return TrialRecord(trial, lab, models)
+
+    def close(self) -> None:
+        """End the policies; one that does not end is left behind."""
+        for policy in self._policies.values():
+            try:
+                policy.close()
+            except PolicyError:
+                continue
+        self._policies.clear()
+
+    def _table(self, trial: Trial) -> LabArena:
+        # Policies take turns on one table: it is laid and looked at once.
+        which = (trial.scenario, trial.seed)
+        if self._arena is None or self._arena[0] != which:
+            task = task_kind(self._settings.task)
+            self._arena = (which, LabArena(trial.scenario, trial.seed, self._camera, self._kinematics, task))
+        return self._arena[1]
+
+    def _in_lab(self, trial: Trial, arena: LabArena, known: LabOutcome | None) -> tuple[LabOutcome, Run | None]:
+        path = self._store.run_path(trial)
+        if known is not None:
+            if known.error:
+                return known, None
+            try:
+                return known, Run.load(path, arena.start)
+            except FileFormatError as error:
+                return LabOutcome(None, error=failure_text(error)), None
+        began = time.perf_counter()
+        try:
+            run = arena.run(self._policy(trial), seed=trial.seed, limit_s=self._settings.limit_s)
+            verdict = arena.judge(run)
+        except Exception as error:
+            return LabOutcome(None, seconds=round(time.perf_counter() - began, 3), error=failure_text(error)), None
+        run.save(path)
+        outcome = LabOutcome(
+            verdict.success,
+            round(float(verdict.progress), 4),
+            round(float(verdict.value_m), 5),
+            round(run.commands.duration_s, 3),
+            run.chunks,
+            round(run.seconds, 3),
+        )
+        return outcome, run
+
+    def _in_model(
+        self, trial: Trial, arena: LabArena, model: str, mode: str, lab: LabOutcome, run: Run | None
+    ) -> ModelOutcome:
+        began = time.perf_counter()
+        try:
+            world = self._model(model)
+            if mode == "open":
+                if run is None:
+                    return ModelOutcome(None, error=f"no actions: {lab.error}")
+                imagined = world.open_loop(arena, run.commands, seed=trial.seed)
+            else:
+                imagined = world.closed_loop(
+                    arena, self._policy(trial), seed=trial.seed, limit_s=self._settings.limit_s
+                )
+        except Exception as error:
+            return ModelOutcome(None, seconds=round(time.perf_counter() - began, 3), error=failure_text(error))
+        picture = ""
+        if lab.success is not None and bool(imagined.verdict.success) != lab.success and run is not None:
+            picture = self._picture(trial, arena, run, model_label(model, mode), imagined, lab)
+        return ModelOutcome.of(imagined.verdict, imagined.seconds, imagined.chunks, picture)
+
+    def _picture(self, trial: Trial, arena: LabArena, run: Run, label: str, imagined: Imagined, lab: LabOutcome) -> str:
+        name = self._store.picture_name(trial, label)
+        take: Callable[[LabState], np.ndarray] = lambda state: arena.picture(state).rgb  # noqa: E731
+        states = [run.states[i] for i in np.linspace(0, len(run.states) - 1, STRIP_FRAMES).round().astype(int)]
+        write_comparison(self._store.folder / Path(name), [take(s) for s in states], imagined, lab)
+        return name
+
+    def _policy(self, trial: Trial) -> GuardedPolicy:
+        known = self._policies.get(trial.policy)
+        if known is None or known.lost:
+            spec: PolicySpec = self._specs[trial.policy]
+            known = GuardedPolicy(make_policy(spec), act_timeout_s=self._settings.act_timeout_s)
+            self._policies[trial.policy] = known
+        return known
+
+    def _model(self, model: str) -> WorldModel:
+        if model not in self._models:
+            generator = make_generator(model, self._settings.checkpoints.get(model, ""))
+            self._models[model] = WorldModel(
+                generator, self._kinematics, depth=self._settings.depth, frames=self._settings.frames
+            )
+        return self._models[model]

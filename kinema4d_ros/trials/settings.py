@@ -1,0 +1,133 @@
+"""What an evaluation is asked for, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.lab.scenario import scenario_names
+from kinema4d_ros.policies.registry import PolicySpec, policy_kinds
+from kinema4d_ros.trials.tasks import task_kind
+from kinema4d_ros.trials.trial import Mode, Trial
+
+__all__ = ["EvaluationSettings", "model_label"]
+
+MAX_RUNS = 100_000
+MODES: tuple[Mode, ...] = ("open", "closed")
+
+
+def model_label(model: str, mode: str) -> str:
+    """How records and reports call a world model in a mode, such as "nano/open"."""
+    return f"{model}/{mode}"
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """Policies x scenarios x runs in the lab, each of them in every model and mode.
+
+    Attributes:
+        policies: specs, see `policies.registry`.
+        scenarios: names of the lab's scenarios.
+        runs: tables of each scenario; their seeds are `seed`, `seed + 1`, ...
+        models: generators: "composite", a preset's name, or "ros:NAMESPACE".
+        modes: "open", "closed" or both.
+        task: "pick", "place" or "push".
+        seed: of the first table.
+        robot, camera: name or file; the camera's empty name is the demonstration camera.
+        width: of the pictures in pixels; the height follows.
+        frames: of a rollout.
+        depth: give the models the measured depth of the first picture.
+        limit_s: longest episode.
+        act_timeout_s: for a policy's answer.
+        checkpoints: folders with weights by model, where the preset's own are not meant.
+    """
+
+    policies: Sequence[str]
+    scenarios: Sequence[str] = ("canonical", "cluttered", "dynamic")
+    runs: int = 50
+    models: Sequence[str] = ("composite",)
+    modes: Sequence[str] = ("open",)
+    task: str = "pick"
+    seed: int = 0
+    robot: str = "yam"
+    camera: str = ""
+    width: int = 360
+    frames: int = 49
+    depth: bool = False
+    limit_s: float = 30.0
+    act_timeout_s: float = 60.0
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, naming it."""
+        specs = self.specs()
+        labels = [spec.label for spec in specs]
+        for name, values in (("policies", labels), ("scenarios", self.scenarios), ("models", self.models)):
+            twice = sorted({str(v) for v in values if list(values).count(v) > 1})
+            if not values or twice:
+                raise _refuse(f"{name} are {list(values)}", "at least one, each once (LABEL=SPEC tells two apart)")
+        for spec in specs:
+            if spec.kind not in policy_kinds():
+                raise _refuse(f"policy '{spec.kind}' is not known", f"one of {', '.join(policy_kinds())}")
+        for what, given, known in (
+            ("scenario", self.scenarios, scenario_names()),
+            ("mode", self.modes, MODES),
+        ):
+            unknown = [str(v) for v in given if v not in known]
+            if unknown or not given:
+                raise _refuse(f"{what} {', '.join(unknown) or 'is missing'}", f"one of {', '.join(known)}")
+        task_kind(self.task)
+        for name, value, least, most in (
+            ("runs", self.runs, 1, MAX_RUNS),
+            ("seed", self.seed, 0, 2**31),
+            ("width", self.width, 64, 4096),
+            ("frames", self.frames, 2, 1000),
+            ("limit_s", self.limit_s, 0.5, 600.0),
+            ("act_timeout_s", self.act_timeout_s, 0.01, 3600.0),
+        ):
+            if not least <= value <= most:
+                raise _refuse(f"{name} is {value}", f"{least} to {most}")
+
+    def specs(self) -> tuple[PolicySpec, ...]:
+        """The policies, parsed."""
+        return tuple(PolicySpec.parse(text) for text in self.policies)
+
+    def labels(self) -> tuple[str, ...]:
+        """Every model in every mode."""
+        return tuple(model_label(model, mode) for model in self.models for mode in self.modes)
+
+    def trials(self) -> tuple[Trial, ...]:
+        """All of them, table by table, so that whatever is interrupted leaves pairs."""
+        return tuple(
+            Trial(spec.label, scenario, self.seed + number)
+            for number in range(self.runs)
+            for scenario in self.scenarios
+            for spec in self.specs()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain types."""
+        return {
+            "policies": {spec.label: spec.text for spec in self.specs()},
+            "scenarios": list(self.scenarios),
+            "runs": self.runs,
+            "models": list(self.models),
+            "modes": list(self.modes),
+            "task": self.task,
+            "seed": self.seed,
+            "robot": self.robot,
+            "camera": self.camera,
+            "width": self.width,
+            "frames": self.frames,
+            "depth": self.depth,
+            "limit_s": self.limit_s,
+            "act_timeout_s": self.act_timeout_s,
+            "checkpoints": dict(self.checkpoints),
+        }
+
+
+def _refuse(what: str, expected: str) -> EvaluationError:
+    return EvaluationError(what, expected=expected, code=ErrorCode.ARGUMENT_INVALID)

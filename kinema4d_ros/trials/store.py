@@ -1,0 +1,167 @@
+"""The folder of an evaluation: its settings, one line for every finished trial, the runs themselves, pictures.
+
+    evaluation.json         what was asked for; a second call must ask for the same, or for more
+    trials-<rank>.jsonl     one TrialRecord a line, written at once and never changed; later lines of a trial win
+    runs/<key>.npz          commands and poses of a lab's run
+    pictures/<key>.jpg      of trials in which a model and the lab disagree
+
+A process that is killed loses the trial it was at and nothing else: a torn last line is cut off by the next call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.files import replacing_file
+from kinema4d_ros.trials.trial import Trial, TrialRecord
+
+__all__ = ["TrialStore"]
+
+_SETTINGS = "evaluation.json"
+
+
+class TrialStore:
+    """An evaluation's folder, opened by one process of a rank; other ranks have files of their own.
+
+    Args:
+        folder: made if it is missing.
+        rank: of this process.
+    """
+
+    def __init__(self, folder: str | Path, rank: int = 0) -> None:
+        self.folder = Path(folder)
+        try:
+            for name in ("runs", "pictures"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileFormatError(
+                f"{self.folder} cannot be written: {error.strerror}", code=ErrorCode.FILE_NOT_WRITABLE
+            ) from None
+        self._path = self.folder / f"trials-{rank}.jsonl"
+
+    def agree(self, settings: Mapping[str, Any], may_grow: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Keep the settings of the first call; later calls must have the same, lists of `may_grow` may be longer.
+
+        Raises:
+            EvaluationError: another evaluation lies in this folder; the settings that differ are named.
+        """
+        path = self.folder / _SETTINGS
+        wanted = json.loads(json.dumps(dict(settings)))
+        if path.exists():
+            known = self.settings()
+            different = [
+                f"{name}: {known.get(name)} there, {wanted.get(name)} asked for"
+                for name in sorted({*known, *wanted})
+                if name not in may_grow and known.get(name) != wanted.get(name)
+            ]
+            if different:
+                raise EvaluationError(
+                    f"{self.folder} holds another evaluation ({'; '.join(different)})",
+                    expected="the same settings",
+                    hint="choose another --out",
+                    code=ErrorCode.ARGUMENT_INVALID,
+                )
+            for name in may_grow:
+                if isinstance(known.get(name), dict):
+                    wanted[name] = {**known[name], **wanted[name]}
+                elif isinstance(known.get(name), list):
+                    wanted[name] = [*known[name], *(one for one in wanted[name] if one not in known[name])]
+                else:
+                    wanted[name] = max(known.get(name, 0), wanted[name])
+        with replacing_file(path) as temporary:
+            temporary.write_text(json.dumps(wanted, indent=1) + "\n")
+        return dict(wanted)
+
+    def settings(self) -> dict[str, Any]:
+        """What was asked for."""
+        path = self.folder / _SETTINGS
+        try:
+            document = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise FileFormatError(
+                f"{self.folder} holds no evaluation", expected=f"a folder with {_SETTINGS}", code=ErrorCode.FILE_MISSING
+            ) from None
+        except (OSError, ValueError) as error:
+            raise FileFormatError(f"{path} cannot be read: {error}", expected="JSON") from None
+        if not isinstance(document, dict):
+            raise FileFormatError(f"{path} holds {type(document).__name__}", expected="an object")
+        return document
+
+    def records(self) -> dict[str, TrialRecord]:
+        """What is known of all trials of all ranks, by key.
+
+        Raises:
+            FileFormatError: a line that is no record, with its number; a torn last line is left out.
+        """
+        found: dict[str, TrialRecord] = {}
+        for path in sorted(self.folder.glob("trials-*.jsonl")):
+            lines = path.read_bytes().split(b"\n")
+            for number, line in enumerate(lines[:-1], 1):
+                try:
+                    record = TrialRecord.from_json(json.loads(line))
+                except (ValueError, EvaluationError) as error:
+                    raise FileFormatError(
+                        f"line {number} of {path} is damaged: {error}",
+                        expected="a trial's record",
+                        hint="delete that line to run the trial again",
+                    ) from None
+                known = found.get(record.trial.key)
+                models = {**(known.models if known else {}), **record.models}
+                found[record.trial.key] = TrialRecord(record.trial, record.lab, models)
+        return found
+
+    def add(self, record: TrialRecord) -> None:
+        """Write a record so that it survives whatever happens next."""
+        line = json.dumps(record.to_json(), allow_nan=False) + "\n"
+        try:
+            with self._path.open("ab+") as file:
+                self._cut_torn_line(file)
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FileFormatError(
+                f"{self._path} cannot be written: {error.strerror}",
+                expected="room on the disk",
+                hint="the trials before are safe: make room and call again",
+                code=ErrorCode.FILE_NOT_WRITABLE,
+            ) from None
+
+    def run_path(self, trial: Trial) -> Path:
+        """Where a trial's run is kept."""
+        return self.folder / "runs" / f"{file_name(trial)}.npz"
+
+    def picture_name(self, trial: Trial, model: str) -> str:
+        """Relative to the folder."""
+        return f"pictures/{file_name(trial)}-{_safe(model)}.jpg"
+
+    @staticmethod
+    def _cut_torn_line(file: Any) -> None:
+        end = file.seek(0, os.SEEK_END)
+        if end == 0:
+            return
+        file.seek(end - 1)
+        if file.read(1) == b"\n":
+            return
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def file_name(trial: Trial) -> str:
+    """A file name that says which trial it is.
+
+    >>> file_name(Trial("a/b c", "canonical", 3))
+    'a-b-c-canonical-00003'
+    """
+    return f"{_safe(trial.policy)}-{_safe(trial.scenario)}-{trial.seed:05d}"
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.=]+", "-", text).strip("-.") or "x"
