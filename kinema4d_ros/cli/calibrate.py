@@ -1,7 +1,7 @@
 """`kinema4d calibrate`: where the camera is and how it sees, each result with its residual and a verdict.
 
 board        a board to print
-intrinsics   focal length and lens from images of a board
+intrinsics   focal length and lens from images of a board, in files or collected from a topic
 extrinsics   the camera's pose from a board on the gripper (--link) or at a measured place (--table)
 markerless   the camera's pose from masks of the robot and a rough guess
 recon        a reconstructed mesh laid onto the robot, from picked pairs
@@ -33,7 +33,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     board = _way(ways, "board", "draw a board to print", out="board.png")
     board.add_argument("--dpi", type=int, default=PAPER_DPI, help=f"of the printer (default: {PAPER_DPI})")
     intrinsics = _way(ways, "intrinsics", "focal length and lens from images of a board", out="camera.yaml")
-    intrinsics.add_argument("images", nargs="+", type=Path, help="images, or a folder of them")
+    intrinsics.add_argument("images", nargs="*", type=Path, help="images, or a folder of them")
+    intrinsics.add_argument("--topic", metavar="NAME", help="collect images from this topic, e.g. camera/image_raw")
+    intrinsics.add_argument("--count", type=int, default=20, help="images to collect (default: 20)")
+    intrinsics.add_argument("--seconds", type=float, default=0.0, help="stop collecting then (default: 0, never)")
+    intrinsics.add_argument("--keep", type=Path, metavar="DIR", help="folder of the collected (default: OUT_images)")
     intrinsics.add_argument(
         "--model", default="plumb_bob", choices=("plumb_bob", "rational_polynomial"), help="of the lens"
     )

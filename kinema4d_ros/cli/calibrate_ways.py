@@ -25,6 +25,7 @@ from kinema4d_ros.calibration.recon import align_reconstruction, load_surface, r
 from kinema4d_ros.calibration.silhouette import mask_iou, rectify_masks
 from kinema4d_ros.calibration.table_board import calibrate_table_board
 from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.cli.calibrate_live import collect_from_topic
 from kinema4d_ros.errors import CalibrationError, ErrorCode, KinemaError
 from kinema4d_ros.files import read_yaml, write_yaml
 from kinema4d_ros.kinematics.forward import forward_all
@@ -55,7 +56,14 @@ def intrinsics(arguments: argparse.Namespace) -> int:
     """Focal length and lens from images of a board."""
 
     pattern = parse_board(arguments.board)
-    views, size, notes = find_boards(_bar(image_files(arguments.images), arguments), pattern)
+    if bool(arguments.topic) == bool(arguments.images):
+        raise KinemaError(
+            "images and --topic" if arguments.topic else "neither images nor --topic",
+            expected="one of them",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
+    images = [collect_from_topic(arguments, pattern)] if arguments.topic else arguments.images
+    views, size, notes = find_boards(_bar(image_files(images), arguments), pattern)
     result = calibrate_intrinsics(list(views.values()), pattern, *size, distortion_model=arguments.model)
     K, quality = result.camera.K_opencv, result.quality
     numbers = {

@@ -203,3 +203,12 @@ def test_missing_files_are_named(tmp_path: Path, info: Path, capsys: pytest.Capt
     assert "no_board" in capsys.readouterr().err
     assert main(["calibrate", "intrinsics", str(tmp_path / "small.png"), "--board", "paper"]) == 2
     assert "describes no board" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["images", "--topic", "camera/image_raw"]])
+def test_intrinsics_want_images_or_a_topic(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "camera.yaml")
+    assert main(["calibrate", "intrinsics", *arguments, "--board", CHARUCO.text, "--out", out]) == 2
+    assert "expected one of them" in capsys.readouterr().err
