@@ -36,8 +36,9 @@ _LAST_LINES = 12
 class MeshBackend(Protocol):
     """Anything that makes a mesh from views of one joint configuration."""
 
-    metric: bool
-    """The mesh is in the views' world frame; otherwise it has a frame and a unit of its own."""
+    @property
+    def metric(self) -> bool:
+        """The mesh is in the views' world frame; otherwise it has a frame and a unit of its own."""
 
     def reconstruct(self, views: Sequence[View], progress: Progress) -> ColouredMesh:
         """The mesh, with colours; an error if there is none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import cv2
 import numpy as np
@@ -19,7 +18,7 @@ from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Geometry, TriangleMesh
 from kinema4d_ros.transforms import apply
 
-__all__ = ["coloured", "coverage", "draw_mesh", "mesh_scene"]
+__all__ = ["coloured", "coverage", "draw_mesh", "gather_colours", "mesh_scene", "settle_colours"]
 
 Array = NDArray[np.float64]
 
@@ -48,12 +47,7 @@ def coverage(drawn: Sequence[NDArray[np.bool_]], views: Sequence[View]) -> Array
 
 
 def coloured(
-    mesh: ColouredMesh,
-    views: Sequence[View],
-    *,
-    slack: float,
-    unseen: Literal["nearest", "grey"] = "nearest",
-    progress: Progress = lambda done, total: None,
+    mesh: ColouredMesh, views: Sequence[View], *, slack: float, progress: Progress = lambda done, total: None
 ) -> ColouredMesh:
     """The mesh with a colour at each vertex: the pictures' that see it, weighted by how squarely they do.
 
@@ -61,9 +55,15 @@ def coloured(
         mesh: world frame.
         views: with masks; their pictures were taken of this mesh as it stands.
         slack: how far behind the drawn surface a vertex may lie and still be the surface, units of the world.
-        unseen: vertices that no view sees take the colour of the nearest one that is seen, or grey.
         progress: called with (views done, views in all).
     """
+    return settle_colours(mesh, *gather_colours(mesh, views, slack=slack, progress=progress))
+
+
+def gather_colours(
+    mesh: ColouredMesh, views: Sequence[View], *, slack: float, progress: Progress = lambda done, total: None
+) -> tuple[Array, Array]:
+    """Weighted sum of colours (V, 3) and the weights (V,): sums of several configurations may be added."""
     scene, normals = mesh_scene(mesh), vertex_normals(mesh)
     total, weight = np.zeros((len(mesh.vertices), 3)), np.zeros(len(mesh.vertices))
     for done, view in enumerate(views):
@@ -79,22 +79,19 @@ def coloured(
         seen = (p[at, 2] < depth[row[at], column[at]] + slack) & core[row[at], column[at]]
         at = at[seen]
         if len(at):
-            maps = [np.ascontiguousarray(uv[at, i], np.float32)[:, None] for i in (0, 1)]
-            # OpenCV's maps may have at most 32767 rows.
-            colour = np.concatenate(
-                [
-                    cv2.remap(view.image, maps[0][i : i + 30000], maps[1][i : i + 30000], cv2.INTER_LINEAR)[:, 0]
-                    for i in range(0, len(at), 30000)
-                ]
-            )
             w = towards[at] ** 3
-            total[at] += w[:, None] * colour
+            total[at] += w[:, None] * view.image[row[at], column[at]]
             weight[at] += w
         progress(done + 1, len(views))
+    return total, weight
+
+
+def settle_colours(mesh: ColouredMesh, total: Array, weight: Array) -> ColouredMesh:
+    """The mesh with the mean colours; vertices that no view saw take the colour of the nearest one that was seen."""
     known = weight > 0
     rgb = np.full((len(mesh.vertices), 3), _GREY, np.uint8)
     rgb[known] = np.rint(total[known] / weight[known, None]).astype(np.uint8)
-    if unseen == "nearest" and known.any() and not known.all():
+    if known.any() and not known.all():
         rgb[~known] = rgb[known][cKDTree(mesh.vertices[known]).query(mesh.vertices[~known])[1]]
     return ColouredMesh(mesh.vertices, mesh.faces, rgb)
 

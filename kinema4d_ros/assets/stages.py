@@ -1,9 +1,9 @@
 """Work in stages that are kept: a second run starts after the last finished one, a changed option redoes what it must.
 
 OUT/
-  1_frames/ ... 7_robot/    one folder a stage, complete or absent
-    stamp.json              key (of the inputs' contents, the options and the keys of the stages before), seconds
-    sheet.png               what the stage did, to look at
+  1_frames/ ... 6_links/, robot/   one folder a stage, complete or absent
+    stamp.json   key (of the inputs' contents, the options and the keys of the stages before), seconds
+    sheet.png    what the stage did, to look at
 
 A folder gets its name only when the stage is done, so an interrupted run leaves nothing half written.
 """
@@ -55,7 +55,16 @@ class StageRunner:
         """Where a stage is kept."""
         return self.out / f"{number}_{name}"
 
-    def run(self, number: int, name: str, options: Mapping[str, Any], after: Iterable[str], work: Work) -> Path:
+    def run(
+        self,
+        number: int,
+        name: str,
+        options: Mapping[str, Any],
+        after: Iterable[str],
+        work: Work,
+        *,
+        folder: Path | None = None,
+    ) -> Path:
         """The stage's folder, made by `work(folder)` unless it is there with the same key.
 
         Args:
@@ -63,10 +72,11 @@ class StageRunner:
             options: everything the result depends on besides earlier stages; plain data.
             after: names of the stages it depends on.
             work: writes files into the (temporary) folder it is given.
+            folder: where to keep it instead of OUT/NUMBER_NAME.
         """
         key = _key({"version": _VERSION, "stage": name, "options": options, "after": [self.keys[a] for a in after]})
         self.keys[name] = key
-        target = self.folder(number, name)
+        target = self.folder(number, name) if folder is None else folder
         if _stamp(target).get("key") == key:
             self.say(f"{number} {name}: found in {target}")
             return target

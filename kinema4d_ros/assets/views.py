@@ -139,7 +139,7 @@ class FileLocator:
 
 
 def cameras_document(views: Sequence[tuple[str, int, PinholeCamera]]) -> list[dict[str, Any]]:
-    """Cameras as plain data, without distortion."""
+    """Cameras as plain data; their distortion is that of the frames, the views have none."""
     return [
         {
             "name": name,
@@ -148,8 +148,26 @@ def cameras_document(views: Sequence[tuple[str, int, PinholeCamera]]) -> list[di
             "height": camera.height,
             "K": camera.K.tolist(),
             "world_T_camera": camera.base_T_camera.tolist(),
+            "distortion": list(camera.distortion),
+            "distortion_model": camera.distortion_model,
         }
         for name, orbit, camera in views
+    ]
+
+
+def load_lenses(poses: Path) -> list[PinholeCamera]:
+    """The cameras that took the frames of a poses stage, with distortion."""
+    return [
+        PinholeCamera(
+            entry["width"],
+            entry["height"],
+            np.array(entry["K"]),
+            base_T_camera=np.array(entry["world_T_camera"]),
+            distortion=tuple(entry["distortion"]),
+            distortion_model=entry["distortion_model"],
+            base_frame="world",
+        )
+        for entry in read_json(poses / "cameras.json")
     ]
 
 
@@ -159,14 +177,8 @@ def load_views(poses: Path, masks: Path | None = None, depth: Path | None = None
     Depth pictures are 16-bit PNGs in units of 0.1 mm, 0 = unknown, rectified as the images are.
     """
     views = []
-    for entry in read_json(poses / "cameras.json"):
-        camera = PinholeCamera(
-            entry["width"],
-            entry["height"],
-            np.array(entry["K"]),
-            base_T_camera=np.array(entry["world_T_camera"]),
-            base_frame="world",
-        )
+    for entry, lens in zip(read_json(poses / "cameras.json"), load_lenses(poses), strict=True):
+        camera = lens.rectified()
         file = f"{entry['name']}.png"
         mask = None if masks is None else read_image(masks / file).max(axis=2) > 127
         metres = read_depth(depth / file) if depth is not None and (depth / file).is_file() else None

@@ -1,0 +1,164 @@
+"""Where the reconstruction stands on the robot's description: `base_T_world` and the size of its unit.
+
+The start is a measured board, or picked pairs; closest points refine it where the description's shapes are good enough
+to refine by. A description that does not fit, of another robot or other joint positions, is refused with the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import cKDTree
+
+from kinema4d_ros.assets.grid import ColouredMesh
+from kinema4d_ros.calibration.recon import (
+    Reconstruction,
+    Surface,
+    align_pairs,
+    align_reconstruction,
+    robot_surface,
+    sample_surface,
+)
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.transforms import apply, make, rotation_angle
+
+__all__ = ["Alignment", "align_mesh", "place_camera", "with_shapes"]
+
+Array = NDArray[np.float64]
+
+NEAR_M = 0.02
+"""Descriptions are often boxes and cylinders around the real shape: this far away still counts as fitting."""
+
+LEAST_FIT = 0.7
+REFINE_M, REFINE_DEG = 0.015, 3.0
+"""A refinement that moves a measured start further than this did not refine it."""
+
+_POINTS = 12_000
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """`p_base = base_T_world (scale * p_world)`.
+
+    Attributes:
+        base_T_world: (4, 4) float64, metres.
+        scale: metres for one unit of the world.
+        mm: root mean square distance of the reconstruction's points within 1 cm of the description.
+        fit: share of the reconstruction within 20 mm of the description.
+        covered: share of the description within 20 mm of the reconstruction.
+        refined: closest points had a say.
+        note: why not, or by how much.
+        reconstruction: of the closest points, for the picture.
+        surface: points of the reconstruction, its own units.
+    """
+
+    base_T_world: Array
+    scale: float
+    mm: float
+    fit: float
+    covered: float
+    refined: bool
+    note: str
+    reconstruction: Reconstruction
+    surface: Surface
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """For the stage's file."""
+        return {
+            "base_T_world": self.base_T_world.tolist(),
+            "scale": self.scale,
+            "mm": self.mm,
+            "fit": self.fit,
+            "covered": self.covered,
+            "refined": self.refined,
+            "note": self.note,
+        }
+
+
+def with_shapes(robot: Robot) -> Robot:
+    """The robot with collision shapes where it has no visual ones: unknown robots often come with those alone."""
+    links = tuple(link if link.visuals else replace(link, visuals=link.collisions) for link in robot.links)
+    if not any(link.visuals for link in links):
+        raise CalibrationError(
+            f"robot '{robot.name}' has no shapes", expected="a URDF with at least rough boxes or cylinders"
+        )
+    return replace(robot, links=links)
+
+
+def align_mesh(
+    mesh: ColouredMesh,
+    robot: Robot,
+    q: ArrayLike,
+    *,
+    base_T_world: ArrayLike | None = None,
+    scale: float = 1.0,
+    pairs: tuple[Array, Array] | None = None,
+    similarity: bool = False,
+    refine: bool = True,
+) -> Alignment:
+    """Lay a reconstruction onto a robot with shapes.
+
+    Args:
+        mesh: in the world's frame and unit.
+        robot, q: the description and its joint positions (J,) when the pictures were taken.
+        base_T_world, scale: (4, 4) a measured start, metres, and the world's unit; or
+        pairs: (N, 3) points of the world and the same points on the robot, metres.
+        similarity: the world's unit is unknown.
+        refine: let closest points move it.
+    """
+    surface = sample_surface(mesh.vertices, mesh.faces, _POINTS)
+    if base_T_world is not None:
+        # The start as pairs that fit it exactly: corners of a box around the mesh.
+        low, high = mesh.vertices.min(axis=0), mesh.vertices.max(axis=0)
+        p_world = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)]) * (high - low) + low
+        p_base = apply(base_T_world, scale * p_world)
+    elif pairs is not None:
+        p_world, p_base = pairs
+    else:
+        raise CalibrationError(
+            "nothing says where the reconstruction stands",
+            expected="--board-pose, the board's place in the base frame, or --pairs, picked points",
+        )
+    found = align_reconstruction(surface, robot, q, p_world, p_base, similarity=similarity)
+    if "mirrored_model" in found.quality.names:
+        found.quality.require("the alignment")
+    start, start_scale = align_pairs(p_world, p_base, similarity=similarity)
+    pose, scale, refined, note = found.base_T_recon, found.scale, True, ""
+    moved = float(
+        np.linalg.norm(apply(start, start_scale * surface.points) - apply(pose, scale * surface.points), axis=1).max()
+    )
+    turned = float(np.degrees(rotation_angle(start, pose)))
+    note = f"closest points moved it by up to {1e3 * moved:.1f} mm, {turned:.2f} degrees"
+    too_far = base_T_world is not None and (moved > REFINE_M or turned > REFINE_DEG)
+    if not refine or too_far:
+        pose, scale, refined = start, start_scale, False
+        note = "as measured" + (f": {note}, more than a measurement is wrong by" if too_far and refine else "")
+    target = robot_surface(robot, q, 4 * _POINTS)
+    p = apply(pose, scale * surface.points)
+    there, _ = cKDTree(target.points).query(p)
+    back, _ = cKDTree(p).query(target.points)
+    fit, covered = float((there < NEAR_M).mean()), float((back < NEAR_M).mean())
+    near = there[there < 0.01]
+    mm = 1e3 * float(np.sqrt((near**2).mean())) if len(near) else float("inf")
+    if fit < LEAST_FIT or covered < LEAST_FIT:
+        medians = f"{1e3 * np.median(there):.0f} and {1e3 * np.median(back):.0f} mm"
+        raise CalibrationError(
+            f"the reconstruction does not fit '{robot.name}': {fit:.0%} of it is within 20 mm of the description, "
+            f"{covered:.0%} of the description within 20 mm of it (medians {medians})",
+            expected=f"{LEAST_FIT:.0%} of both",
+            hint="check the URDF, the joint positions (--joints) and the board's place (--board-pose) or the pairs",
+        )
+    shown = replace(found, base_T_recon=pose, scale=scale, distance_m=there)
+    return Alignment(pose, scale, mm, fit, covered, refined, note, shown, surface)
+
+
+def place_camera(camera: PinholeCamera, base_T_world: Array, scale: float) -> PinholeCamera:
+    """A camera of the world, in metres and in the base frame."""
+    pose = camera.base_T_camera
+    return camera.posed(base_T_world @ make(pose[:3, :3], scale * pose[:3, 3]))

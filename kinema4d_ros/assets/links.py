@@ -1,0 +1,206 @@
+"""A reconstruction cut into links by the robot's own kinematics.
+
+With masks and poses every link is carved anew in its own frame, from all views of all joint configurations at once:
+what belongs to a link moves with it, so it must be inside the outlines in every configuration. Between neighbours the
+cut runs where both descriptions are equally near; both sides are closed there. A mesh without poses is cut face by
+face, and the holes are closed by flat caps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from kinema4d_ros.assets.caps import cap_holes
+from kinema4d_ros.assets.grid import ColouredMesh, Grid, drop_crumbs, surface_net
+from kinema4d_ros.assets.hull import Outlines, carve
+from kinema4d_ros.calibration.recon import Surface, sample_surface
+from kinema4d_ros.errors import MeshError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.transforms import apply, invert
+
+__all__ = ["LinkShapes", "carve_links", "cut_mesh"]
+
+Array = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+
+MARGIN_M = 0.03
+"""How far the real link may reach beyond its description."""
+
+FAR_M = 0.06
+"""Faces further from every link than this belong to none."""
+
+_POINTS = 6000
+_STEP = 2
+
+
+@dataclass(frozen=True, eq=False)
+class LinkShapes:
+    """Points on each link's description.
+
+    Attributes:
+        robot: with shapes.
+        surfaces: by link name, link frame, metres; links without shapes are missing.
+    """
+
+    robot: Robot
+    surfaces: dict[str, Surface]
+
+    @classmethod
+    def of(cls, robot: Robot) -> LinkShapes:
+        """Sampled from the visual shapes."""
+        surfaces = {}
+        for link in robot.links:
+            vertices, faces, start = [], [], 0
+            for shape in link.visuals:
+                vertices.append(apply(shape.link_T_geometry, shape.mesh.vertices))
+                faces.append(shape.mesh.faces + start)
+                start += len(shape.mesh.vertices)
+            if vertices:
+                surfaces[link.name] = sample_surface(np.concatenate(vertices), np.concatenate(faces), _POINTS)
+        return cls(robot, surfaces)
+
+    def poses(self, q: Array) -> dict[str, Array]:
+        """`base_T_link` (K, 4, 4) by name of the links with shapes, for (K, J) joint positions."""
+        all_ = forward_all(self.robot, q)
+        return {link.name: all_[:, i] for i, link in enumerate(self.robot.links) if link.name in self.surfaces}
+
+
+def carve_links(
+    shapes: LinkShapes,
+    q: Array,
+    outlines: Outlines,
+    orbit: NDArray[np.int64],
+    voxel: float,
+    *,
+    misses: int = 0,
+    floor: Array | None = None,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, ColouredMesh]:
+    """Closed meshes by link name, link frame, metres, without colours; links of which nothing was found are missing.
+
+    Args:
+        shapes: the description.
+        q: (K, J) joint positions, one row an orbit.
+        outlines: of all views, in the base frame.
+        orbit: (N,) which row of q each view belongs to.
+        voxel: side, metres.
+        misses: how many views may disagree about a point.
+        floor: (4,) plane in the base frame: only n p + d > 0 is kept.
+        progress: called with (links done, links in all).
+    """
+    poses = shapes.poses(q)
+    found = {}
+    for done, (name, surface) in enumerate(shapes.surfaces.items()):
+        grid = Grid.over(surface.points.min(axis=0) - MARGIN_M, surface.points.max(axis=0) + MARGIN_M, voxel)
+        values = carve(outlines.moved(poses[name][orbit]), grid, misses=misses)
+        values = np.minimum(values, _membership(name, shapes, poses, grid, values))
+        if floor is not None:
+            at = grid.centres()
+            for pose in poses[name]:
+                n, d = floor[:3] @ pose[:3, :3], floor[3] + floor[:3] @ pose[:3, 3]
+                values = np.minimum(values, (at @ n + d).astype(np.float32))
+        mesh = drop_crumbs(surface_net(values, grid), 0.05)
+        if len(mesh.faces):
+            found[name] = mesh
+        progress(done + 1, len(shapes.surfaces))
+    if not found:
+        raise MeshError("no link was found in the outlines", expected="masks that show the described robot")
+    return found
+
+
+def _membership(
+    name: str, shapes: LinkShapes, poses: dict[str, Array], grid: Grid, values: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """(X, Y, Z) how much nearer a voxel is to this link than to the nearest other one, metres, mean over poses."""
+    at = grid.centres(_STEP)
+    coarse = np.full(at.shape[:3], -grid.voxel, np.float32)
+    # Only what the outlines leave matters, with a rim for the interpolation.
+    ask = (values > -2 * grid.voxel)[::_STEP, ::_STEP, ::_STEP]
+    for _ in range(2):
+        for axis in range(3):
+            ask = ask | np.roll(ask, 1, axis) | np.roll(ask, -1, axis)
+    points = at[ask]
+    if not len(points):
+        return np.full(values.shape, -grid.voxel, np.float32)
+    own = _signed(shapes.surfaces[name], points)
+    total = np.zeros(len(points))
+    count = len(poses[name])
+    for k in range(count):
+        link_T_base = invert(poses[name][k])
+        others = [
+            Surface(
+                apply(link_T_base @ poses[other][k], s.points), s.normals @ (link_T_base @ poses[other][k])[:3, :3].T
+            )
+            for other, s in shapes.surfaces.items()
+            if other != name
+        ]
+        if not others:
+            return np.full(values.shape, np.inf, np.float32)
+        rivals = Surface(np.concatenate([s.points for s in others]), np.concatenate([s.normals for s in others]))
+        total += (_signed(rivals, points) - own) / 2
+    coarse[ask] = total / count
+    return _doubled(coarse, values.shape)
+
+
+def _doubled(coarse: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Every second value of (X, Y, Z) is given; those between are the mean of their neighbours."""
+    for axis in range(3):
+        between = (coarse + np.roll(coarse, -1, axis)) / 2
+        last = [slice(None)] * 3
+        last[axis] = slice(-1, None)
+        between[tuple(last)] = coarse[tuple(last)]
+        both = np.stack([coarse, between], axis=axis + 1)
+        size = [*coarse.shape]
+        size[axis] *= 2
+        cut = [slice(None)] * 3
+        cut[axis] = slice(0, shape[axis])
+        coarse = both.reshape(size)[tuple(cut)]
+    return np.ascontiguousarray(coarse, np.float32)
+
+
+def _signed(surface: Surface, points: Array) -> Array:
+    """(N,) distance to a surface, negative inside by the normal of the nearest sample."""
+    distance, nearest = cKDTree(surface.points).query(points)
+    inside = ((points - surface.points[nearest]) * surface.normals[nearest]).sum(axis=1) < 0
+    return np.asarray(np.where(inside, -distance, distance))
+
+
+def cut_mesh(mesh: ColouredMesh, shapes: LinkShapes, q: Array) -> tuple[dict[str, ColouredMesh], list[str]]:
+    """A mesh in the base frame, metres, cut face by face: link meshes in their frames, and notes for people.
+
+    Args:
+        mesh: of one configuration.
+        shapes: the description.
+        q: (1, J) joint positions.
+    """
+    poses = shapes.poses(q)
+    names = list(shapes.surfaces)
+    centres = mesh.vertices[mesh.faces].mean(axis=1)
+    distance = np.stack(
+        [
+            cKDTree(apply(poses[n][0], shapes.surfaces[n].points)).query(centres, distance_upper_bound=FAR_M)[0]
+            for n in names
+        ]
+    )
+    nearest, least = distance.argmin(axis=0), distance.min(axis=0)
+    found, notes = {}, []
+    for i, name in enumerate(names):
+        part = mesh.part((nearest == i) & np.isfinite(least))
+        if not len(part.faces):
+            notes.append(f"nothing of the mesh is nearest to link '{name}'")
+            continue
+        moved = ColouredMesh(apply(invert(poses[name][0]), part.vertices), part.faces, part.rgb)
+        found[name], holes = cap_holes(moved)
+        if holes:
+            notes.append(f"link '{name}': {holes} holes where it was cut, closed by flat caps")
+    if np.isinf(least).any():
+        notes.append(f"{np.isinf(least).mean():.1%} of the faces are further than {FAR_M} m from every link: left out")
+    if not found:
+        raise MeshError("no face of the mesh is near the description", expected="a mesh aligned to the robot")
+    return found, notes

@@ -1,0 +1,82 @@
+"""Masks of the robot in every view: from a folder, or from a segmenter that is shown where the robot should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.assets.errors import AssetError
+from kinema4d_ros.assets.views import View
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.kinematics.forward import forward_all
+from kinema4d_ros.media import read_image
+from kinema4d_ros.render import Scene, render_poses
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["Segment", "drawn_prompts", "masks_from_folder", "require_masks"]
+
+Mask = NDArray[np.bool_]
+Segment = Callable[[NDArray[np.uint8], Mask | None], Mask]
+"""From a picture (H, W, 3) uint8 and, if it is known, about where the robot is (H, W), to its mask (H, W)."""
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+LEAST = 5e-4
+MOST = 0.9
+"""Shares of the picture between which a mask can be one."""
+
+
+def masks_from_folder(folder: Path, views: Sequence[View], lenses: Sequence[PinholeCamera]) -> list[Mask]:
+    """Masks (robot bright) named as the frames are, as the camera saw them; rectified here as the pictures were."""
+    masks = []
+    for view, lens in zip(views, lenses, strict=True):
+        files = [folder / f"{view.name}{suffix}" for suffix in _SUFFIXES]
+        file = next((f for f in files if f.is_file()), None)
+        if file is None:
+            raise FileFormatError(
+                f"{folder} has no mask for frame {view.name}",
+                expected=f"{files[0].name}, the robot in white",
+                hint="the chosen frames are in 1_frames",
+                code=ErrorCode.FILE_MISSING,
+            )
+        picture = read_image(file)
+        if picture.shape[:2] != (lens.height, lens.width):
+            raise AssetError(
+                f"mask {file.name} is {picture.shape[1]} x {picture.shape[0]}",
+                expected=f"{lens.width} x {lens.height}, as the frames are",
+                code=ErrorCode.CAMERA_BAD_SIZE,
+            )
+        masks.append(np.asarray(lens.rectify(picture.max(axis=2), "linear") > 127))
+    return masks
+
+
+def drawn_prompts(
+    robot: Robot, q: NDArray[np.float64], views: Sequence[View], base_T_world: NDArray[np.float64]
+) -> list[Mask]:
+    """(H, W) bool a view: where the description puts the robot, (K, J) joint positions by orbit."""
+    scene, poses = Scene.from_robot(robot), forward_all(robot, q)
+    return [
+        render_poses(scene, poses[v.orbit][None], v.camera.posed(base_T_world @ v.camera.base_T_camera)).mask[0]
+        for v in views
+    ]
+
+
+def require_masks(masks: Sequence[Mask], views: Sequence[View]) -> None:
+    """Refuse masks that hold nothing, or everything, naming the frame."""
+    for mask, view in zip(masks, views, strict=True):
+        share = float(mask.mean())
+        if share < LEAST:
+            raise AssetError(
+                f"the mask of frame {view.name} is empty: {int(mask.sum())} of {mask.size} pixels",
+                expected="the robot in every frame",
+                hint="look at 1_frames, or give masks by --masks",
+            )
+        if share > MOST:
+            raise AssetError(
+                f"the mask of frame {view.name} holds {share:.0%} of the picture",
+                expected="the robot alone",
+                hint="bright pixels mean robot; the mask may be inverted",
+            )

@@ -1,0 +1,112 @@
+"""The stages that make views: frames from the videos, poses of their cameras, masks of the robot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kinema4d_ros.assets.errors import AssetError
+from kinema4d_ros.assets.frames import FrameSource, choose_frames, measure_frames, require_around
+from kinema4d_ros.assets.masks import drawn_prompts, masks_from_folder, require_masks
+from kinema4d_ros.assets.options import Acquisition
+from kinema4d_ros.assets.pose_files import read_pose_file
+from kinema4d_ros.assets.sheets import frame_sheet, mask_sheet, pose_sheet
+from kinema4d_ros.assets.stages import read_json, write_json
+from kinema4d_ros.assets.views import BoardLocator, FileLocator, cameras_document, load_lenses, load_views, read_depth
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.media import read_image, write_image
+
+__all__ = ["make_frames", "make_masks", "make_poses"]
+
+
+def _locator(job: Acquisition) -> BoardLocator | FileLocator:
+    if job.board is not None and job.camera is not None:
+        return BoardLocator(job.board, job.camera)
+    if job.poses is None:
+        raise AssetError("there are neither board nor poses", expected="one of them")
+    return FileLocator(read_pose_file(job.poses))
+
+
+def make_frames(job: Acquisition, folder: Path) -> None:
+    """Sharp frames from all around as PNGs, and `frames.json`."""
+    chosen: list[dict[str, Any]] = []
+    images = []
+    for orbit, path in enumerate(job.sources):
+        source, locate = FrameSource(path), _locator(job)
+        with job.bars(f"frames {path.name}") as progress:
+            measured = measure_frames(source, locate, progress)
+        # Blur first: a blurred video hides the board too.
+        picks = choose_frames(measured, job.views, job.max_blur_px)
+        known = np.asarray(np.isfinite(measured.world_T_camera).all(axis=(1, 2)))
+        if not known.any():
+            raise locate.refuse()
+        picks = picks[known[picks]]
+        poses, prefix = measured.world_T_camera[picks], "" if len(job.sources) == 1 else f"{orbit}_"
+        require_around(poses, [source.names[i] for i in measured.position[picks]])
+        for k, (i, image) in enumerate(source.read(measured.position[picks].tolist())):
+            entry = {
+                "name": f"{prefix}{source.names[i]}",
+                "orbit": orbit,
+                "source": source.names[i],
+                "blur_px": round(float(measured.blur_px[picks[k]]), 3),
+                "world_T_camera": poses[k].tolist(),
+            }
+            write_image(folder / f"{entry['name']}.png", image)
+            images.append(image)
+            chosen.append(entry)
+    write_json(folder / "frames.json", chosen)
+    write_image(folder / "sheet.png", frame_sheet(images, [c["name"] for c in chosen], [c["blur_px"] for c in chosen]))
+
+
+def make_poses(job: Acquisition, frames: Path, folder: Path) -> None:
+    """Rectified pictures in `images/`, their cameras in `cameras.json`, depth (if any) in `depth/`."""
+    import cv2
+
+    locate = _locator(job)
+    cameras: list[tuple[str, int, PinholeCamera]] = []
+    entries = read_json(frames / "frames.json")
+    with job.bars("poses") as progress:
+        for done, entry in enumerate(entries):
+            name = entry["name"]
+            image = read_image(frames / f"{name}.png")
+            camera = locate.camera_of(entry["source"]).posed(np.array(entry["world_T_camera"]))
+            write_image(folder / "images" / f"{name}.png", camera.rectify(image))
+            cameras.append((name, entry["orbit"], camera))
+            if job.depth is not None:
+                depth = camera.rectify(np.nan_to_num(read_depth(job.depth / f"{name}.png")), "nearest")
+                (folder / "depth").mkdir(exist_ok=True)
+                cv2.imwrite(str(folder / "depth" / f"{name}.png"), np.rint(depth * 1e4).astype(np.uint16))
+            progress(done + 1, len(entries))
+    write_json(folder / "cameras.json", cameras_document(cameras))
+    views = load_views(folder)
+    distance = float(np.median([np.linalg.norm(v.camera.base_T_camera[:3, 3]) for v in views]))
+    write_image(folder / "sheet.png", pose_sheet(views, 0.1 * distance))
+
+
+def make_masks(job: Acquisition, poses: Path, folder: Path) -> None:
+    """One PNG a view, the robot in white, rectified."""
+    views = load_views(poses)
+    if job.masks is not None:
+        masks = masks_from_folder(job.masks, views, load_lenses(poses))
+    elif job.segmenter is not None:
+        from kinema4d_ros.segmentation.prompt import Prompt
+
+        prompts = None
+        if job.base_T_world is not None:
+            prompts = drawn_prompts(job.robot, job.q, views, job.base_T_world)
+        masks = []
+        with job.bars("masks") as progress:
+            for i, view in enumerate(views):
+                prompt = None if prompts is None else Prompt(mask=prompts[i])
+                masks.append(job.segmenter.segment(view.image, prompt).masks)
+                progress(i + 1, len(views))
+    else:
+        raise AssetError("there are no masks", expected="a folder or a segmenter")
+    require_masks(masks, views)
+    for view, mask in zip(views, masks, strict=True):
+        grey = np.where(mask, 255, 0).astype(np.uint8)
+        write_image(folder / f"{view.name}.png", np.repeat(grey[..., None], 3, axis=2))
+    write_image(folder / "sheet.png", mask_sheet([replace(v, mask=m) for v, m in zip(views, masks, strict=True)]))
