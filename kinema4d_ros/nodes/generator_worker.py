@@ -9,35 +9,19 @@ import resource
 import signal
 import sys
 import time
-from dataclasses import replace
-from typing import Any
 
 from rclpy.serialization import deserialize_message, serialize_message
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge.compressed import decode_rgb
-from kinema4d_ros.bridge.frames import frames_from_msg
-from kinema4d_ros.bridge.images import depth_from_image, rgb_from_image
+from kinema4d_ros.bridge.request import request_from_goal
 from kinema4d_ros.bridge.rollout import rollout_to_msg
-from kinema4d_ros.generators import GenerateRequest, Generator, Progress, create_generator
+from kinema4d_ros.generators import Generator, Progress, create_generator
 from kinema4d_ros.worker import Job, serve
 
-__all__ = ["main", "read_request"]
+__all__ = ["main"]
 
 # Threads that wait for each other by spinning take the cores from the rest of the graph; read when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def read_request(goal: Any) -> GenerateRequest:
-    """The request of a goal message; everything in it is checked."""
-    robot = frames_from_msg(goal.robot_frames).sequence
-    camera = robot.camera
-    image = rgb_from_image(goal.image, width=camera.width, height=camera.height)
-    depth = depth_from_image(goal.depth) if len(goal.depth.data) else None
-    if len(goal.robot_rgb):
-        rgb = decode_rgb(goal.robot_rgb, width=camera.width, height=camera.height)
-        robot = replace(robot, camera=camera, rgb=rgb)
-    return GenerateRequest(image=image, robot=robot, depth=depth, plan_hash=goal.plan_hash, seed=goal.seed)
 
 
 class Handler:
@@ -51,7 +35,7 @@ class Handler:
         started = time.monotonic()
         job.progress("decode")
         goal = deserialize_message(payload, GenerateRollout.Goal)
-        request = read_request(goal)
+        request = request_from_goal(goal)
         decoded = time.monotonic()
 
         def report(progress: Progress) -> None:

@@ -8,24 +8,22 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kinema4d_msgs.action import GenerateRollout
 from kinema4d_msgs.msg import PreviewedPlan, PreviewStatus
 from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.compressed import encode_rgb
 from kinema4d_ros.bridge.errors import error_to_msg
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
+from kinema4d_ros.bridge.generate import GenerateClient
 from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
+from kinema4d_ros.bridge.request import request_to_goal
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header, nanoseconds
 from kinema4d_ros.errors import CameraError, Cancelled, ErrorCode, KinemaError
+from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.live import CheckedPlan, check_plan, start_gap
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
-from kinema4d_ros.nodes.preview_generate import GenerateClient
 from kinema4d_ros.nodes.preview_plans import PlanInputs, ReadPlan
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.report import make_report
@@ -88,7 +86,7 @@ class Preview(KinemaNode):
         self._markers = self.publisher(names.MARKERS)
         self._previewed = self.publisher(names.PREVIEWED_PLAN)
         self._status = self.publisher(names.PREVIEW_STATUS)
-        self._generator = GenerateClient(self, settings.server_timeout_s, settings.generate_timeout_s)
+        self._generator = GenerateClient(self, self.closing, settings.server_timeout_s, settings.generate_timeout_s)
         self._wake = threading.Condition()
         self._newest: Job | None = None
         self._number = self._done = self._failed = 0
@@ -216,16 +214,9 @@ class Preview(KinemaNode):
         camera = self._eye.camera
         robot = render_pointmaps(self._robot, checked.frames, camera, rgb=True)
         self._raise_if_superseded(job)
-        head = header(picture.stamp, camera.frame_id)
-        goal = GenerateRollout.Goal(plan_hash=checked.plan_hash, seed=self._settings.seed)
-        goal.image = image_from_array(picture.rgb, "rgb8", head)
-        if picture.depth is not None:
-            goal.depth = image_from_array(picture.depth, "32FC1", head)
-        goal.robot_frames = frames_to_msg(robot, job.stamp, [link.name for link in self._robot.links])
-        if robot.rgb is not None:
-            goal.robot_rgb = encode_rgb(robot.rgb, "jpeg", head)
-        goal.timeout_s = self._settings.generate_timeout_s
-        return goal
+        request = GenerateRequest(picture.rgb, robot, picture.depth, checked.plan_hash, self._settings.seed)
+        links = [link.name for link in self._robot.links]
+        return request_to_goal(request, picture.stamp, job.stamp, links, timeout_s=self._settings.generate_timeout_s)
 
     def _publish(self, job: Job, checked: CheckedPlan, result: Any) -> None:
         rollout = rollout_from_msg(result.rollout)

@@ -20,6 +20,8 @@ Factory = Callable[..., Policy]
 
 _factories: dict[str, Factory | str] = {
     "expert": "kinema4d_ros.policies.scripted:ScriptedExpert",
+    "replay": "kinema4d_ros.policies.replay:ReplayPolicy",
+    "python": "kinema4d_ros.policies.registry:python_class",
 }
 
 _OPTION = re.compile(r"^[a-z][a-z0-9_]*=")
@@ -98,6 +100,18 @@ def make_policy(spec: str | PolicySpec) -> Policy:
         return factory(**wanted.options)
     except TypeError as error:
         raise _unavailable(f"policy '{wanted.text}' cannot be made: {error}", "the options of its kind") from error
+
+
+def python_class(source: str, **options: Any) -> Policy:
+    """The kind `python`: a class of your own, `python:my_package.my_module:MyPolicy`. It runs as part of the caller."""
+    module, _, name = source.partition(":")
+    try:
+        made = getattr(import_module(module), name)(**options)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _unavailable(f"policy 'python:{source}' cannot be made: {error}", "python:MODULE:CLASS") from error
+    if not isinstance(made, Policy):
+        raise _unavailable(f"{source} is no policy", "a class with name, reset, act and close")
+    return made
 
 
 def _value(text: str) -> Any:

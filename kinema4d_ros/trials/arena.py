@@ -116,6 +116,7 @@ class LabArena:
         self._lab = LabSimulation(scenario, seed, kinematics.robot, self.camera)
         self._scenario, self._seed = self._lab.scenario.name, seed
         self.start = self._lab.state()
+        self._untouched = True
         self.kind = task
         style = Style.varied(self._lab.scenario.style)
         self._eye = LabCamera(kinematics.robot, self.camera, style=style)
@@ -170,7 +171,11 @@ class LabArena:
         return TruthJudge(run.target).judge(None, self.task)
 
     def _restart(self) -> LabState:
-        return self._lab.reset(self._scenario, self._seed)
+        # A table that has just been laid need not be laid again.
+        if not self._untouched:
+            self._lab.reset(self._scenario, self._seed)
+        self._untouched = False
+        return self._lab.state()
 
     def _finish(self, recorder: _Recorder, chunks: int, began: float) -> Run:
         if recorder.time_s < LEAST_MOTION_S:

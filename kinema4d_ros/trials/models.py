@@ -1,7 +1,8 @@
-"""World models by name: "composite", or a preset of the diffusion model."""
+"""World models by name: "composite", a preset of the diffusion model, or a generator node of a running graph."""
 
 from __future__ import annotations
 
+from kinema4d_ros.errors import SetupError
 from kinema4d_ros.generators import create_generator
 from kinema4d_ros.generators.protocol import Generator
 
@@ -12,9 +13,16 @@ def make_generator(name: str, checkpoint: str = "") -> Generator:
     """The generator of a name.
 
     Args:
-        name: "composite", otherwise a preset.
+        name: "composite"; "ros" or "ros:NAMESPACE", the node there; otherwise a preset.
         checkpoint: a folder with weights; by default the preset's own.
     """
     if name == "composite":
         return create_generator("composite")
+    kind, _, namespace = name.partition(":")
+    if kind == "ros":
+        try:
+            from kinema4d_ros.bridge.remote_generator import RemoteGenerator
+        except ImportError as error:
+            raise SetupError(f"a generator node cannot be asked: {error}", hint="ROS 2 is needed: make setup") from None
+        return RemoteGenerator(namespace)
     return create_generator("diffusion", preset=name, checkpoint=checkpoint)

@@ -78,12 +78,13 @@ class _Pool:
         return _Worker(self._context, self._settings, self._store)
 
     def run(self, work: Sequence[Work], cancelled: Callable[[], bool]) -> Iterator[TrialRecord]:
-        # Policies of one table stay together, so that a worker lays it once.
-        queue = deque(work)
+        tables = _Tables(work)
         while True:
             for worker in self._workers:
-                if queue and worker.idle and not cancelled():
-                    worker.give(queue.popleft())
+                if worker.idle and not cancelled():
+                    following = tables.next(worker.table)
+                    if following is not None:
+                        worker.give(following)
             busy = [worker for worker in self._workers if not worker.idle]
             if not busy:
                 return
@@ -103,6 +104,30 @@ class _Pool:
             worker.stop()
 
 
+class _Tables:
+    """Trials by table: policies of one table stay with one worker, which then lays it once."""
+
+    def __init__(self, work: Sequence[Work]) -> None:
+        self._waiting: dict[tuple[str, int], deque[Work]] = {}
+        for trial, known in work:
+            self._waiting.setdefault((trial.scenario, trial.seed), deque()).append((trial, known))
+        self._begun: set[tuple[str, int]] = set()
+
+    def next(self, table: tuple[str, int] | None) -> Work | None:
+        """Another trial of a table, or else of one that nobody is at, or else any."""
+        if table not in self._waiting:
+            fresh = [key for key in self._waiting if key not in self._begun] or list(self._waiting)
+            if not fresh:
+                return None
+            table = fresh[0]
+        self._begun.add(table)
+        queue = self._waiting[table]
+        work = queue.popleft()
+        if not queue:
+            del self._waiting[table]
+        return work
+
+
 class _Worker:
     """A process, and the trial it is at."""
 
@@ -116,6 +141,7 @@ class _Worker:
         theirs.close()
         self._work: Work | None = None
         self._began = 0.0
+        self.table: tuple[str, int] | None = None
 
     @property
     def idle(self) -> bool:
@@ -123,6 +149,7 @@ class _Worker:
 
     def give(self, work: Work) -> None:
         self._work, self._began = work, time.monotonic()
+        self.table = (work[0].scenario, work[0].seed)
         try:
             self.connection.send(work)
         except OSError:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from rclpy.action import ActionClient
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.errors import raise_from_msg
 from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
-from kinema4d_ros.nodes.common import KinemaNode
 
 __all__ = ["GenerateClient"]
 
@@ -28,12 +29,16 @@ class GenerateClient:
 
     Args:
         node: the node that asks, spun by one other thread.
+        closing: set when the node is about to end.
         server_timeout_s: how long to look for the generator, and to miss it while it works.
         generate_timeout_s: longest time for one rollout.
     """
 
-    def __init__(self, node: KinemaNode, server_timeout_s: float, generate_timeout_s: float) -> None:
+    def __init__(
+        self, node: Node, closing: threading.Event, server_timeout_s: float, generate_timeout_s: float
+    ) -> None:
         self._node = node
+        self._closing = closing
         self._client = ActionClient(node, GenerateRollout, names.GENERATE.name, callback_group=ReentrantCallbackGroup())
         self._server_timeout_s = server_timeout_s
         self._generate_timeout_s = generate_timeout_s
@@ -86,7 +91,7 @@ class GenerateClient:
         """
         task = self._node.executor.create_task(ask)
         while not task.done():
-            if self._node.closing.wait(0.001):
+            if self._closing.wait(0.001):
                 raise Cancelled("the node is about to end")
         return task.result()
 

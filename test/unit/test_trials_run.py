@@ -1,0 +1,147 @@
+"""Trials for real: MuJoCo, composite, processes. Whatever one policy does, the other runs go on and nothing repeats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.odd_policies import Watches
+
+from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.generators.composite import CompositeGenerator
+from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.policies.registry import make_policy
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.trials.arena import LabArena, Run
+from kinema4d_ros.trials.campaign import Campaign
+from kinema4d_ros.trials.execute import evaluation_camera
+from kinema4d_ros.trials.settings import EvaluationSettings
+from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.trials.tasks import task_kind
+from kinema4d_ros.trials.trial import TrialRecord
+from kinema4d_ros.trials.workers import run_trials
+from kinema4d_ros.trials.world import WorldModel
+
+ODD = "python:support.odd_policies:"
+
+
+def settings(*policies: str, **changes: object) -> EvaluationSettings:
+    small = {"runs": 2, "scenarios": ["canonical"], "width": 96, "frames": 5, "act_timeout_s": 2.0}
+    return EvaluationSettings(policies, **{**small, **changes})  # type: ignore[arg-type]
+
+
+def outcomes(folder: Path) -> dict[str, TrialRecord]:
+    return TrialStore(folder).records()
+
+
+@pytest.fixture(scope="module")
+def arena(yam: Robot) -> LabArena:
+    camera = evaluation_camera(settings("expert"))
+    return LabArena("canonical", 3, camera, choose_kinematics(yam), task_kind("pick"))
+
+
+def test_an_expert_succeeds_in_the_lab_and_a_world_at_rest_does_not_say_so(tmp_path: Path) -> None:
+    campaign = Campaign(settings("expert", "far=expert:offset_m=0.08", runs=1), tmp_path)
+    assert campaign.run(workers=0) == 2
+    found = outcomes(tmp_path)
+    good, bad = found["expert|canonical|0"], found["far|canonical|0"]
+    assert good.lab.success is True
+    assert good.lab.value_m > 0.08
+    assert good.lab.chunks > 2
+    assert bad.lab.success is False
+    assert good.models["composite/open"].success is not True
+    assert not good.models["composite/open"].error
+    picture = tmp_path / good.models["composite/open"].picture
+    assert picture.read_bytes()[:2] == b"\xff\xd8"
+    assert not bad.models["composite/open"].picture
+
+
+def test_what_goes_wrong_is_recorded_and_the_other_runs_go_on(tmp_path: Path) -> None:
+    policies = [f"{name.lower()}={ODD}{name}" for name in ("Raises", "Garbage", "Wild", "Hangs", "Nod")]
+    assert Campaign(settings(*policies), tmp_path).run(workers=0) == 10
+    found = outcomes(tmp_path)
+    for policy, seed, words in (
+        ("raises", 0, "[POLICY_FAILED] policy 'raises' raised RuntimeError in 'act': the weights are upside down"),
+        ("garbage", 1, "[POLICY_BAD_ACTION] policy 'garbage' answered with dict"),
+        ("wild", 0, "the arm refuses the motion"),
+        ("hangs", 1, "[POLICY_TIMEOUT] policy 'hangs' did not answer 'act' within 2 s"),
+    ):
+        outcome = found[f"{policy}|canonical|{seed}"]
+        assert outcome.lab.success is None
+        assert words in outcome.lab.error
+        assert "no actions" in outcome.models["composite/open"].error
+    for key in ("nod|canonical|0", "nod|canonical|1", "hangs|canonical|0"):
+        assert found[key].lab.success is False, key
+        assert not found[key].lab.error
+
+
+def test_a_policy_that_kills_its_process_costs_one_trial(tmp_path: Path) -> None:
+    campaign = Campaign(settings(f"dies={ODD}Dies", f"nod={ODD}Nod"), tmp_path)
+    assert campaign.run(workers=1) == 4
+    found = outcomes(tmp_path)
+    assert "the process died (exit code 3)" in found["dies|canonical|1"].lab.error
+    assert [found[k].lab.success for k in ("dies|canonical|0", "nod|canonical|0", "nod|canonical|1")] == [False] * 3
+
+
+def test_a_trial_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    asked = settings(f"hangs={ODD}Hangs", runs=1, seed=1, act_timeout_s=3600.0)
+    records = list(
+        run_trials(asked, TrialStore(tmp_path), [(t, None) for t in asked.trials()], workers=1, trial_timeout_s=15.0)
+    )
+    assert [r.lab.error for r in records] == ["[POLICY_FAILED] not finished after 15 s"]
+
+
+def test_an_interrupted_evaluation_goes_on_and_asks_nobody_twice(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    asked = settings(f"nod={ODD}Nod,calls={calls}", runs=3)
+    done: list[str] = []
+    first = Campaign(asked, tmp_path / "out")
+    first.run(workers=0, progress=lambda r, n, total: done.append(r.trial.key), cancelled=lambda: len(done) == 2)
+    assert done == ["nod|canonical|0", "nod|canonical|1"]
+    again = Campaign(asked, tmp_path / "out")
+    assert [trial.seed for trial, _ in again.pending()] == [2]
+    assert again.run(workers=0) == 1
+    assert again.run(workers=0) == 0
+    # Another model later: the recorded actions are used, the policy is not asked again.
+    more = Campaign(settings(f"nod={ODD}Nod,calls={calls}", runs=3, modes=["open", "closed"]), tmp_path / "out")
+    assert more.run(workers=0) == 3
+    assert calls.read_text().split() == ["0", "1", "2", "0", "1", "2"]  # once in the lab, once in the closed loop
+    assert {len(r.models) for r in outcomes(tmp_path / "out").values()} == {2}
+
+
+def test_runs_come_back_from_their_files(arena: LabArena, tmp_path: Path) -> None:
+    run = arena.run(make_policy("expert"), seed=3)
+    run.save(tmp_path / "run.npz")
+    back = Run.load(tmp_path / "run.npz", arena.start)
+    np.testing.assert_array_equal(back.commands.positions, run.commands.positions)
+    np.testing.assert_array_equal(back.target, run.target)
+    assert arena.judge(back).success is arena.judge(run).success is True
+    np.testing.assert_array_equal(arena.picture(back.states[-1]).rgb, arena.picture(run.states[-1]).rgb)
+    (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
+    with pytest.raises(FileFormatError, match=r"run.npz is no run of this table"):
+        Run.load(tmp_path / "run.npz", arena.start)
+
+
+def test_runs_are_repeatable(arena: LabArena) -> None:
+    first, second = (arena.run(make_policy("expert:offset_m=0.02"), seed=5) for _ in range(2))
+    np.testing.assert_array_equal(first.commands.positions, second.commands.positions)
+    np.testing.assert_array_equal(first.target, second.target)
+
+
+def test_in_closed_loop_the_policy_sees_what_is_predicted(arena: LabArena, yam: Robot) -> None:
+    world = WorldModel(CompositeGenerator(), choose_kinematics(yam), frames=5)
+    imagined = world.closed_loop(arena, Watches(), seed=0)
+    assert imagined.chunks == 3
+    first, second, third = Watches.seen
+    np.testing.assert_array_equal(first, arena.first.rgb)
+    assert np.abs(second.astype(int) - first).max() > 40
+    assert np.abs(third.astype(int) - second).max() > 40
+    # 0.15 rad three times: the last frame shows the robot where the commands ended, held for a moment.
+    assert imagined.rollout.times[-1] == pytest.approx(1.5 + 0.4)
+
+
+def test_a_number_of_workers_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="workers is -1"):
+        list(run_trials(settings("expert"), TrialStore(tmp_path), [], workers=-1))
