@@ -1,0 +1,107 @@
+"""`write_report`: an evaluation's folder as report.html, report.md, trials.csv and summary.json."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from kinema4d_ros.files import replacing_file
+from kinema4d_ros.trials.report_disagreements import choose, disagreements, strip_uri
+from kinema4d_ros.trials.report_html import html_report
+from kinema4d_ros.trials.report_markdown import markdown_report
+from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.trials.summary import summarise
+from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, TrialRecord
+
+__all__ = ["CSV_COLUMNS", "trials_csv", "write_report"]
+
+MAX_STRIPS = 60
+
+CSV_COLUMNS = (
+    "policy", "scenario", "seed", "model", "lab_success", "model_success", "agree", "confidence",
+    "lab_progress", "model_progress", "lab_value_m", "model_value_m", "lab_motion_s", "lab_chunks", "model_chunks",
+    "lab_seconds", "model_seconds", "reason", "lab_error", "model_error", "picture",
+)  # fmt: skip
+
+
+def write_report(folder: str | Path, *, max_strips: int = MAX_STRIPS) -> list[Path]:
+    """Write the report of what is finished so far; returns the paths, the page first.
+
+    Args:
+        folder: of the evaluation.
+        max_strips: pictures of disagreements on the page, the most confident mistakes first.
+
+    Raises:
+        FileFormatError: there is no evaluation, or a file of it is damaged.
+    """
+    store = TrialStore(folder)
+    settings = store.settings()
+    records = store.records()
+    summary = summarise(settings, records)
+    found = disagreements(records.values())
+    shown = choose(found, max_strips)
+    document = summary.to_json() | {"disagreements": len(found)}
+    texts = {
+        "report.html": html_report(summary, found, shown, partial(strip_uri, store.folder)),
+        "report.md": markdown_report(summary, found, shown),
+        "trials.csv": trials_csv(records.values()),
+        "summary.json": json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
+    }
+    paths = []
+    for name, text in texts.items():
+        path = store.folder / name
+        with replacing_file(path) as temporary:
+            temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+        paths.append(path)
+    return paths
+
+
+def trials_csv(records: Iterable[TrialRecord]) -> str:
+    """One line for each trial and model; empty = not known, a trial without a model's outcome has an empty model."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for record in sorted(records, key=lambda one: one.trial):
+        for label, outcome in sorted(record.models.items()) or [("", ModelOutcome(None))]:
+            writer.writerow(_line(record, record.lab, label, outcome))
+    return out.getvalue()
+
+
+def _line(record: TrialRecord, lab: LabOutcome, label: str, model: ModelOutcome) -> dict[str, object]:
+    known = lab.success is not None and bool(label) and not model.error
+    return {
+        "policy": record.trial.policy,
+        "scenario": record.trial.scenario,
+        "seed": record.trial.seed,
+        "model": label,
+        "lab_success": _flag(lab.success),
+        "model_success": _flag(model.success),
+        "agree": _flag((model.success is True) == lab.success if known else None),
+        "confidence": model.confidence if known and model.success is not None else "",
+        "lab_progress": lab.progress,
+        "model_progress": model.progress if label else "",
+        "lab_value_m": _number(lab.value_m),
+        "model_value_m": _number(model.value_m),
+        "lab_motion_s": lab.motion_s,
+        "lab_chunks": lab.chunks,
+        "model_chunks": model.chunks if label else "",
+        "lab_seconds": lab.seconds,
+        "model_seconds": model.seconds if label else "",
+        "reason": model.reason,
+        "lab_error": lab.error,
+        "model_error": model.error,
+        "picture": model.picture,
+    }
+
+
+def _flag(value: bool | None) -> str:
+    return "" if value is None else str(int(value))
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else ""
