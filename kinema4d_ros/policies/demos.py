@@ -1,0 +1,215 @@
+"""Demonstrations of the scripted expert in the lab, to train a policy on: pictures, joints, commands.
+
+DIR/demos.json             scenario, rate, view, robot, joints: what makes two folders the same
+DIR/episode_000000.npz     image (T, H, W, 3) uint8 RGB, state (T, J) measured, action (T, J) command one step later,
+                           lifted () bool
+
+In every second episode the arm trembles while the recorded commands do not: a policy then sees how to get back. The
+arm starts near home, not at it. An episode's numbers follow from its own seed, so a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.files import replacing_file
+from kinema4d_ros.kinematics.choose import choose_kinematics
+from kinema4d_ros.lab.picture import LabCamera
+from kinema4d_ros.lab.quality import SMALL
+from kinema4d_ros.lab.scripted import pick_plan
+from kinema4d_ros.lab.simulation import LabSimulation
+from kinema4d_ros.policies.errors_by_design import ExpertErrors
+from kinema4d_ros.policies.protocol import PolicyError
+from kinema4d_ros.policies.view import WorkspaceView, demo_view
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["FIRST_SEED", "DemoSettings", "Demonstration", "make_demos", "read_demo", "record_demo"]
+
+FIRST_SEED = 1_000_000
+"""Seeds of demonstrations begin here: evaluations count from 0 and never meet a table that was trained on."""
+
+HOLD_S = 0.6
+"""At the end the arm stays: the policy has to learn that too."""
+
+LIFTED_M = 0.04
+_FORMAT = "kinema4d_demonstrations"
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """What a folder of demonstrations is made of.
+
+    Attributes:
+        scenario: of the lab.
+        rate_hz: samples a second.
+        seed: the first episode's is `FIRST_SEED + seed`.
+        start_rad: standard deviation of where the arm's joints start, around home.
+        tremble_rad: of the tremor in every second episode.
+    """
+
+    scenario: str = "canonical"
+    rate_hz: float = 10.0
+    seed: int = 0
+    start_rad: float = 0.03
+    tremble_rad: float = 0.012
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no demonstration."""
+        if not (1.0 <= self.rate_hz <= 50.0 and self.seed >= 0 and 0 <= self.start_rad < 0.2 > self.tremble_rad >= 0):
+            raise PolicyError(
+                f"rate_hz {self.rate_hz}, seed {self.seed}, start_rad {self.start_rad}, tremble_rad {self.tremble_rad}",
+                expected="1 to 50 Hz, seed 0 or more, angles 0 to 0.2",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Demonstration:
+    """One episode; T samples at a constant rate.
+
+    Attributes:
+        image: (T, H, W, 3) uint8 RGB.
+        state: (T, J) float32 measured joints.
+        action: (T, J) float32 what the arm is told to be at one sample later.
+        lifted: the object is more than 4 cm higher at the end.
+    """
+
+    image: NDArray[np.uint8]
+    state: NDArray[np.float32]
+    action: NDArray[np.float32]
+    lifted: bool
+
+
+def record_demo(robot: Robot, view: WorkspaceView, settings: DemoSettings, index: int) -> Demonstration:
+    """One pick of the scripted expert; the view is drawn at its own size, which saves half of the time.
+
+    Raises:
+        KinemaError: the target is out of reach from where the arm starts.
+    """
+    seed = FIRST_SEED + settings.seed + index
+    rng = np.random.default_rng([seed, 7])
+    start = robot.home_position()
+    arm = [robot.joint_names.index(joint.name) for joint in robot.arm]
+    start[arm] += np.clip(rng.normal(0.0, settings.start_rad, len(arm)), -0.09, 0.09)
+    lab = LabSimulation(settings.scenario, seed, robot, start=np.clip(start, robot.lower, robot.upper))
+    state = lab.state()
+    plan = pick_plan(state, state.target, choose_kinematics(robot))
+    errors = ExpertErrors(noise_rad=settings.tremble_rad if index % 2 else 0.0)
+    camera = LabCamera(robot, view.camera(), quality=SMALL)
+    lab.follow(errors.performed(robot, plan, None, rng))
+    period = 1.0 / settings.rate_hz
+    images, states, actions = [], [], []
+    for _ in range(int(np.ceil((plan.duration_s + HOLD_S) * settings.rate_hz))):
+        now = lab.state()
+        images.append(camera.capture(now).rgb)
+        states.append(now.positions)
+        actions.append(plan.at(now.time_s + period)[0])
+        lab.step(period)
+    rise = lab.state().objects[state.target].position[2] - state.objects[state.target].position[2]
+    return Demonstration(
+        np.array(images, np.uint8), np.array(states, np.float32), np.array(actions, np.float32), bool(rise > LIFTED_M)
+    )
+
+
+def make_demos(
+    folder: str | Path,
+    episodes: int,
+    settings: DemoSettings | None = None,
+    *,
+    robot: Robot | None = None,
+    view: WorkspaceView | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[int, int]:
+    """Fill a folder up to so many episodes; those that are there stay. Returns (episodes, lifted) of the folder.
+
+    Raises:
+        PolicyError: the folder holds demonstrations of another kind.
+    """
+    settings, view = settings or DemoSettings(), view or demo_view()
+    robot = robot or Robot.load("yam")
+    if episodes < 1:
+        raise PolicyError(f"{episodes} episodes", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID)
+    root = Path(folder)
+    _claim(root, settings, view, robot)
+    lifted = 0
+    for index in range(episodes):
+        path = root / f"episode_{index:06d}.npz"
+        if path.is_file():
+            demo = read_demo(path)
+        else:
+            try:
+                demo = record_demo(robot, view, settings, index)
+            except KinemaError:
+                # A table that cannot be picked from is no demonstration; an empty one keeps its number.
+                empty = np.zeros((0, len(robot.joint_names)), np.float32)
+                demo = Demonstration(np.zeros((0, view.height, view.width, 3), np.uint8), empty, empty, False)
+            with replacing_file(path) as temporary:
+                np.savez_compressed(
+                    temporary, image=demo.image, state=demo.state, action=demo.action, lifted=np.array(demo.lifted)
+                )
+        lifted += demo.lifted
+        if progress is not None:
+            progress(index + 1, lifted)
+    return episodes, lifted
+
+
+def read_demo(path: str | Path) -> Demonstration:
+    """One episode's file.
+
+    Raises:
+        PolicyError: it is not there, cut off, or something else.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            demo = Demonstration(archive["image"], archive["state"], archive["action"], bool(archive["lifted"]))
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise PolicyError(
+            f"{path} is no demonstration: {error}",
+            expected="image, state, action and lifted",
+            hint="delete the file and make it again",
+            code=ErrorCode.FILE_MALFORMED,
+        ) from None
+    if not (demo.image.ndim == 4 and demo.state.shape == demo.action.shape and len(demo.image) == len(demo.state)):
+        raise PolicyError(
+            f"{path}: image {demo.image.shape}, state {demo.state.shape}, action {demo.action.shape}",
+            expected="as many of each",
+            code=ErrorCode.FILE_MALFORMED,
+        )
+    return demo
+
+
+def _claim(root: Path, settings: DemoSettings, view: WorkspaceView, robot: Robot) -> None:
+    wanted: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": 1,
+        **vars(settings),
+        "robot": robot.name,
+        "joint_names": list(robot.joint_names),
+        "view": view.as_dict(),
+    }
+    file = root / "demos.json"
+    if not file.is_file():
+        with replacing_file(file) as temporary:
+            temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        return
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        found = {}
+    other = [
+        key for key in wanted if not isinstance(found, dict) or found.get(key) != json.loads(json.dumps(wanted))[key]
+    ]
+    if other:
+        raise PolicyError(
+            f"{root} holds demonstrations of another kind: {', '.join(other)} differ",
+            expected="the same settings, or an empty folder",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
