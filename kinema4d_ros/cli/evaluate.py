@@ -1,0 +1,134 @@
+"""`kinema4d evaluate`: how often policies succeed, in the lab and in a world model, and how far to trust the latter.
+
+kinema4d evaluate --policies expert,off=expert:offset_m=0.03 --runs 50 --models composite,nano --out out/evaluation
+kinema4d evaluate --report out/evaluation                         the report again, from what is there
+accelerate launch --num_processes 4 -m kinema4d_ros.cli evaluate ...   each rank its share, one report
+
+A policy is [LABEL=]KIND[:OPTIONS]; options of one policy are joined by "+" here, for "," separates policies:
+off=expert:offset_m=0.03+height_m=0.01. The same command goes on where an interrupted one ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from kinema4d_ros.errors import ErrorCode, KinemaError
+
+if TYPE_CHECKING:
+    from kinema4d_ros.trials.settings import EvaluationSettings
+    from kinema4d_ros.trials.trial import TrialRecord
+
+__all__ = ["register", "run"]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "evaluate",
+        help="judge policies in the lab and in a world model",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    # What is not given keeps the default of EvaluationSettings, which is not imported for every other verb.
+    add("--policies", type=_policies, metavar="SPEC,...", help="such as expert,off=expert:offset_m=0.03")
+    add("--scenarios", type=_words, metavar="NAME,...", help="of the lab (canonical,cluttered,dynamic)")
+    add("--runs", type=int, metavar="N", help="tables of each scenario (50)")
+    add("--models", type=_words, default=["auto"], metavar="NAME,...", help="composite, or presets (auto)")
+    add("--modes", type=_words, metavar="NAME,...", help="open, closed (open)")
+    add("--task", help="pick, place or push (pick)")
+    add("--seed", type=int, metavar="N", help="of the first table (0)")
+    add("--robot", metavar="NAME|FILE", help="(yam)")
+    add("--camera", metavar="FILE", help="a calibration (the demonstration camera)")
+    add("--width", type=int, metavar="PX", help="of the pictures (360)")
+    add("--frames", type=int, metavar="N", help="of a rollout (49)")
+    add("--depth", action="store_true", default=None, help="give the models the measured depth of the first picture")
+    add("--limit", type=float, dest="limit_s", metavar="S", help="longest episode (30)")
+    add("--act-timeout", type=float, dest="act_timeout_s", metavar="S", help="for one answer of a policy (60)")
+    add("--checkpoint", action="append", default=[], metavar="MODEL=DIR", help="weights of a preset; may be repeated")
+    add("--workers", type=int, default=1, metavar="N", help="processes; 0 = none besides this one (1)")
+    add("--out", type=Path, default=Path("out/evaluation"), metavar="DIR", help="(out/evaluation)")
+    add("--report", type=Path, metavar="DIR", help="only write the report of an evaluation")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run what is left, then report."""
+    if arguments.report is not None:
+        return _report(arguments.report)
+    if not arguments.policies:
+        raise KinemaError(
+            "no policy is given",
+            expected="--policies SPEC,...",
+            hint="kinema4d policy list",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
+    from kinema4d_ros.trials.campaign import Campaign, Share
+
+    share = Share.from_environment()
+    campaign = Campaign(_settings(arguments), arguments.out, share)
+    trials, left = len(campaign.trials()), len(campaign.pending())
+    print(f"{trials} trials of rank {share.rank} of {share.world}, {trials - left} of them done before")
+    campaign.run(workers=arguments.workers, progress=_progress(sys.stdout))
+    if share.rank != 0:
+        return 0
+    if share.world > 1:
+        campaign.wait_for_others()
+    return _report(arguments.out)
+
+
+def _settings(arguments: argparse.Namespace) -> EvaluationSettings:
+    from kinema4d_ros.trials.settings import EvaluationSettings
+
+    models = list(arguments.models)
+    if "auto" in models:
+        from kinema4d_ros.generators.registry import best_preset
+
+        models = list(dict.fromkeys(best_preset() if model == "auto" else model for model in models))
+    checkpoints = {}
+    for text in arguments.checkpoint:
+        model, equals, folder = text.partition("=")
+        if not equals or model not in models:
+            raise KinemaError(
+                f"--checkpoint {text}",
+                expected=f"MODEL=DIR with a model of {', '.join(models)}",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        checkpoints[model] = folder
+    names = [field.name for field in fields(EvaluationSettings)]
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
+    return EvaluationSettings(**{**given, "models": models, "checkpoints": checkpoints})
+
+
+def _report(folder: Path) -> int:
+    from kinema4d_ros.trials.report import write_report
+
+    for path in write_report(folder):
+        print(path)
+    return 0
+
+
+def _progress(out: TextIO) -> Callable[[TrialRecord, int, int], None]:
+    words = {True: "success", False: "failure", None: "-"}
+
+    def tell(record: TrialRecord, done: int, total: int) -> None:
+        models = ", ".join(f"{name} {words[one.success]}" for name, one in record.models.items())
+        trouble = record.lab.error or next((one.error for one in record.models.values() if one.error), "")
+        trial = record.trial
+        where = f"[{done}/{total}] {trial.policy} on {trial.scenario} {trial.seed}"
+        print(f"{where}: lab {words[record.lab.success]}, {models} {trouble}".rstrip(" ,"), file=out, flush=True)
+
+    return tell
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _policies(text: str) -> list[str]:
+    return [word.replace("+", ",") for word in _words(text)]
