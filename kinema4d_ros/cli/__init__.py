@@ -24,6 +24,7 @@ from kinema4d_ros.cli import (
     cost,
     data,
     doctor,
+    evaluate,
     fetch_weights,
     generate,
     metrics,
@@ -37,7 +38,22 @@ from kinema4d_ros.errors import KinemaError
 
 __all__ = ["main"]
 
-VERBS = (doctor, calibrate, render, sim, preview, replay, generate, cost, data, fetch_weights, train, assess, metrics)
+VERBS = (
+    doctor,
+    calibrate,
+    render,
+    sim,
+    preview,
+    replay,
+    generate,
+    cost,
+    data,
+    fetch_weights,
+    train,
+    assess,
+    metrics,
+    evaluate,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
