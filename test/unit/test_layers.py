@@ -19,7 +19,17 @@ ROS = {
 SPEAKS_ROS = {"kinematics/moveit_backend.py"}
 """MoveIt is a ROS library: its poses are messages. Nothing else in the core may."""
 
-HEAVY = {"torch", "diffusers", "peft", "transformers", "accelerate", "safetensors", "torchao", "huggingface_hub"}
+HEAVY = {
+    "torch",
+    "diffusers",
+    "peft",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "torchao",
+    "huggingface_hub",
+    "sam2",
+}
 
 
 def imported(path: Path) -> set[tuple[str, bool]]:

@@ -1,0 +1,195 @@
+"""The robot without any learning: what differs from the empty scene, cut out along edges with GrabCut.
+
+background picture ─┐
+median of the video ┴─> compare() ─> seeds ─┐
+rendered mask, boxes, points ───────────────┴─> GrabCut ─> mask
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.segmentation.background import MIN_VIDEO, Change, compare, median_background
+from kinema4d_ros.segmentation.prompt import Prompt
+from kinema4d_ros.segmentation.protocol import ReportFrame, Segmentation, SegmentationError, as_stack, result_of
+
+__all__ = ["ClassicalSegmenter"]
+
+Bools = NDArray[np.bool_]
+
+_CORE = 0.5
+"""Of a mask that may be some pixels off, this share of its local thickness is taken for robot at first."""
+
+_LEAST_PART = 0.05
+"""Pieces smaller than this share of the largest one are dirt, unless a prompt names them."""
+
+
+class ClassicalSegmenter:
+    """Background difference and GrabCut.
+
+    Args:
+        background: (H, W, 3) uint8, the scene without the robot, by the same camera from the same place; the light
+            may differ. Without it, five or more images in which the robot moves serve by their median, and what never
+            moves is missed; without those, a prompt is needed.
+        margin_px: how far a prompt's mask may be from the robot; by default 3 % of the image's width.
+        rounds: of GrabCut.
+    """
+
+    name = "classical"
+
+    def __init__(
+        self, background: NDArray[np.uint8] | None = None, *, margin_px: float | None = None, rounds: int = 4
+    ) -> None:
+        if background is not None and as_stack(background).shape[0] != 1:
+            raise SegmentationError(f"the background is of shape {background.shape}", expected="one image, (H, W, 3)")
+        if (margin_px is not None and not margin_px >= 0) or rounds < 1:
+            raise SegmentationError(
+                f"margin_px is {margin_px}, rounds is {rounds}", expected="0 or more pixels, 1 or more rounds"
+            )
+        self._background, self._margin_px, self._rounds = background, margin_px, rounds
+
+    def segment(
+        self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
+    ) -> Segmentation:
+        """The robot in each image; a mask in the prompt narrows the search to its surroundings."""
+        stack = as_stack(images, prompt)
+        hints = Prompt() if prompt is None else prompt
+        background, empty = self._background, True
+        notes: tuple[str, ...] = ()
+        if background is not None and background.shape != stack.shape[1:]:
+            raise SegmentationError(
+                f"the background is of shape {background.shape}",
+                expected=f"{stack.shape[1:]}, as the images",
+                code=ErrorCode.IMAGE_INVALID,
+            )
+        if background is None and len(stack) >= MIN_VIDEO:
+            background, empty = median_background(stack), False
+            notes = ("the background is the images' median: parts of the robot that never move are missed",)
+            if hints.each:
+                notes = ("the background is the images' median",)
+        if background is None:
+            _require_prompt(hints, len(stack))
+        margin = 0.03 * stack.shape[2] if self._margin_px is None else self._margin_px
+        masks, scores = np.zeros(stack.shape[:3], np.bool_), np.zeros(len(stack))
+        for i, image in enumerate(stack):
+            change = None if background is None else compare(image, background)
+            masks[i], scores[i] = self._one(image, change, empty, _Hints(hints, i, image.shape[:2], margin))
+            if progress is not None:
+                progress(i + 1, len(stack))
+        return result_of(images, masks, scores, self.name, notes)
+
+    def _one(self, image: NDArray[np.uint8], change: Change | None, empty: bool, hints: _Hints) -> tuple[Bools, float]:
+        """The mask of one image and its score; `empty`: the background is known to hold no robot."""
+        labels = _seeds(change, empty, hints)
+        if not np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).any() or not (labels == cv2.GC_BGD).any():
+            return np.zeros(image.shape[:2], np.bool_), 0.0
+        # Where the background may hold robot, differences say nothing and colours have to.
+        colours = change is None or (not empty and hints.mask is not None)
+        look = cv2.GaussianBlur(image, (0, 0), 0.7) if colours or change is None else change.features
+        mask = _tidy(_grab_cut(look, labels, self._rounds), hints.points_on)
+        if not mask.any():
+            return mask, 0.0
+        if change is None:
+            guess = hints.inside
+            return mask, float(np.count_nonzero(mask & guess) / np.count_nonzero(mask | guess))
+        solid = change.solid & hints.inside
+        return mask, float(np.count_nonzero(mask & change.changed) / np.count_nonzero(mask | solid))
+
+
+class _Hints:
+    """What a prompt says about one image, as masks (H, W) bool.
+
+    Attributes:
+        mask: the prompt's mask, or None.
+        core: its inner part.
+        inside: where the robot can be at all.
+        points_on, points_off: discs around the points.
+    """
+
+    def __init__(self, prompt: Prompt, frame: int, size: tuple[int, int], margin_px: float) -> None:
+        height, width = size
+        here = prompt.each or frame == prompt.frame
+        self.mask = prompt.mask_of(frame) if here else None
+        self.core, self.inside = np.zeros(size, np.bool_), np.ones(size, np.bool_)
+        self.points_on, self.points_off = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+        if self.mask is not None and self.mask.any():
+            away = cv2.distanceTransform(1 - self.mask.astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
+            self.inside = away <= margin_px
+            self.core = _core(self.mask, margin_px)
+        elif self.mask is not None:
+            self.inside = np.zeros(size, np.bool_)
+        if frame != prompt.frame:
+            return
+        if len(prompt.box_array):
+            boxes = np.zeros(size, np.bool_)
+            for left, top, right, bottom in prompt.box_array:
+                boxes[int(top) : int(np.ceil(bottom)), int(left) : int(np.ceil(right))] = True
+            self.inside &= boxes
+        y, x = np.indices(size) + 0.5
+        radius = max(3.0, 0.005 * max(width, height))
+        for (u, v), on in zip(prompt.point_array, prompt.label_array, strict=True):
+            disc = (x - u) ** 2 + (y - v) ** 2 <= radius**2
+            (self.points_on if on else self.points_off)[disc] = True
+
+
+def _core(mask: Bools, margin_px: float) -> Bools:
+    """The mask without a rim of the margin, but never without more than a share of its thickness there."""
+    depth = cv2.distanceTransform(np.pad(mask.astype(np.uint8), 1), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
+    reach = 2 * int(np.ceil(margin_px)) + 1
+    thickness = cv2.dilate(depth, np.ones((reach, reach), np.uint8))
+    return np.asarray(mask & (depth > np.minimum(margin_px, _CORE * thickness)))
+
+
+def _require_prompt(prompt: Prompt, count: int) -> None:
+    named = prompt.each or (count == 1 and not (prompt.mask is None and not len(prompt.box_array)))
+    if not named:
+        clicks = count == 1 and prompt.label_array.any() and not prompt.label_array.all()
+        if not clicks:
+            raise SegmentationError(
+                f"{count} images, no background and no mask or box for each of them",
+                expected=f"a background picture, {MIN_VIDEO} or more images of a moving robot, or a prompt",
+                hint="a mask drawn from joint positions and camera will do, or a box around the robot",
+            )
+
+
+def _seeds(change: Change | None, empty: bool, hints: _Hints) -> NDArray[np.uint8]:
+    """(H, W) uint8 of GrabCut's labels."""
+    labels = np.full(hints.inside.shape, cv2.GC_BGD, np.uint8)
+    if change is not None:
+        near = cv2.dilate(change.changed.astype(np.uint8), np.ones((7, 7), np.uint8)) > 0
+        labels[near] = cv2.GC_PR_BGD
+        labels[change.solid] = cv2.GC_PR_FGD
+        if not empty:
+            labels[hints.inside & (hints.mask is not None)] = cv2.GC_PR_BGD
+            labels[hints.inside & change.solid] = cv2.GC_PR_FGD
+            labels[hints.core] = cv2.GC_PR_FGD
+    else:
+        labels[hints.inside] = cv2.GC_PR_FGD if hints.mask is None else cv2.GC_PR_BGD
+        labels[hints.core] = cv2.GC_PR_FGD
+    labels[~hints.inside] = cv2.GC_BGD
+    labels[hints.points_on], labels[hints.points_off] = cv2.GC_FGD, cv2.GC_BGD
+    return labels
+
+
+def _grab_cut(look: NDArray[np.uint8], labels: NDArray[np.uint8], rounds: int) -> Bools:
+    """GrabCut in the whole image: in a part of it, shadows would be most of the background it learns."""
+    seeds = labels.copy()
+    cv2.setRNGSeed(0)  # its clusters start at random; the same image must give the same mask
+    cv2.grabCut(look, seeds, None, np.zeros((1, 65)), np.zeros((1, 65)), rounds, cv2.GC_INIT_WITH_MASK)
+    return np.asarray((seeds == cv2.GC_FGD) | (seeds == cv2.GC_PR_FGD))
+
+
+def _tidy(mask: Bools, named: Bools) -> Bools:
+    """The mask without specks."""
+    count, pieces, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
+    if count <= 1:
+        return mask
+    area = stats[:, cv2.CC_STAT_AREA].copy()
+    area[0] = 0
+    keep = area >= _LEAST_PART * area.max()
+    keep[np.unique(pieces[named & mask])] = True
+    keep[0] = False
+    return np.asarray(keep[pieces])

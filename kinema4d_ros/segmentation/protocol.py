@@ -1,0 +1,109 @@
+"""What every segmenter of the robot takes and gives: images and a prompt in, masks with scores out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.segmentation.prompt import Prompt
+
+__all__ = ["ReportFrame", "RobotSegmenter", "Segmentation", "SegmentationError", "as_stack", "result_of"]
+
+ReportFrame = Callable[[int, int], None]
+"""Told (images done, images in all)."""
+
+_MAX_SIDE = 16384
+
+
+class SegmentationError(KinemaError):
+    """Images or prompts that a segmenter cannot work with."""
+
+    default_code = ErrorCode.ARGUMENT_INVALID
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """Where the robot is.
+
+    Attributes:
+        masks: (H, W) bool of one image or (T, H, W) of several; True = robot. Nothing found is all False.
+        scores: (T,) float64, 0 to 1, one for each image (T = 1 for one): how sure the method is, by its own measure;
+            0 where nothing was found. Scores of two methods cannot be compared.
+        method: who made it.
+        notes: what the reader should know: images without a robot, a poor background.
+    """
+
+    masks: NDArray[np.bool_]
+    scores: NDArray[np.float64]
+    method: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> tuple[int, ...]:
+        """The images in which nothing was found."""
+        stack = self.masks[None] if self.masks.ndim == 2 else self.masks
+        return tuple(i for i, mask in enumerate(stack) if not mask.any())
+
+
+@runtime_checkable
+class RobotSegmenter(Protocol):
+    """Finds the robot's pixels. What each one needs:
+
+    | name | needs | prompt |
+    |---|---|---|
+    | rendered | robot, joint positions, calibrated camera | none |
+    | classical | a background picture, or a video in which the robot moves, or a prompt | mask, boxes, points help |
+    | sam2 | the package `sam2` and its weights | one of: mask, points, boxes, text (with a detector's weights) |
+    """
+
+    name: str
+
+    def segment(
+        self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
+    ) -> Segmentation:
+        """Masks of one image (H, W, 3) or of several of one camera (T, H, W, 3), uint8 RGB."""
+        ...
+
+
+def as_stack(images: NDArray[np.generic], prompt: Prompt | None = None) -> NDArray[np.uint8]:
+    """(T, H, W, 3) uint8 of one image or several, or an error; the prompt must fit them."""
+    array = np.asarray(images)
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-1] != 3 or 0 in array.shape:
+        raise SegmentationError(
+            f"the images are {array.dtype} of shape {array.shape}",
+            expected="uint8 RGB of shape (H, W, 3) or (T, H, W, 3), not empty",
+            code=ErrorCode.IMAGE_INVALID,
+        )
+    if max(array.shape[-3:-1]) > _MAX_SIDE:
+        raise SegmentationError(
+            f"the images are {array.shape[-2]} x {array.shape[-3]}",
+            expected=f"sides of at most {_MAX_SIDE}",
+            code=ErrorCode.IMAGE_INVALID,
+        )
+    stack = np.asarray(array if array.ndim == 4 else array[None], dtype=np.uint8)
+    if prompt is not None:
+        problem = prompt.misfit(len(stack), stack.shape[1], stack.shape[2])
+        if problem is not None:
+            raise SegmentationError(problem[0], expected=problem[1])
+    return stack
+
+
+def result_of(
+    images: NDArray[np.uint8],
+    masks: NDArray[np.bool_],
+    scores: NDArray[np.float64],
+    method: str,
+    notes: tuple[str, ...] = (),
+) -> Segmentation:
+    """A segmentation of the images' own form; images without a robot get score 0 and a note."""
+    none = [i for i, mask in enumerate(masks) if not mask.any()]
+    scores = np.clip(np.where([i in none for i in range(len(masks))], 0.0, scores), 0.0, 1.0)
+    if none:
+        which = ", ".join(map(str, none[:8])) + (" ..." if len(none) > 8 else "")
+        notes = (*notes, f"no robot found in {len(none)} of {len(masks)} images ({which})")
+    return Segmentation(masks if images.ndim == 4 else masks[0], scores, method, notes)

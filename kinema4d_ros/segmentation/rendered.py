@@ -1,0 +1,74 @@
+"""The robot's mask by geometry alone: drawn exactly for its joint positions, as the calibrated camera sees it.
+
+Where other things hide the robot, the mask covers them too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.lab.lens import Lens
+from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.segmentation.prompt import Prompt
+from kinema4d_ros.segmentation.protocol import ReportFrame, Segmentation, SegmentationError, as_stack, result_of
+
+__all__ = ["RenderedSegmenter", "rendered_masks"]
+
+_BATCH = 16
+"""Frames drawn at once: a pointmap has twelve bytes a pixel, its mask one."""
+
+
+def rendered_masks(robot: Robot, q: ArrayLike, camera: PinholeCamera) -> NDArray[np.bool_]:
+    """(T, H, W) bool: the robot at joint positions (T, J), `robot.joint_names` order, through the camera's lens."""
+    positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
+    lens = Lens(camera)
+    masks = []
+    for start in range(0, len(positions), _BATCH):
+        drawn = render_pointmaps(robot, positions[start : start + _BATCH], lens.pinhole).mask
+        masks += [lens.bend(mask.astype(np.uint8), "nearest") != 0 for mask in drawn]
+    return np.stack(masks)
+
+
+class RenderedSegmenter:
+    """The exact robot, whatever the images show.
+
+    Args:
+        robot: with its shapes.
+        camera: calibrated, with its pose and lens.
+        q: (T, J) joint positions, one row for each image; one row serves images of a robot at rest.
+    """
+
+    name = "rendered"
+
+    def __init__(self, robot: Robot, camera: PinholeCamera, q: ArrayLike) -> None:
+        self._camera = camera
+        self._masks = rendered_masks(robot, q, camera)
+
+    @property
+    def prompt(self) -> Prompt:
+        """The masks as a prompt for another segmenter."""
+        return Prompt(mask=self._masks if len(self._masks) > 1 else self._masks[0])
+
+    def segment(
+        self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
+    ) -> Segmentation:
+        """The drawn masks; of the images only size and number matter, and no prompt is read."""
+        stack = as_stack(images, prompt)
+        if stack.shape[1:3] != (self._camera.height, self._camera.width):
+            raise SegmentationError(
+                f"the images are {stack.shape[2]} x {stack.shape[1]}",
+                expected=f"{self._camera.width} x {self._camera.height}, as the camera was calibrated",
+                code=ErrorCode.CAMERA_BAD_SIZE,
+            )
+        if len(self._masks) not in (1, len(stack)):
+            raise SegmentationError(
+                f"{len(self._masks)} joint configurations and {len(stack)} images", expected="one for each, or one"
+            )
+        masks = np.broadcast_to(self._masks, stack.shape[:3]).copy()
+        if progress is not None:
+            progress(len(stack), len(stack))
+        return result_of(images, masks, np.ones(len(stack)), self.name)

@@ -1,0 +1,188 @@
+"""`Sam2Segmenter`: the robot by SAM 2, prompted by words, clicks, boxes or the rendered robot; images and videos.
+
+With real weights it was not run here: tests run sam2's own classes with small random ones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kinema4d_model.segmentation.grounding import GroundingDetector
+from kinema4d_model.segmentation.robot_prompts import mask_box, mask_logits, mask_points
+from kinema4d_model.segmentation.sam2_package import import_sam2
+from kinema4d_model.segmentation.sam2_weights import load_sam2
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.segmentation import Prompt, ReportFrame, Segmentation, SegmentationError
+from kinema4d_ros.segmentation.protocol import as_stack, result_of
+
+__all__ = ["Sam2Segmenter"]
+
+Masks = NDArray[np.bool_]
+
+_HOLE_SHARE = 8 / 256**2
+"""Holes up to this share of the image are filled: what sam2 does on CUDA."""
+
+
+class Sam2Segmenter:
+    """One network for images and videos.
+
+    A mask for each image (the rendered robot) is refined image by image. Any other prompt belongs to one image; if
+    there are more, the video predictor carries it forward and backward through them.
+
+    Args:
+        weights: folder, see `sam2_weights`; or a network that `load_sam2` made.
+        detector: folder of a grounding detector, or the detector; only for prompts with text.
+        device: of torch; "auto" is CUDA where there is one.
+    """
+
+    name = "sam2"
+
+    def __init__(
+        self, weights: str | Path | Any, *, detector: str | Path | GroundingDetector | None = None, device: str = "auto"
+    ) -> None:
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = load_sam2(weights, device) if isinstance(weights, (str, Path)) else weights
+        self._detector = GroundingDetector(detector, device=device) if isinstance(detector, (str, Path)) else detector
+        self._predictor = import_sam2().ImagePredictor(self._model)
+        side = int(self._model.image_size)
+        # The predictor has these numbers for 1024 pixels written in.
+        self._predictor._bb_feat_sizes = [(side // k, side // k) for k in (4, 8, 16)]
+        self._logit_side = side // 4
+
+    def segment(
+        self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
+    ) -> Segmentation:
+        """Masks; a prompt is needed."""
+        if prompt is None or prompt.is_empty:
+            raise SegmentationError(
+                "SAM 2 was given no prompt",
+                expected="text, points, boxes or the rendered robot's mask",
+                hint="robot, joint positions and camera give a mask",
+            )
+        stack = as_stack(images, prompt)
+        notes: tuple[str, ...] = ()
+        if prompt.text:
+            prompt, notes = self._ground(stack, prompt)
+        points, labels = prompt.point_array, prompt.label_array
+        if not (labels.any() or len(prompt.box_array) or (prompt.mask is not None and prompt.mask.any())):
+            if len(points):
+                raise SegmentationError("every point lies beside the robot", expected="one on it, or a box")
+            return result_of(images, np.zeros(stack.shape[:3], np.bool_), np.zeros(len(stack)), self.name, notes)
+        if len(stack) == 1 or prompt.each:
+            masks, scores = self._images(stack, prompt, progress)
+        else:
+            masks, scores = self._video(stack, prompt, progress)
+        masks = np.stack([_fill_holes(mask) for mask in masks])
+        return result_of(images, masks, scores, self.name, notes)
+
+    def _ground(self, stack: NDArray[np.uint8], prompt: Prompt) -> tuple[Prompt, tuple[str, ...]]:
+        """The prompt with boxes instead of words."""
+        if self._detector is None:
+            raise SegmentationError(
+                f"the prompt has the text '{prompt.text}', and there is no detector",
+                expected="the folder of a grounding detector (Grounding DINO or OWLv2)",
+                hint="or points, a box, or the rendered robot",
+                code=ErrorCode.SETUP_MISSING,
+            )
+        boxes, scores = self._detector.detect(stack[prompt.frame], prompt.text)
+        found = f"'{prompt.text}': {len(boxes)} boxes" + (f", best {scores[0]:.2f}" if len(scores) else "")
+        grounded = Prompt(
+            points=prompt.point_array,
+            labels=prompt.label_array,
+            boxes=np.concatenate([prompt.box_array, boxes]),
+            mask=prompt.mask,
+            frame=prompt.frame,
+        )
+        return grounded, (found,)
+
+    def _images(
+        self, stack: NDArray[np.uint8], prompt: Prompt, progress: ReportFrame | None
+    ) -> tuple[Masks, NDArray[np.float64]]:
+        masks, scores = np.zeros(stack.shape[:3], np.bool_), np.zeros(len(stack))
+        for i, image in enumerate(stack):
+            masks[i], scores[i] = self._image(image, prompt, i)
+            if progress is not None:
+                progress(i + 1, len(stack))
+        return masks, scores
+
+    def _image(self, image: NDArray[np.uint8], prompt: Prompt, frame: int) -> tuple[Masks, float]:
+        """The union of what every box holds, or what points and mask mean; the score is SAM's own guess of the IoU."""
+        clicked = frame == prompt.frame
+        points = prompt.point_array if clicked else np.empty((0, 2))
+        labels = prompt.label_array if clicked else np.empty(0, np.bool_)
+        boxes = list(prompt.box_array) if clicked else []
+        drawn, logits = prompt.mask_of(frame), None
+        if drawn is not None and drawn.any():
+            inner = mask_points(drawn)
+            points, labels = np.concatenate([points, inner]), np.concatenate([labels, np.ones(len(inner), np.bool_)])
+            logits = mask_logits(drawn, self._logit_side)
+            boxes = boxes or [mask_box(drawn)]
+        elif not (len(points) or boxes):
+            return np.zeros(image.shape[:2], np.bool_), 0.0
+        self._predictor.set_image(np.ascontiguousarray(image))
+        mask, scores = np.zeros(image.shape[:2], np.bool_), []
+        for box in boxes or [None]:
+            vague = box is None and len(points) == 1  # one click may mean a part or the whole
+            found, quality, _ = self._predictor.predict(
+                point_coords=points if len(points) else None,
+                point_labels=labels.astype(np.int32) if len(points) else None,
+                box=box,
+                mask_input=logits,
+                multimask_output=vague,
+            )
+            best = int(np.argmax(quality))
+            mask |= found[best] > 0
+            scores.append(float(quality[best]))
+        return mask, float(np.mean(scores))
+
+    def _video(
+        self, stack: NDArray[np.uint8], prompt: Prompt, progress: ReportFrame | None
+    ) -> tuple[Masks, NDArray[np.float64]]:
+        """One prompted image, carried through the others; the score is the mean probability of the mask's pixels."""
+        masks, scores = np.zeros(stack.shape[:3], np.bool_), np.zeros(len(stack))
+        with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+            for i, image in enumerate(stack):
+                # sam2 takes folders of .jpg alone; what is inside is read by its content, and PNG loses nothing.
+                _, data = cv2.imencode(".png", image[..., ::-1])
+                (Path(folder) / f"{i:05d}.jpg").write_bytes(data.tobytes())
+            state = self._model.init_state(folder, offload_video_to_cpu=True)
+            self._start(state, stack, prompt)
+            done = 0
+            for backward in (False, True):
+                steps = self._model.propagate_in_video(state, start_frame_idx=prompt.frame, reverse=backward)
+                for i, _, logits in steps:
+                    probable = torch.sigmoid(logits.float()).amax(dim=(0, 1)).cpu().numpy()
+                    masks[i] = probable > 0.5
+                    scores[i] = float(probable[masks[i]].mean()) if masks[i].any() else 0.0
+                    done = done + 1 if not (backward and i == prompt.frame) else done
+                    if progress is not None:
+                        progress(done, len(stack))
+        return masks, scores
+
+    def _start(self, state: Any, stack: NDArray[np.uint8], prompt: Prompt) -> None:
+        if prompt.mask is not None:
+            # The video predictor takes a mask for the truth; the rendered one is a guess: the image's decides.
+            refined, _ = self._image(stack[prompt.frame], prompt, prompt.frame)
+            self._model.add_new_mask(state, prompt.frame, 1, refined if refined.any() else prompt.mask)
+            return
+        points = prompt.point_array.astype(np.float32) if len(prompt.point_array) else None
+        labels = None if points is None else prompt.label_array.astype(np.int32)
+        boxes = [box.astype(np.float32) for box in prompt.box_array]
+        for i, box in enumerate(boxes or [None]):
+            self._model.add_new_points_or_box(state, prompt.frame, i + 1, points=points, labels=labels, box=box)
+
+
+def _fill_holes(mask: Masks) -> Masks:
+    """The mask without holes of a few pixels."""
+    count, pieces, stats, _ = cv2.connectedComponentsWithStats((~mask).astype(np.uint8), connectivity=4)
+    small = stats[:, cv2.CC_STAT_AREA] <= max(1, round(_HOLE_SHARE * mask.size))
+    small[0] = False
+    return np.asarray(mask | small[pieces]) if count > 1 else mask
