@@ -2,6 +2,9 @@
 
 For each policy k of its pairs are drawn. Their real outcomes are all that an estimate may know; of the others it sees
 the model's verdicts only, and it is scored by what really happened in them. Repeated with other draws, fixed seed.
+
+The success curve adds a success and a failure of its own. That alone steadies an estimate from few runs and owes
+nothing to the model: "shrunk" shows how much of the curve's gain it is.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ __all__ = ["METHODS", "Correction", "CorrectionRow", "check_correction"]
 METHODS = {
     "model": "the model's verdicts, as they are",
     "real": "the k real trials alone",
+    "shrunk": "the k real trials and two made up, one success and one failure",
     "powered": "prediction-powered: model runs corrected by the k real trials",
     "curve": "success curve fitted to the k real trials",
     "transfer": "success curve of the other policies' real trials, none of this one",
@@ -168,6 +172,7 @@ def _estimates(known: _Data, rest: _Verdicts, others: Sequence[_Data]) -> dict[s
     found = {
         "model": _wilson(int(rest.model.sum()), len(rest.model)),
         "real": _wilson(int(known.lab.sum()), len(known.lab)),
+        "shrunk": Interval((float(known.lab.sum()) + 1) / (len(known.lab) + 2), math.nan, math.nan),
         "powered": prediction_powered(rest.model, known.model, known.lab),
         "curve": _point(SuccessCurve.fit(known.score, known.lab), rest),
     }

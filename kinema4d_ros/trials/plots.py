@@ -37,8 +37,8 @@ def rates_plot(model: ModelSummary) -> str:
         f'<text class="label" transform="translate(14 {_y(0.5):.1f}) rotate(-90)" text-anchor="middle">'
         f"success rate in {escape(_cut(model.label, 30))}</text>"
     )
-    parts.append(_text(_x(0.03), _y(0.955), "optimistic", "start", "faint"))
-    parts.append(_text(_x(0.97), _y(0.03), "pessimistic", "end", "faint"))
+    parts.append(_text(_x(0.03), _y(0.93), "optimistic", "start", "faint"))
+    parts.append(_text(_x(0.97), _y(0.07), "pessimistic", "end", "faint"))
     scenarios = [cell.scenario for cell in model.scenarios]
     for number, policy in enumerate(model.policies):
         for cell in model.cells:
@@ -59,7 +59,7 @@ def bias_plot(model: ModelSummary) -> str:
     if len(model.policies) > 1:
         lines.append((model.overall, -1, "all policies"))
     height = _TOP + _ROW * len(lines) + 46
-    left, right = 168.0, 428.0
+    left, right = 172.0, 418.0
 
     def at(value: float) -> float:
         return left + (right - left) * (value + 1) / 2
@@ -77,7 +77,7 @@ def bias_plot(model: ModelSummary) -> str:
         y = _TOP + _ROW * (i + 0.5)
         whole = cell.scenario == "" or number < 0
         style = "strong" if whole else "label"
-        parts.append(_text(left - 10, y + 4, _cut(name, 22), "end", style, name))
+        parts.append(_text(left - 10, y + 4, _cut(name, 18), "end", style, name))
         parts.append(_whisker(cell.bias, at, y, f"c{number % COLOURS}" if number >= 0 else "total", whole))
     return "".join(parts) + "</svg>"
 

@@ -46,7 +46,7 @@ figcaption{color:var(--soft);font-size:.86rem;margin-top:6px}
 table{border-collapse:collapse;width:100%;font-size:.86rem;font-variant-numeric:tabular-nums}
 th,td{padding:6px 10px;border-bottom:1px solid var(--line);text-align:right;vertical-align:top;white-space:nowrap}
 th{color:var(--soft);font-weight:600;vertical-align:bottom}
-th.name,td.name{text-align:left;white-space:normal;min-width:84px;max-width:520px;overflow-wrap:anywhere}
+th.name,td.name{text-align:left;white-space:normal;min-width:96px;max-width:440px;overflow-wrap:break-word}
 td small{display:block;color:var(--soft);font-size:.78rem}
 tr.strong td{font-weight:650;background:var(--card)}
 tr.strong td small{font-weight:400}

@@ -10,7 +10,7 @@ from typing import Any
 
 from kinema4d_ros.evaluation.proportions import Interval, wilson
 from kinema4d_ros.evaluation.ranking import pearson
-from kinema4d_ros.trials.correction_check import METHODS
+from kinema4d_ros.trials.correction_check import METHODS, CorrectionRow
 from kinema4d_ros.trials.report_text import NONE, Value, number, signed
 from kinema4d_ros.trials.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.trials.summary_cells import Cell
@@ -79,7 +79,10 @@ def wrong_table(model: ModelSummary) -> Table:
         model,
         lambda cell: (Value.of(cell.agreement), _of(cell.false_success, cell, 0), _of(cell.false_failure, cell, 1)),
     )
-    note = "False success: share of the lab's failures that the model shows as successes; false failure the reverse."
+    note = (
+        "False success: share of the lab's failures that the model shows as successes. False failure: share of the "
+        "lab's successes that it does not show as such; “cannot tell” is one."
+    )
     return Table(header, rows, note, strong, 2)
 
 
@@ -166,25 +169,31 @@ def _place(rates: Sequence[float], which: int) -> str:
 def correction_table(model: ModelSummary) -> Table:
     """How well estimates from k real trials do on runs held out."""
     correction = model.correction
+    found = {(row.method, row.real_trials): row for row in correction.rows}
+    tried = tuple(dict.fromkeys(row.real_trials for row in correction.rows))
     rows = tuple(
-        (
-            METHODS[row.method],
-            str(row.real_trials),
-            number(row.error, 3),
-            signed(row.bias),
-            number(row.width),
-            NONE if row.coverage is None else f"{100 * row.coverage:.0f} %",
-        )
-        for row in correction.rows
+        (words, *(_scored(found.get((method, k))) for k in tried))
+        for method, words in METHODS.items()
+        if any((method, k) in found for k in tried)
     )
     used = "; ".join(f"k = {k}: {len(policies)} policies" for k, policies in correction.policies.items())
     note = (
         f"k real trials of each policy, drawn {correction.repeats} times; fitted on them, scored on the policy's other "
-        f"runs ({used or 'none'}). Error: mean distance to the success rate of the runs held out. Coverage: share of "
-        "95 % intervals that hold that rate; intervals are widened by the noise of the runs held out, which is "
-        "generous to the prediction-powered one, because it has seen the model's verdicts on the same runs."
+        f"runs ({used or 'none'}). Large: mean distance to the success rate of the runs held out. Below: mean signed "
+        "distance, mean width of the 95 % interval, and how many of them hold that rate. For this, intervals are "
+        "widened by the noise of the runs held out, which is generous to the prediction-powered one: it has seen the "
+        "model's verdicts on the same runs."
     )
-    return Table(("estimate", "k", "error", "bias", "interval width", "coverage"), rows, note)
+    return Table(("estimate", *(f"k = {k}" for k in tried)), rows, note)
+
+
+def _scored(row: CorrectionRow | None) -> Entry:
+    if row is None:
+        return NONE
+    interval = "" if row.width is None or row.coverage is None else (
+        f", width {row.width:.2f}, {100 * row.coverage:.0f} % hold"
+    )  # fmt: skip
+    return Value(number(row.error, 3), f"bias {signed(row.bias)}{interval}")
 
 
 def paper_table(summary: EvaluationSummary) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ __all__ = ["NONE", "Value", "correction_words", "headline", "number", "percent",
 
 NONE = "—"
 """Stands for what is not defined."""
+
+WORTH = 0.95
+"""An error must be this much smaller than another to be called better."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,10 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def signed(value: float | None) -> str:
-    """With its sign."""
-    return NONE if value is None or not math.isfinite(value) else f"{value:+.2f}"
+    """With its sign; a third digit where two would hide on which side of zero it is."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:+.3f}" if 0.0005 <= abs(value) < 0.005 else f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"
 
 
 def percent(value: float) -> str:
@@ -152,8 +157,8 @@ def _advice(model: ModelSummary, informs: bool) -> str:
     if not informs:
         return f"{use}, not to judge single runs."
     if bias is not None and (bias.low > 0 or bias.high < 0):
-        side = "high" if bias.low > 0 else "low"
-        return f"{use}; its success rates are too {side} to be read as real ones unless they are corrected."
+        side = "above" if bias.low > 0 else "below"
+        return f"{use}; take its success rates for what they are, {number(abs(bias.estimate))} {side} the real ones."
     return f"{use}; its success rates may be read as real ones within these intervals."
 
 
@@ -191,18 +196,16 @@ def correction_words(model: ModelSummary) -> str:
 
 def _compare(k: int, rows: Mapping[str, CorrectionRow]) -> str:
     corrected = min((rows[name] for name in ("powered", "curve")), key=lambda row: row.error)
-    real, model = rows["real"].error, rows["model"].error
+    # The curve steadies few runs by two made-up ones; what that gains without any model is not the model's merit.
+    real, model = min(rows["real"].error, rows["shrunk"].error), rows["model"].error
     name = {"powered": "prediction-powered", "curve": "success curve"}[corrected.method]
     text = f"With {k} real trials the better correction ({name}) is off by {number(corrected.error, 3)}, "
-    text += f"the {k} alone by {number(real, 3)}, the model alone by {number(model, 3)}: "
-    better: Sequence[str] = [
-        words
-        for words, other in (("the real trials alone", real), ("the model alone", model))
-        if corrected.error < 0.98 * other
-    ]
-    if len(better) == 2:
+    text += f"estimates without a model by {number(real, 3)} at best, the model alone by {number(model, 3)}: "
+    beats_real, beats_model = (corrected.error < WORTH * other for other in (real, model))
+    if beats_real and beats_model:
         return text + "correcting helps."
-    if better:
-        other = "the model alone" if better[0].startswith("the real") else "the real trials alone"
-        return text + f"it beats {better[0]} and not {other}."
+    if beats_real:
+        return text + "the model helps, and correcting it does not."
+    if beats_model:
+        return text + "correcting is needed, and the model adds nothing to the real trials."
     return text + "it does not help."
