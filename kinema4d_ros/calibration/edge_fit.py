@@ -64,12 +64,14 @@ class EdgeMatch(NamedTuple):
         J: (N, 6) how the outline moves along its normal with the camera's pose, pixels.
         cell: (N,) int64, which pixels err together.
         p_camera: (N, 3) metres: the surface there.
+        pixels: rows (N,) and columns (N,) of the outline.
     """
 
     offset_px: Array
     J: Array
     cell: NDArray[np.int64]
     p_camera: Array
+    pixels: tuple[NDArray[np.int64], NDArray[np.int64]]
 
     @property
     def support(self) -> float:
@@ -122,7 +124,7 @@ def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera,
     row, column = np.nonzero(rim)
     if len(row) == 0:
         nothing = np.empty(0)
-        return EdgeMatch(nothing, np.empty((0, 6)), np.empty(0, np.int64), np.empty((0, 3)))
+        return EdgeMatch(nothing, np.empty((0, 6)), np.empty(0, np.int64), np.empty((0, 3)), (row, column))
     down, right = np.gradient(cv2.GaussianBlur(signed_distance(mask), (0, 0), 1.5))
     n = np.stack([right[row, column], down[row, column]], axis=1).astype(np.float64)
     n /= np.maximum(np.linalg.norm(n, axis=1, keepdims=True), 1e-9)
@@ -130,7 +132,7 @@ def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera,
     p = drawn.xyz[0][row, column].astype(np.float64)
     J = np.einsum("nk,nkj->nj", n, image_motion(camera, camera.base_T_camera, p))
     cell = max(2, round(camera.width / CELLS))
-    return EdgeMatch(offset, J, 4096 * (row // cell) + column // cell, p)
+    return EdgeMatch(offset, J, 4096 * (row // cell) + column // cell, p, (row, column))
 
 
 def _edges_along(image: Image, at: NDArray[np.int64], n: Array, reach_px: float) -> Array:

@@ -6,6 +6,7 @@ extrinsics   the camera's pose from a board on the gripper (--link) or at a meas
 markerless   the camera's pose from masks of the robot and a rough guess
 recon        a reconstructed mesh laid onto the robot, from picked pairs
 check        the robot drawn over an image, with IoU and residual
+page         the camera's pose by hand: sliders and a live overlay in a browser
 
 Joint positions are a trajectory file (CSV, JSON, NPZ) with one row for each image, in the order of the images' names.
 A result with errors is not written unless --force is given. docs/calibration.md tells more.
@@ -66,6 +67,14 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     check.add_argument("image", type=Path, help="of the robot")
     check.add_argument("--mask", type=Path, metavar="FILE", help="of the robot in that image, for IoU and residual")
     _robot_options(check)
+    page = _way(ways, "page", "place the camera by hand, in a browser on this machine", out="extrinsics.yaml")
+    page.add_argument("images", nargs="*", type=Path, help="images of the robot, or a folder of them")
+    page.add_argument("--topic", metavar="NAME", help="a live camera instead, e.g. camera/image_raw, and joint_states")
+    page.add_argument("--masks", type=Path, metavar="DIR", help="masks of the robot, one for each image")
+    page.add_argument("--guess", type=Path, metavar="FILE", help="extrinsics to start from (default: the camera's)")
+    page.add_argument("--port", type=int, default=8081, help="of the page (default: 8081; 0: any free one)")
+    page.add_argument("--seconds", type=float, default=0.0, help="end then (default: 0, with Ctrl-C)")
+    _robot_options(page)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,10 +95,11 @@ def _way(
             help="charuco:COLSxROWS:SQUARE_M:MARKER_M, chessboard:COLSxROWS:SQUARE_M or apriltag:ID:SIDE_M",
         )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"result (default: {out})")
-    if name not in ("board", "check"):
+    if name not in ("board", "check", "page"):
         parser.add_argument("--picture", type=Path, metavar="PNG", help="also draw the result")
         parser.add_argument("--force", action="store_true", help="write a result that the quality gate refuses")
-    parser.add_argument("--json", action="store_true", help="print numbers for a program")
+    if name != "page":
+        parser.add_argument("--json", action="store_true", help="print numbers for a program")
     parser.set_defaults(run=run)
     return parser
 

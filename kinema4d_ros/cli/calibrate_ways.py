@@ -25,6 +25,7 @@ from kinema4d_ros.calibration.recon import align_reconstruction, load_surface, r
 from kinema4d_ros.calibration.silhouette import mask_iou, rectify_masks
 from kinema4d_ros.calibration.table_board import calibrate_table_board
 from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.cli import calibrate_page
 from kinema4d_ros.cli.calibrate_live import collect_from_topic
 from kinema4d_ros.errors import CalibrationError, ErrorCode, KinemaError
 from kinema4d_ros.files import read_yaml, write_yaml
@@ -34,7 +35,7 @@ from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.transforms import from_rpy
 
-__all__ = ["board", "check", "extrinsics", "intrinsics", "markerless", "recon"]
+__all__ = ["board", "check", "extrinsics", "intrinsics", "markerless", "page", "recon"]
 
 
 def board(arguments: argparse.Namespace) -> int:
@@ -148,6 +149,11 @@ def check(arguments: argparse.Namespace) -> int:
     else:
         print(f"{arguments.out}: " + ", ".join(f"{key} {value}" for key, value in numbers.items()))
     return 0
+
+
+def page(arguments: argparse.Namespace) -> int:
+    """The camera's pose by hand."""
+    return calibrate_page.page(arguments, _camera(arguments.camera))
 
 
 def _draw(

@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.report import PlanReport
 
-__all__ = ["Tone", "chip", "headline", "message_line", "picture", "report_table", "status_rows", "warning_list"]
+__all__ = [
+    "Tone",
+    "chip",
+    "headline",
+    "headline_of",
+    "message_line",
+    "picture",
+    "report_table",
+    "status_rows",
+    "warning_list",
+]
 
 Tone = Literal["good", "busy", "bad", "quiet"]
 
@@ -30,10 +40,19 @@ _MAX_ROWS = 6
 
 def headline(robot: str) -> str:
     """Title of the page."""
+    return _headline("See the plan before the robot moves", f"Predicted in 4D for <b>{escape(robot)}</b>")
+
+
+def headline_of(title: str, below: str) -> str:
+    """Title of another page."""
+    return _headline(escape(title), escape(below))
+
+
+def _headline(title: str, below: str) -> str:
     return (
         '<div style="padding:0.35em 0.75em 0.1em 0.75em">'
-        '<div style="font-size:1.15em;font-weight:650;color:#101828">See the plan before the robot moves</div>'
-        f'<div style="{_BODY}color:#667085">Predicted in 4D for <b>{escape(robot)}</b></div></div>'
+        f'<div style="font-size:1.15em;font-weight:650;color:#101828">{title}</div>'
+        f'<div style="{_BODY}color:#667085">{below}</div></div>'
     )
 
 
