@@ -20,6 +20,7 @@ Factory = Callable[..., Policy]
 
 _factories: dict[str, Factory | str] = {
     "expert": "kinema4d_ros.policies.scripted:ScriptedExpert",
+    "remote": "kinema4d_ros.policies.remote:RemotePolicy",
     "replay": "kinema4d_ros.policies.replay:ReplayPolicy",
     "python": "kinema4d_ros.policies.registry:python_class",
 }
