@@ -58,7 +58,8 @@ class Measured:
 
     Attributes:
         by: "masks", or "edges" where not every picture has a mask.
-        px, mm: root mean square distance of the drawn outline from the seen one; None = not to be told.
+        px, mm: root mean square distance of the drawn outline from the seen one, where it is within 12 pixels;
+            None = not to be told.
         iou: of the masks; None without them.
         share: of the drawn outline that lies within 1.5 pixels of the seen one.
         pictures: looked at.
@@ -192,9 +193,10 @@ class ManualCalibration:
         near = np.abs(r) < 1.5
         share = float(near.mean()) if len(r) else 0.0
         iou = mask_iou(np.stack(drawn), np.stack(seen)) if by_masks else None
-        found = r[np.isfinite(r)]
+        # What is further off is hidden by something, or the robot is elsewhere: the share tells of it.
+        found = r[np.abs(r) <= REACH_PX]
         # Edges near a wrong outline are edges of something else: their distance says nothing.
-        if len(found) == 0 or (not by_masks and share < FOUND):
+        if len(found) < FOUND * len(r) or (not by_masks and share < FOUND):
             return Measured("masks" if by_masks else "edges", None, None, iou, share, len(pictures))
         px = float(np.sqrt(np.mean(found**2)))
         mm = 1e3 * px * float(np.median(z)) / float(camera.K[0, 0])

@@ -71,7 +71,7 @@ def test_turning_measuring_and_going_back(yam: Robot, pictures: list[Shown]) -> 
     assert wrong.iou is not None
     assert wrong.px is not None
     assert wrong.iou < right.iou - 0.1
-    assert wrong.px > 3 * right.px
+    assert wrong.px > 2 * right.px
     manual.reset()
     assert manual.measure() == right
 
