@@ -47,7 +47,7 @@ table{border-collapse:collapse;width:100%;font-size:.86rem;font-variant-numeric:
 th,td{padding:6px 10px;border-bottom:1px solid var(--line);text-align:right;vertical-align:top;white-space:nowrap}
 th{color:var(--soft);font-weight:600;vertical-align:bottom}
 th.name,td.name{text-align:left;white-space:normal;min-width:96px;max-width:440px;overflow-wrap:break-word}
-td small{display:block;color:var(--soft);font-size:.78rem}
+td small{display:block;color:var(--soft);font-size:.9em}
 tr.strong td{font-weight:650;background:var(--card)}
 tr.strong td small{font-weight:400}
 .matrices{display:flex;flex-wrap:wrap;gap:18px}
@@ -74,10 +74,12 @@ svg.key{vertical-align:-3px;margin-right:5px}
 .strip img{display:block;width:100%;height:auto;border-radius:8px;border:1px solid var(--line)}
 .strip code{font-weight:650}
 code{font-family:ui-monospace,SFMono-Regular,Menlo,monospace;font-size:.92em}
-@media (max-width:600px){main{padding:18px 14px 60px}h1{font-size:1.5rem}th,td{padding:5px 7px}}
+@media (max-width:600px){main{padding:18px 14px 60px}h1{font-size:1.5rem}th,td{padding:5px 6px}
+th.name,td.name{min-width:74px;overflow-wrap:anywhere}table{font-size:.8rem}}
 @media print{
 body{font-size:10.5pt}main{max-width:none;padding:0}nav{display:none}
-.scroll{overflow:visible}table{font-size:8pt}th,td{padding:3px 5px}
+.scroll{overflow:visible}table{font-size:7.5pt}th,td{padding:2px 4px}th{white-space:normal}
+.side{grid-template-columns:1fr 1fr}th.name,td.name{min-width:50px;overflow-wrap:anywhere}
 figure,.card,.matrix,tr,.strip{break-inside:avoid}h2,h3{break-after:avoid}
 *{-webkit-print-color-adjust:exact;print-color-adjust:exact}
 }
