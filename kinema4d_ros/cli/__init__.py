@@ -2,6 +2,7 @@
 
 kinema4d doctor    what this machine has and lacks
 kinema4d calibrate where the camera is and how it sees
+kinema4d segment   the robot's pixels in images or a video
 kinema4d render    a trajectory as exact robot pointmaps, over a camera image
 kinema4d generate  what a trajectory would do to the world in an image
 kinema4d cost      what that takes, in FLOPs and bytes
@@ -31,6 +32,7 @@ from kinema4d_ros.cli import (
     preview,
     render,
     replay,
+    segment,
     sim,
     train,
 )
@@ -41,6 +43,7 @@ __all__ = ["main"]
 VERBS = (
     doctor,
     calibrate,
+    segment,
     render,
     sim,
     preview,

@@ -14,7 +14,7 @@ __all__ = ["Normalize", "Resize", "ToTensor"]
 class ToTensor:
     """(H, W, 3) uint8 to (3, H, W) float32, 0 to 1."""
 
-    def __call__(self, image: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+    def __call__(self, image: np.ndarray) -> torch.Tensor:
         """Convert one image."""
         return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).to(torch.float32) / 255
 

@@ -77,8 +77,9 @@ def load_sam2(folder: str | Path, device: str = "cpu") -> Any:
         )
     path = _checkpoint(root)
     config, overrides = _configuration(root, path)
+    tensors = dict(read_tensors(path)) if path.suffix == ".safetensors" else _read_pt(path)
     model = build_sam2(config, overrides)
-    _fill(model, path)
+    _fill(model, tensors, path)
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -116,8 +117,7 @@ def _configuration(folder: Path, checkpoint: Path) -> tuple[str, list[str]]:
     return config, overrides
 
 
-def _fill(model: nn.Module, path: Path) -> None:
-    tensors = dict(read_tensors(path)) if path.suffix == ".safetensors" else _read_pt(path)
+def _fill(model: nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> None:
     wanted = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     raise_if(differences(wanted, {name: tuple(t.shape) for name, t in tensors.items()}), path)
     model.load_state_dict(tensors)

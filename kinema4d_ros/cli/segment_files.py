@@ -1,0 +1,148 @@
+"""The work behind `kinema4d segment`: files in, masks and a contact sheet out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.calibration.inputs import image_files, read_joints
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.files import replacing_folder
+from kinema4d_ros.media import read_image, write_image
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.segmentation import Prompt, RenderedSegmenter, RobotSegmenter, best_method, make_segmenter
+from kinema4d_ros.segmentation.sheet import contact_sheet
+
+__all__ = ["run"]
+
+_VIDEOS = (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v")
+_REPORT = "segmentation.json"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0, or 1 when no image shows a robot."""
+    names, images = _read(arguments)
+    rendered = _rendered(arguments, len(images))
+    prompt = _prompt(arguments, rendered)
+    background = None if arguments.background is None else read_image(arguments.background)
+    method = arguments.method
+    if method == "auto":
+        method = best_method(
+            weights=arguments.weights,
+            pictures=len(images),
+            background=background is not None or bool(arguments.box or arguments.points),
+            rendered=rendered is not None,
+        )
+    segmenter = _segmenter(method, arguments, rendered, background)
+    with tqdm(total=len(images), desc=method, unit="image", disable=None) as bar:
+
+        def count(done: int, _: int) -> None:
+            bar.update(done - bar.n)
+
+        found = segmenter.segment(images, prompt, progress=count)
+    with replacing_folder(arguments.out, lambda folder: (folder / _REPORT).is_file()) as folder:
+        (folder / "masks").mkdir()
+        for name, mask in zip(names, found.masks, strict=True):
+            picture = np.repeat(mask[..., None].astype(np.uint8) * 255, 3, axis=2)
+            write_image(folder / "masks" / f"{name}.png", picture)
+        write_image(folder / "overlay.png", contact_sheet(images, found))
+        report = {
+            "method": found.method,
+            "notes": list(found.notes),
+            "scores": {name: round(float(score), 4) for name, score in zip(names, found.scores, strict=True)},
+        }
+        (folder / _REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for note in found.notes:
+        print(f"note: {note}")
+    print(f"{arguments.out}: {len(names)} masks by {found.method}, mean score {found.scores.mean():.3f}")
+    return 1 if len(found.empty) == len(names) else 0
+
+
+def _read(arguments: argparse.Namespace) -> tuple[list[str], NDArray[np.uint8]]:
+    """Names of the masks to write, and (T, H, W, 3) images."""
+    if arguments.every < 1:
+        raise _bad(f"--every is {arguments.every}", "1 or more")
+    paths: list[Path] = arguments.images
+    if len(paths) == 1 and paths[0].suffix.lower() in _VIDEOS:
+        from kinema4d_model.data.importers.video_in import read_video
+
+        frames = read_video(paths[0])[0][:: arguments.every]
+        return [f"{i * arguments.every:05d}" for i in range(len(frames))], np.stack(frames)
+    files = image_files(paths)[:: arguments.every]
+    images = [read_image(file) for file in files]
+    for file, image in zip(files, images, strict=True):
+        if image.shape != images[0].shape:
+            raise KinemaError(
+                f"{file} is {image.shape[1]} x {image.shape[0]}",
+                expected=f"{images[0].shape[1]} x {images[0].shape[0]}, as {files[0]}",
+                code=ErrorCode.CAMERA_BAD_SIZE,
+            )
+    names = [file.stem for file in files]
+    if len(set(names)) < len(names):
+        names = [f"{i:05d}" for i in range(len(files))]
+    return names, np.stack(images)
+
+
+def _rendered(arguments: argparse.Namespace, count: int) -> RenderedSegmenter | None:
+    if arguments.camera is None or arguments.joints is None:
+        if arguments.camera is not None or arguments.joints is not None or arguments.method == "rendered":
+            raise _bad("only one or none of --camera and --joints was given", "both, to draw the robot")
+        return None
+    robot, camera = Robot.load(arguments.robot), read_camera(arguments.camera)
+    try:
+        q = read_joints(arguments.joints, robot, 1)
+    except KinemaError:
+        q = read_joints(arguments.joints, robot, count)
+    return RenderedSegmenter(robot, camera, q)
+
+
+def _prompt(arguments: argparse.Namespace, rendered: RenderedSegmenter | None) -> Prompt | None:
+    clicks = _numbers(arguments.points, "--points", (2, 3))
+    prompt = Prompt(
+        text=arguments.text,
+        points=[click[:2] for click in clicks],
+        labels=[click[2] if len(click) == 3 else 1 for click in clicks],
+        boxes=_numbers(arguments.box, "--box", (4,)),
+        mask=None if rendered is None else rendered.prompt.mask,
+        frame=arguments.frame,
+    )
+    return None if prompt.is_empty else prompt
+
+
+def _segmenter(
+    method: str,
+    arguments: argparse.Namespace,
+    rendered: RenderedSegmenter | None,
+    background: NDArray[np.uint8] | None,
+) -> RobotSegmenter:
+    if method == "rendered" and rendered is not None:
+        return rendered
+    if method == "sam2":
+        if arguments.weights is None:
+            raise _bad("SAM 2 needs --weights", "a folder with its checkpoint")
+        return make_segmenter("sam2", weights=arguments.weights, detector=arguments.detector, device=arguments.device)
+    return make_segmenter("classical", background=background, margin_px=arguments.margin)
+
+
+def _numbers(texts: Sequence[str], name: str, lengths: tuple[int, ...]) -> list[list[float]]:
+    rows = []
+    for text in texts:
+        try:
+            row = [float(part) for part in text.split(",")]
+        except ValueError:
+            row = []
+        if len(row) not in lengths:
+            raise _bad(f"{name} has '{text}'", f"{' or '.join(map(str, lengths))} numbers with commas between them")
+        rows.append(row)
+    return rows
+
+
+def _bad(what: str, expected: str) -> KinemaError:
+    return KinemaError(what, expected=expected, code=ErrorCode.ARGUMENT_INVALID)
