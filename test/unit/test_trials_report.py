@@ -1,0 +1,328 @@
+"""The report's files: what they say, that the page is whole and harmless, and that numbers survive the way to disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.trials.plots import bias_plot, rates_plot
+from kinema4d_ros.trials.report import CSV_COLUMNS, trials_csv, write_report
+from kinema4d_ros.trials.report_disagreements import choose, disagreements, strip_uri
+from kinema4d_ros.trials.report_tables import correction_table, paper_table, ranking_table, rates_table
+from kinema4d_ros.trials.report_text import (
+    NONE,
+    Value,
+    correction_words,
+    headline,
+    number,
+    percent,
+    power_words,
+    signed,
+    verdict,
+)
+from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.trials.summary import EvaluationSummary, summarise
+from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
+
+EVIL = "<script>alert(1)</script>|`*"
+TROUBLE = '[POLICY_FAILED] <img src=x onerror="alert(2)"> & "quotes"\nsecond line'
+SCENARIOS = ("canonical", "cluttered")
+VOID = {"meta", "img", "line", "circle", "polygon", "br"}
+
+
+class Page(HTMLParser):
+    """Tags, text and what would be loaded; unbalanced tags are an error."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.handlers: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "srcset", "data", "action", "xlink:href"):
+                self.loads.append(value or "")
+            if name.startswith("on"):
+                self.handlers.append(name)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert tag in VOID
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.text += data
+
+
+def read_page(text: str) -> Page:
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return page
+
+
+def fill(folder: Path, policies: tuple[str, ...] = ("expert", EVIL), runs: int = 6) -> dict[str, TrialRecord]:
+    """An evaluation with every kind of outcome; the first policy is good, the others are bad and shown as good."""
+    store = TrialStore(folder)
+    store.agree(
+        {
+            "policies": dict.fromkeys(policies, "expert"),
+            "scenarios": list(SCENARIOS),
+            "runs": runs,
+            "models": ["nano", "composite"],
+            "modes": ["open"],
+            "task": "pick",
+            "seed": 0,
+            "checkpoints": {},
+        }
+    )
+    strip = np.full((60, 1300, 3), 90, np.uint8)
+    for place, policy in enumerate(policies):
+        for scenario in SCENARIOS:
+            for seed in range(runs):
+                trial = Trial(policy, scenario, seed)
+                lab = LabOutcome(place == 0 or seed == 0, 0.5, 0.0991, 4.25, 3, 1.5)
+                verdict_ = place == 0 or seed < 4
+                models = {"composite/open": ModelOutcome(None, reason="lost")}
+                picture = ""
+                if verdict_ != lab.success:
+                    picture = store.picture_name(trial, "nano/open")
+                    cv2.imwrite(str(folder / picture), strip)
+                models["nano/open"] = ModelOutcome(
+                    verdict_, 1.0, round(0.5 + seed / 20, 2), 0.08, 7, "lifted <b>high</b>", picture=picture
+                )
+                if place == 1 and seed == 5:
+                    lab = LabOutcome(None, error=TROUBLE)
+                store.add(TrialRecord(trial, lab, models))
+    return store.records()
+
+
+def test_a_folder_becomes_four_files(tmp_path: Path) -> None:
+    fill(tmp_path)
+    paths = write_report(tmp_path)
+    assert [path.name for path in paths] == ["report.html", "report.md", "trials.csv", "summary.json"]
+    page = read_page(paths[0].read_text())
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    assert page.handlers == []
+    assert all(one.startswith(("#", "data:image/webp;base64,")) for one in page.loads)
+    assert not re.search(r"https?:|//cdn|@import|url\(", paths[0].read_text())
+    # One for each of the 6 disagreements of the bad policy: shown as a success on seeds 1 to 3 of two scenarios.
+    assert page.tags.count("img") == 6
+    assert page.tags.count("svg") >= 4
+
+
+def test_texts_of_records_are_shown_and_never_obeyed(tmp_path: Path) -> None:
+    fill(tmp_path)
+    paths = write_report(tmp_path)
+    html, markdown = paths[0].read_text(), paths[1].read_text()
+    page = read_page(html)
+    assert "<script" not in html
+    assert "<img src=x" not in html
+    assert EVIL in page.text
+    assert '<img src=x onerror="alert(2)"> & "quotes"' in page.text
+    assert "lifted <b>high</b>" in page.text
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert not any(re.search(r"(?<!\\)<script", line) for line in markdown.splitlines() if not line.startswith("- `"))
+    widths = [len(re.findall(r"(?<!\\)\|", line)) for line in rows]
+    heads = [widths[i] for i, line in enumerate(rows) if set(line) <= set("|-")]
+    assert set(widths) == set(heads)
+
+
+def test_numbers_of_the_page_are_those_of_the_summary(tmp_path: Path) -> None:
+    records = fill(tmp_path)
+    paths = write_report(tmp_path)
+    stored = json.loads(paths[3].read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    summary = summarise(TrialStore(tmp_path).settings(), records)
+    nano = next(model for model in summary.models if model.label == "nano/open")
+    assert stored["disagreements"] == len(disagreements(records.values()))
+    one = next(model for model in stored["models"] if model["label"] == "nano/open")
+    assert nano.overall.bias is not None
+    assert one["overall"]["bias"]["estimate"] == nano.overall.bias.estimate
+    page = read_page(paths[0].read_text()).text
+    assert verdict(nano) in page
+    assert headline(summary) in page
+    for row in rates_table(nano).rows:
+        for entry in row:
+            assert (entry.text if isinstance(entry, Value) else entry) in page
+    # By hand: 12 good runs seen as good; of 10 bad ones with an outcome 2 succeed and 6 are shown as successes too.
+    assert (nano.overall.pairs.both, nano.overall.pairs.only_model) == (14, 6)
+    assert (nano.overall.pairs.only_real, nano.overall.pairs.neither) == (0, 2)
+    assert "It is optimistic by 0.27" in verdict(nano)
+    assert "as the lab does" in verdict(nano)
+
+
+def test_csv_comes_back_as_it_went(tmp_path: Path) -> None:
+    records = fill(tmp_path)
+    records["late|canonical|0"] = TrialRecord(Trial("late", "canonical", 0), LabOutcome(True), {})
+    lines = list(csv.DictReader(io.StringIO(trials_csv(records.values()))))
+    assert tuple(lines[0]) == CSV_COLUMNS
+    assert len(lines) == sum(max(1, len(record.models)) for record in records.values())
+    flag = {"1": True, "0": False, "": None}
+    for line in lines:
+        record = records[f"{line['policy']}|{line['scenario']}|{line['seed']}"]
+        assert flag[line["lab_success"]] is record.lab.success
+        assert line["lab_error"] == record.lab.error
+        assert float(line["lab_motion_s"]) == record.lab.motion_s
+        if not line["model"]:
+            assert record.models == {}
+            continue
+        outcome = record.models[line["model"]]
+        assert flag[line["model_success"]] is outcome.success
+        value = float(line["model_value_m"] or "nan")
+        assert value == outcome.value_m or (math.isnan(value) and math.isnan(outcome.value_m))
+        assert line["reason"] == outcome.reason
+        if record.lab.success is not None:
+            assert flag[line["agree"]] is ((outcome.success is True) == record.lab.success)
+
+
+def test_strips_are_capped_and_the_most_confident_mistakes_come_first(tmp_path: Path) -> None:
+    records = fill(tmp_path)
+    found = disagreements(records.values())
+    wrong = [one for one in found if one.verdict is not None]
+    assert [one.confidence for one in wrong] == sorted((one.confidence for one in wrong), reverse=True)
+    assert found[: len(wrong)] == wrong
+    assert {one.label for one in wrong} == {"nano/open"}
+    shown = choose(found, 5)
+    assert len(shown) == 5
+    assert shown[0] == found[0]
+    assert {one.label for one in shown} == {"nano/open", "composite/open"}
+    assert choose(found, 1000) == found
+    page = read_page(write_report(tmp_path, max_strips=2)[0].read_text())
+    assert page.tags.count("img") == 1
+    assert "No picture." in page.text
+    assert f"{len(found) - 2} are left out here" in page.text
+
+
+def test_a_picture_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "evaluation"
+    folder.mkdir()
+    cv2.imwrite(str(tmp_path / "secret.png"), np.zeros((8, 8, 3), np.uint8))
+    cv2.imwrite(str(folder / "own.png"), np.zeros((8, 8, 3), np.uint8))
+    (folder / "broken.jpg").write_bytes(b"no picture")
+    assert strip_uri(folder, "own.png").startswith("data:image/webp;base64,")
+    for name in ("../secret.png", str(tmp_path / "secret.png"), "missing.jpg", "broken.jpg", "", "."):
+        assert strip_uri(folder, name) == ""
+
+
+def test_one_policy_an_unfinished_run_and_no_run_have_reports(tmp_path: Path) -> None:
+    fill(tmp_path / "one", ("expert",))
+    page = read_page(write_report(tmp_path / "one")[0].read_text()).text
+    assert "It ranks nothing: a ranking needs two policies" in page
+    settings = TrialStore(tmp_path / "one").settings() | {"runs": 9}
+    (tmp_path / "one" / "evaluation.json").write_text(json.dumps(settings))
+    page = read_page(write_report(tmp_path / "one")[0].read_text()).text
+    assert "18 trials, 12 of them finished so far. 6 are missing" in page
+    TrialStore(tmp_path / "none").agree(settings)
+    page = read_page(write_report(tmp_path / "none")[0].read_text()).text
+    assert "No run has an outcome both in the lab and in nano/open" in page
+    assert "nan" not in page.lower().replace("nano", "")
+
+
+def test_a_folder_without_an_evaluation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError) as caught:
+        write_report(tmp_path)
+    assert caught.value.code is ErrorCode.FILE_MISSING
+
+
+def summary_of(pairs: list[tuple[bool, bool | None]], *, policies: int = 2) -> EvaluationSummary:
+    names = [f"p{i}" for i in range(policies)]
+    records = [
+        TrialRecord(Trial(name, "canonical", i), LabOutcome(lab), {"m/open": ModelOutcome(seen, confidence=0.9)})
+        for name in names
+        for i, (lab, seen) in enumerate(pairs)
+    ]
+    settings = {
+        "policies": {name: name for name in names}, "scenarios": ["canonical"], "runs": len(pairs), "models": ["m"],
+        "modes": ["open"], "seed": 0,
+    }  # fmt: skip
+    return summarise(settings, records, repeats=3)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([(True, True)] * 20 + [(False, False)] * 20, ["say something", "No bias can be seen"]),
+        ([(False, True)] * 20 + [(True, True)] * 10, ["worth no more", "optimistic by 0.67", "Do not judge"]),
+        ([(True, None)] * 20 + [(False, None)] * 10, ["cannot tell", "pessimistic by 0.67", "Do not judge"]),
+    ],
+)
+def test_the_verdict_says_what_the_numbers_do(pairs: list[tuple[bool, bool | None]], words: list[str]) -> None:
+    text = verdict(summary_of(pairs).models[0])
+    assert [word for word in words if word not in text] == []
+
+
+def test_power_and_correction_are_told_in_words() -> None:
+    model = summary_of([(True, True)] * 20 + [(False, True)] * 15 + [(False, False)] * 15).models[0]
+    words = power_words(model)
+    assert "50 runs of each policy" in words
+    assert model.power.between_policies is not None
+    assert f"a difference of {model.power.between_policies:.2f} between two policies" in words
+    assert "With 10 real trials" in correction_words(model)
+    assert len(correction_table(model).header) == 1 + 3
+    few = summary_of([(True, True)] * 3).models[0]
+    assert "Not checked: 10 real trials need 20 finished runs" in correction_words(few)
+
+
+def test_the_papers_table_stands_beside_ours() -> None:
+    table = paper_table(summary_of([(True, True)] * 6 + [(False, True)] * 4))
+    simulation, real, *ours = table.rows
+    assert [one.text for one in simulation[2:5] if isinstance(one, Value)] == [
+        "0.48 → 0.56",
+        "0.38 → 0.46",
+        "0.80 → 0.84",
+    ]
+    assert [one.detail for one in real[2:5] if isinstance(one, Value)] == ["+0.26", "+0.30", "+0.12"]
+    # By hand: (0.26 + 0.30 + 0.12) / 3, and the correlation that the rates of the real robot have.
+    assert real[5] == "+0.23"
+    assert real[6] == "0.96"
+    assert isinstance(ours[0][2], Value)
+    assert (ours[0][2].text, ours[0][2].detail, ours[0][3], ours[0][6]) == ("0.60 → 1.00", "+0.40", NONE, NONE)
+
+
+def test_level_policies_share_their_place() -> None:
+    policies, quality = ranking_table(summary_of([(True, True), (False, False)]).models[0])
+    assert [row[2] for row in policies.rows] == ["1 to 2", "1 to 2"]
+    assert quality.rows[0][1] == Value(NONE)
+    assert "level in the lab" in quality.note
+
+
+def test_plots_have_a_mark_for_everything_that_has_a_rate() -> None:
+    model = summary_of([(True, True)] * 4 + [(False, True)] * 4, policies=10).models[0]
+    rates, bias = read_page(rates_plot(model)), read_page(bias_plot(model))
+    assert rates.tags.count("g") == 10 + 10
+    assert bias.tags.count("g") == 10 + 1
+    assert "optimistic" in bias.text
+    empty = summary_of([(True, True)], policies=1)
+    blank = summarise(empty.settings, []).models[0]
+    assert "no pairs" in read_page(bias_plot(blank)).text
+    assert read_page(rates_plot(blank)).tags.count("g") == 0
+
+
+def test_numbers_are_written_so_that_they_do_not_mislead() -> None:
+    assert [number(None), number(math.nan), number(0.126), number(0.1, 3)] == [NONE, NONE, "0.13", "0.100"]
+    assert [signed(0.003), signed(-0.12), signed(0.0), signed(None)] == ["+0.003", "-0.12", "0.00", NONE]
+    assert [percent(0.0), percent(0.002), percent(0.998), percent(1.0), percent(0.5)] == [
+        "0 %", "0.2 %", "99.8 %", "100 %", "50 %",
+    ]  # fmt: skip
