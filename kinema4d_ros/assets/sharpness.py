@@ -3,7 +3,7 @@
 An edge blurred with standard deviation s has a gradient in proportion to 1 / sqrt(s^2 + t^2) after a further blur t.
 Two such gradients, t = 1 and t = 2, give s; the contrast of the edge cancels, and sensor noise hardly counts because
 only the strongest edges are asked. A smear by motion spares the edges along it, so edges are asked by direction, and
-the most blurred direction that has strong edges speaks for the picture.
+the most blurred direction that has strong edges speaks for the picture. Beyond 4 pixels noise makes it read too little.
 """
 
 from __future__ import annotations
