@@ -34,8 +34,8 @@ nav a{color:var(--accent);text-decoration:none}
 nav a:hover{text-decoration:underline}
 .card{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:16px 20px;margin:14px 0}
 .card h3{margin-top:0}
-.figures{display:flex;flex-wrap:wrap;gap:10px 34px;margin:6px 0 10px}
-.figures div{min-width:120px}
+.figures{display:flex;flex-wrap:wrap;gap:10px 26px;margin:6px 0 10px}
+.figures div{min-width:110px;max-width:180px}
 .figures b{display:block;font-size:1.55rem;line-height:1.2;font-variant-numeric:tabular-nums}
 .figures span,.figures small{display:block;color:var(--soft);font-size:.8rem}
 .bad{color:var(--bad)}.good{color:var(--good)}

@@ -20,6 +20,9 @@ NONE = "—"
 WORTH = 0.95
 """An error must be this much smaller than another to be called better."""
 
+APART = 0.1
+"""Biases that differ by less are told by their mean alone."""
+
 
 @dataclass(frozen=True)
 class Value:
@@ -62,13 +65,17 @@ def percent(value: float) -> str:
 def headline(summary: EvaluationSummary) -> str:
     """How much of the evaluation there is."""
     settings: Mapping[str, Any] = summary.settings
-    size = f"{len(settings['policies'])} policies x {len(settings['scenarios'])} scenarios x {settings['runs']} runs"
-    text = f"{size} of the task “{settings.get('task', 'unknown')}”: {summary.planned} trials"
+    policies, scenarios = len(settings["policies"]), len(settings["scenarios"])
+    if settings["runs"]:
+        size = f"{policies} policies x {scenarios} scenarios x {settings['runs']} runs"
+        text = f"{size} of the task “{settings.get('task', 'unknown')}”: {summary.planned} trials"
+    else:
+        text = f"{summary.planned} recorded runs of {policies} policies and {scenarios} tasks"
     if summary.missing:
         text += f", {summary.finished} of them finished so far. {summary.missing} are missing: figures will change"
     failed = sum(failure.count for failure in summary.lab_failures)
     if failed:
-        text += f". {failed} runs failed in the lab; they are listed below and count in no rate"
+        text += f". {failed} of them failed in the lab; they are listed below and count in no rate"
     return text + "."
 
 
@@ -78,7 +85,7 @@ def verdict(model: ModelSummary) -> str:
     if cell.lab is None or cell.agreement is None:
         return f"No run has an outcome both in the lab and in {model.label}: nothing can be said of it."
     informs, trust = _trust(cell.lab.estimate, cell.agreement, cell.count)
-    parts = [trust, _bias(cell), _wrong(cell), _winner(model), _advice(model, informs)]
+    parts = [trust, _bias(cell), _parts(model), _wrong(cell), _winner(model), _advice(model, informs)]
     return " ".join(part for part in parts if part)
 
 
@@ -91,10 +98,10 @@ def _trust(rate: float, same: Interval, count: int) -> tuple[bool, str]:
         f"always saying “{'success' if rate >= 0.5 else 'failure'}” would have it in {percent(base)}"
     )
     if same.low > base:
-        return True, text + ": its verdicts say something about single runs."
+        return True, text + ": on single runs its verdicts are right more often than that."
     if same.estimate > base:
-        return False, text + ": these runs do not show that its verdicts say more than that."
-    return False, text + ": its verdicts on single runs are worth no more than that."
+        return False, text + ": these runs do not show that its verdicts are right more often than that."
+    return False, text + ": its verdicts are right no more often than that."
 
 
 def _bias(cell: Cell) -> str:
@@ -108,6 +115,18 @@ def _bias(cell: Cell) -> str:
     if bias.high < 0:
         return f"It is pessimistic by {number(-bias.estimate)} ({between}): {rates}."
     return f"No bias can be seen ({signed(bias.estimate)}, {between}): {rates}."
+
+
+def _parts(model: ModelSummary) -> str:
+    """Where biases of policies or scenarios lie far apart: together they may cancel."""
+    found = []
+    for what, cells in (("policies", model.policies), ("scenarios", model.scenarios)):
+        known = sorted((c.bias.estimate, c.policy or c.scenario) for c in cells if c.bias is not None)
+        if len(known) > 1 and known[-1][0] - known[0][0] >= APART:
+            (low, worst), (high, best) = known[0], known[-1]
+            found.append(f"single {what} are off by {signed(low)} (“{worst}”) to {signed(high)} (“{best}”)")
+    text = ", ".join(found)
+    return f"That is a mean: {text}." if text else ""
 
 
 def _wrong(cell: Cell) -> str:
@@ -150,16 +169,20 @@ def _winner(model: ModelSummary) -> str:
 
 def _advice(model: ModelSummary, informs: bool) -> str:
     bias, ranking = model.overall.bias, model.ranking
+    off = [abs(cell.bias.estimate) for cell in model.policies if cell.bias and not cell.bias.low <= 0 <= cell.bias.high]
     ordered = ranking.spearman is not None and ranking.spearman.low > 0
     if not informs and not ordered:
         return "Do not judge policies by it."
     use = "Use it to order policies" if ordered else "Do not order policies by it"
-    if not informs:
-        return f"{use}, not to judge single runs."
+    runs = "" if informs else ", and do not judge single runs by it"
+    if off:
+        return (
+            f"{use}{runs}; a policy's success rate may be off by {number(max(off))} and must be corrected to be real."
+        )
     if bias is not None and (bias.low > 0 or bias.high < 0):
         side = "above" if bias.low > 0 else "below"
-        return f"{use}; take its success rates for what they are, {number(abs(bias.estimate))} {side} the real ones."
-    return f"{use}; its success rates may be read as real ones within these intervals."
+        return f"{use}{runs}; its success rates lie {number(abs(bias.estimate))} {side} the real ones."
+    return f"{use}{runs}; no policy's success rate is seen to be off."
 
 
 def power_words(model: ModelSummary) -> str:

@@ -263,14 +263,33 @@ def summary_of(pairs: list[tuple[bool, bool | None]], *, policies: int = 2) -> E
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        ([(True, True)] * 20 + [(False, False)] * 20, ["say something", "No bias can be seen"]),
-        ([(False, True)] * 20 + [(True, True)] * 10, ["worth no more", "optimistic by 0.67", "Do not judge"]),
+        ([(True, True)] * 20 + [(False, False)] * 20, ["right more often than that", "No bias can be seen"]),
+        ([(False, True)] * 20 + [(True, True)] * 10, ["right no more often", "optimistic by 0.67", "Do not judge"]),
         ([(True, None)] * 20 + [(False, None)] * 10, ["cannot tell", "pessimistic by 0.67", "Do not judge"]),
     ],
 )
 def test_the_verdict_says_what_the_numbers_do(pairs: list[tuple[bool, bool | None]], words: list[str]) -> None:
     text = verdict(summary_of(pairs).models[0])
     assert [word for word in words if word not in text] == []
+
+
+def test_biases_that_cancel_are_told_apart() -> None:
+    good = [
+        TrialRecord(Trial("good", "canonical", i), LabOutcome(True), {"m/open": ModelOutcome(i < 12)})
+        for i in range(30)
+    ]
+    bad = [
+        TrialRecord(Trial("bad", "canonical", i), LabOutcome(False), {"m/open": ModelOutcome(i < 18)})
+        for i in range(30)
+    ]
+    model = summarise(summary_of([(True, True)]).settings, good + bad).models[0]
+    assert model.overall.bias is not None
+    assert model.overall.bias.estimate == 0
+    text = verdict(model)
+    assert "No bias can be seen (0.00" in text
+    assert "single policies are off by -0.60 (“good”) to +0.60 (“bad”)" in text
+    model = summary_of([(True, True)] * 20 + [(False, True)] * 20 + [(False, False)] * 40).models[0]
+    assert "That is a mean" not in verdict(model)
 
 
 def test_power_and_correction_are_told_in_words() -> None:
