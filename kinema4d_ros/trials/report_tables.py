@@ -64,9 +64,10 @@ def rates_table(model: ModelSummary) -> Table:
         str(cell.missing),
     ))  # fmt: skip
     note = (
-        "95 % intervals: Wilson for rates, Tango's paired score for bias (model - lab). Where policies are together "
-        "they also cover what drawing tables again gives, because all policies see the same tables. McNemar's test is "
-        "exact and not adjusted for the number of rows. “Cannot tell” counts as no success of the model. Failed runs "
+        "95 % intervals: Wilson for rates, Tango's paired score for bias (model - lab). Where policies or scenarios "
+        "are together they also cover what drawing seeds again gives: runs of one seed share a table or a policy's luck. "
+        "McNemar's test is exact, takes runs for independent and is not adjusted for the number of rows. “Cannot tell” "
+        "counts as no success of the model. Failed runs "
         f"are no pairs. {NONE} = not defined."
     )
     return Table(header, rows, note, strong, 2)
@@ -141,7 +142,7 @@ def ranking_table(model: ModelSummary) -> tuple[Table, Table]:
         + (f" Without a finished run: {', '.join(ranking.left_out)}." if ranking.left_out else ""),
     )
     agrees = {True: "yes", False: "no", None: NONE}[ranking.winner_agrees]
-    share = "" if ranking.winner_share is None else f"in {100 * ranking.winner_share:.0f} % of drawn sets of tables"
+    share = "" if ranking.winner_share is None else f"in {100 * ranking.winner_share:.0f} % of draws"
     quality = Table(
         ("measure", "value", "policies", "tables"),
         tuple(
@@ -154,7 +155,7 @@ def ranking_table(model: ModelSummary) -> tuple[Table, Table]:
                 ("regret of taking the model's winner", Value.of(ranking.regret)),
             )
         ),
-        "95 % intervals by drawing tables again, the same ones for all policies, in the lab and in the model."
+        "95 % intervals by drawing seeds again, the same ones for all policies, in the lab and in the model."
         + (f" {NONE} = not defined: {ranking.why}." if ranking.why else ""),
     )
     return policies, quality

@@ -6,7 +6,7 @@ What is not defined (no pair, no failure to be wrong about) is None, never NaN.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,8 +147,9 @@ class Cell:
 def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Cell:
     """Count the trials of a policy and a scenario.
 
-    Where policies are together, an interval also covers what drawing tables again gives: all policies see the same
-    tables, and that many runs tell less than their number says.
+    Where policies or scenarios are together, an interval also covers what drawing seeds again gives: policies of a
+    seed see the same table, a policy may draw its luck from the seed on every scenario, and so many runs tell less
+    than their number says.
     """
 
     def here(trial: Trial) -> bool:
@@ -159,10 +160,11 @@ def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Ce
     failed = sum(here(trial) for trial, _, _ in outcomes.failed)
     model, lab = np.array([p.model for p in pairs], bool), np.array([p.lab for p in pairs], bool)
     counted = PairedOutcomes.of(model, lab) if pairs else PairedOutcomes(0, 0, 0, 0)
-    tables = _tables(pairs)
+    seeds = np.array([pair.trial.seed for pair in pairs], np.int64)
+    tables = {(pair.trial.scenario, pair.trial.seed) for pair in pairs}
 
     def rate(of: Callable[[], Interval], values: NDArray[np.bool_ | np.int8], chosen: NDArray[np.bool_]) -> Interval:
-        return _covering_tables(of(), values[chosen].astype(np.float64), tables[chosen])
+        return _covering_seeds(of(), values[chosen].astype(np.float64), seeds[chosen])
 
     every = np.ones(len(pairs), bool)
     difference = model.astype(np.int8) - lab.astype(np.int8)
@@ -180,18 +182,12 @@ def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Ce
         rate(counted.false_success, model, ~lab) if (~lab).any() else None,
         rate(counted.false_failure, ~model, lab) if lab.any() else None,
         rate(counted.agreement, model == lab, every) if pairs else None,
-        counted.p_value() if pairs and len(set(tables)) == len(pairs) else None,
+        counted.p_value() if pairs and len(tables) == len(pairs) else None,
     )
 
 
-def _tables(pairs: Sequence[Pair]) -> NDArray[np.intp]:
-    """(N,) a number for each pair's table."""
-    known: dict[tuple[str, int], int] = {}
-    return np.array([known.setdefault((p.trial.scenario, p.trial.seed), len(known)) for p in pairs], np.intp)
-
-
-def _covering_tables(interval: Interval, values: NDArray[np.float64], tables: NDArray[np.intp]) -> Interval:
-    which, number = np.unique(tables, return_inverse=True)
+def _covering_seeds(interval: Interval, values: NDArray[np.float64], seeds: NDArray[np.int64]) -> Interval:
+    which, number = np.unique(seeds, return_inverse=True)
     if len(which) == len(values):
         return interval
     sums, counts = np.bincount(number, values), np.bincount(number).astype(np.float64)

@@ -29,10 +29,10 @@ class PolicyRanking:
         left_out: policies without a finished pair.
         tables: that all ranked policies finished.
         lab_rates, model_rates: on these tables, for each policy.
-        pearson, spearman, mmrv: with intervals by drawing tables again.
+        pearson, spearman, mmrv: with intervals by drawing seeds again.
         lab_best, model_best: the best policies; several = they are level.
         winner_agrees: whether the model's best is the lab's best; None = level, so that lots would decide.
-        winner_share: how often it is, over tables drawn again; lots decide between level ones.
+        winner_share: how often it is, over seeds drawn again; lots decide between level ones.
         regret: real success given up by taking the model's best; lots decide between level ones.
         why: what is not defined, and the reason; "" = all is.
     """
@@ -92,7 +92,7 @@ def rank(pairs: Sequence[Pair], policies: Sequence[str]) -> PolicyRanking:
     model = np.array([[known[policy][table].model for table in common] for policy in ranked])
     lab = np.array([[known[policy][table].lab for table in common] for policy in ranked])
     m, r = model.mean(1), lab.mean(1)
-    again = _Again.of(model, lab)
+    again = _Again.of(model, lab, [seed for _, seed in common])
     lab_best, model_best = _best(ranked, r), _best(ranked, m)
     level = len(lab_best) == len(ranked)
     hits, regrets = _by_lot(again.model, again.lab)
@@ -116,18 +116,22 @@ def rank(pairs: Sequence[Pair], policies: Sequence[str]) -> PolicyRanking:
 
 @dataclass(frozen=True, eq=False)
 class _Again:
-    """(P, R) success rates on tables drawn R times again: `ranking.bootstrap`, all draws at once."""
+    """(P, R) success rates on tables drawn R times again: `ranking.bootstrap`, all draws at once.
+
+    Tables of one seed are drawn together, because a policy may draw its luck from the seed.
+    """
 
     model: Floats
     lab: Floats
 
     @classmethod
-    def of(cls, model: NDArray[np.bool_], lab: NDArray[np.bool_]) -> _Again:
-        count = model.shape[1]
-        drawn = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
-        often = np.stack([np.bincount(row, minlength=count) for row in drawn], axis=1).astype(np.float64)
+    def of(cls, model: NDArray[np.bool_], lab: NDArray[np.bool_], seeds: Sequence[int]) -> _Again:
+        which, number = np.unique(np.asarray(seeds), return_inverse=True)
+        drawn = np.random.default_rng(0).integers(0, len(which), (RESAMPLES, len(which)))
+        often = np.stack([np.bincount(row, minlength=len(which)) for row in drawn], axis=1).astype(np.float64)[number]
         # Whole numbers are summed before the division: policies that are level stay level.
-        return cls(model.astype(np.float64) @ often / count, lab.astype(np.float64) @ often / count)
+        runs = often.sum(0)
+        return cls(model.astype(np.float64) @ often / runs, lab.astype(np.float64) @ often / runs)
 
     def pearson(self) -> Floats:
         return _correlations(self.model, self.lab)

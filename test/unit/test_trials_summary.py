@@ -114,6 +114,18 @@ def test_pooled_policies_that_share_their_luck_get_a_wider_interval() -> None:
     assert width[0] == pytest.approx(width[1], rel=0.12)
 
 
+def test_a_policy_that_draws_its_luck_from_the_seed_gains_nothing_by_more_scenarios() -> None:
+    rng = np.random.default_rng(5)
+    luck = rng.random(40) < 0.4
+    scenarios = ("canonical", "cluttered", "dynamic")
+    records = [record("a", i, bool(luck[i]), True, scenario) for scenario in scenarios for i in range(40)]
+    model = summarise(document("a", runs=40, scenarios=scenarios), records, repeats=1).models[0]
+    one, together = model.cells[0].lab, model.policies[0].lab
+    assert one is not None
+    assert together is not None
+    assert together.high - together.low == pytest.approx(one.high - one.low, rel=0.12)
+
+
 def test_the_ranking_is_that_of_the_plain_functions() -> None:
     rng = np.random.default_rng(11)
     lab = rng.random((4, 30)) < np.array([0.9, 0.6, 0.5, 0.1])[:, None]
