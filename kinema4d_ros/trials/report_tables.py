@@ -65,7 +65,7 @@ def rates_table(model: ModelSummary) -> Table:
     ))  # fmt: skip
     note = (
         "95 % intervals: Wilson for rates, Tango's paired score for bias (model - lab). Where policies or scenarios "
-        "are together they also cover what drawing seeds again gives: runs of one seed share a table or a policy's luck. "
+        "are together they also cover what drawing tables and seeds again gives, for runs share tables and luck. "
         "McNemar's test is exact, takes runs for independent and is not adjusted for the number of rows. “Cannot tell” "
         "counts as no success of the model. Failed runs "
         f"are no pairs. {NONE} = not defined."

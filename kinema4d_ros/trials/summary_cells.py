@@ -6,7 +6,7 @@ What is not defined (no pair, no failure to be wrong about) is None, never NaN.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,9 +147,9 @@ class Cell:
 def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Cell:
     """Count the trials of a policy and a scenario.
 
-    Where policies or scenarios are together, an interval also covers what drawing seeds again gives: policies of a
-    seed see the same table, a policy may draw its luck from the seed on every scenario, and so many runs tell less
-    than their number says.
+    Where policies or scenarios are together, an interval also covers what drawing tables and drawing seeds again
+    give: policies share a table, a policy may draw its luck from the seed on every scenario, and so many runs tell
+    less than their number says.
     """
 
     def here(trial: Trial) -> bool:
@@ -160,11 +160,12 @@ def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Ce
     failed = sum(here(trial) for trial, _, _ in outcomes.failed)
     model, lab = np.array([p.model for p in pairs], bool), np.array([p.lab for p in pairs], bool)
     counted = PairedOutcomes.of(model, lab) if pairs else PairedOutcomes(0, 0, 0, 0)
-    seeds = np.array([pair.trial.seed for pair in pairs], np.int64)
-    tables = {(pair.trial.scenario, pair.trial.seed) for pair in pairs}
+    seeds = _numbered([pair.trial.seed for pair in pairs])
+    tables = _numbered([(pair.trial.scenario, pair.trial.seed) for pair in pairs])
 
     def rate(of: Callable[[], Interval], values: NDArray[np.bool_ | np.int8], chosen: NDArray[np.bool_]) -> Interval:
-        return _covering_seeds(of(), values[chosen].astype(np.float64), seeds[chosen])
+        numbers = values[chosen].astype(np.float64)
+        return _covering(_covering(of(), numbers, tables[chosen]), numbers, seeds[chosen])
 
     every = np.ones(len(pairs), bool)
     difference = model.astype(np.int8) - lab.astype(np.int8)
@@ -182,12 +183,19 @@ def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Ce
         rate(counted.false_success, model, ~lab) if (~lab).any() else None,
         rate(counted.false_failure, ~model, lab) if lab.any() else None,
         rate(counted.agreement, model == lab, every) if pairs else None,
-        counted.p_value() if pairs and len(tables) == len(pairs) else None,
+        counted.p_value() if pairs and len(set(tables)) == len(pairs) else None,
     )
 
 
-def _covering_seeds(interval: Interval, values: NDArray[np.float64], seeds: NDArray[np.int64]) -> Interval:
-    which, number = np.unique(seeds, return_inverse=True)
+def _numbered(keys: Sequence[Hashable]) -> NDArray[np.intp]:
+    """(N,) a number for each key, the same for the same."""
+    known: dict[Hashable, int] = {}
+    return np.array([known.setdefault(key, len(known)) for key in keys], np.intp)
+
+
+def _covering(interval: Interval, values: NDArray[np.float64], groups: NDArray[np.intp]) -> Interval:
+    """The interval, and what drawing whole groups of values again gives."""
+    which, number = np.unique(groups, return_inverse=True)
     if len(which) == len(values):
         return interval
     sums, counts = np.bincount(number, values), np.bincount(number).astype(np.float64)
