@@ -52,6 +52,7 @@ PRIOR = np.diag([1 / 0.03**2] * 3 + [1 / np.radians(3.0) ** 2] * 3)
 """A step is a few centimetres and degrees: directions that one picture leaves open stay where they are."""
 
 _RIM_PX = 4
+_AROUND_PX = 16
 _MIN_POINTS = 40
 _MIN_CELLS = 10
 
@@ -113,8 +114,22 @@ def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera,
         camera: rectified, with its pose.
         reach_px: how far to look.
     """
+    _require_size(image, camera)
+    return _match(robot, q, _smooth(image), camera, reach_px)
+
+
+def _require_size(image: Image, camera: PinholeCamera) -> None:
     if image.shape != (camera.height, camera.width, 3) or camera.has_distortion:
         raise CalibrationError(f"image {image.shape}", expected="the size of a camera without distortion")
+
+
+def _smooth(image: Image) -> NDArray[np.float32]:
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), 1.0), np.float32)
+
+
+def _match(
+    robot: Robot, q: ArrayLike, smooth: NDArray[np.float32], camera: PinholeCamera, reach_px: float
+) -> EdgeMatch:
     poses = forward_all(robot, np.atleast_2d(np.asarray(q, dtype=np.float64)))
     drawn = render_poses(Scene.from_robot(robot), poses, camera, threads=1)
     mask = drawn.mask[0]
@@ -125,19 +140,22 @@ def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera,
     if len(row) == 0:
         nothing = np.empty(0)
         return EdgeMatch(nothing, np.empty((0, 6)), np.empty(0, np.int64), np.empty((0, 3)), (row, column))
-    down, right = np.gradient(cv2.GaussianBlur(signed_distance(mask), (0, 0), 1.5))
-    n = np.stack([right[row, column], down[row, column]], axis=1).astype(np.float64)
+    # Only the robot's surroundings matter for the normals of its outline.
+    top, left = max(0, int(row.min()) - _AROUND_PX), max(0, int(column.min()) - _AROUND_PX)
+    part = mask[top : int(row.max()) + _AROUND_PX, left : int(column.max()) + _AROUND_PX]
+    down, right = np.gradient(cv2.GaussianBlur(signed_distance(part), (0, 0), 1.5))
+    at = (row - top, column - left)
+    n = np.stack([right[at], down[at]], axis=1).astype(np.float64)
     n /= np.maximum(np.linalg.norm(n, axis=1, keepdims=True), 1e-9)
-    offset = _edges_along(image, np.stack([column, row], axis=1), n, reach_px)
+    offset = _edges_along(smooth, np.stack([column, row], axis=1), n, reach_px)
     p = drawn.xyz[0][row, column].astype(np.float64)
     J = np.einsum("nk,nkj->nj", n, image_motion(camera, camera.base_T_camera, p))
     cell = max(2, round(camera.width / CELLS))
     return EdgeMatch(offset, J, 4096 * (row // cell) + column // cell, p, (row, column))
 
 
-def _edges_along(image: Image, at: NDArray[np.int64], n: Array, reach_px: float) -> Array:
+def _edges_along(smooth: NDArray[np.float32], at: NDArray[np.int64], n: Array, reach_px: float) -> Array:
     """(N,) signed distance along normals from the drawn outline to the nearest strong edge; NaN = none."""
-    smooth = cv2.GaussianBlur(image, (0, 0), 1.0).astype(np.float32)
     # The outline runs half a pixel outside of the last drawn pixel's centre.
     s = np.arange(-reach_px - 1.0, reach_px + 1.0 + STEP_PX / 2, STEP_PX)
     where = (at[:, None] + (s[None, :, None] + 0.5) * n[:, None]).astype(np.float32)
@@ -168,20 +186,23 @@ def fit_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera) -
         image: (H, W, 3) uint8, without lens distortion.
         camera: rectified, with the pose to start from.
     """
-    first = match_edges(robot, q, image, camera, FINE_PX)
-    tried = _descend(robot, q, image, camera, NEAR)
-    if tried is None or match_edges(robot, q, image, camera.posed(tried), FINE_PX).support < FOUND:
+    _require_size(image, camera)
+    whole = _smooth(image)
+    first = _match(robot, q, whole, camera, FINE_PX)
+    tried = _descend(robot, q, whole, camera, NEAR)
+    last = first if tried is None else _match(robot, q, whole, camera.posed(tried), FINE_PX)
+    if tried is None or last.support < FOUND:
         # Far away: small images, where the same pixels reach further.
         pose = camera.base_T_camera
         for share in (0.25, 0.5):
             width, height = round(share * camera.width), round(share * camera.height)
             small = np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-            found = _descend(robot, q, small, camera.scaled(width, height).posed(pose), FAR)
+            found = _descend(robot, q, _smooth(small), camera.scaled(width, height).posed(pose), FAR)
             pose = pose if found is None else found
-        tried = _descend(robot, q, image, camera.posed(pose), NEAR)
-    if tried is None:
-        return None
-    last = match_edges(robot, q, image, camera.posed(tried), FINE_PX)
+        tried = _descend(robot, q, whole, camera.posed(pose), NEAR)
+        if tried is None:
+            return None
+        last = _match(robot, q, whole, camera.posed(tried), FINE_PX)
     measured = _solve(last, FINE_PX)
     if measured is None:
         return None
@@ -206,11 +227,11 @@ def outline_way(camera: PinholeCamera, p_camera: Array, base_T_camera: Array) ->
 
 
 def _descend(
-    robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera, reaches_px: Sequence[float]
+    robot: Robot, q: ArrayLike, smooth: NDArray[np.float32], camera: PinholeCamera, reaches_px: Sequence[float]
 ) -> Array | None:
     pose = camera.base_T_camera
     for reach in reaches_px:
-        solved = _solve(match_edges(robot, q, image, camera.posed(pose), reach), reach)
+        solved = _solve(_match(robot, q, smooth, camera.posed(pose), reach), reach)
         if solved is None:
             return None
         change = solved[0]
