@@ -168,7 +168,7 @@ def _strips(found: Sequence[Disagreement], shown: Sequence[Disagreement], strip:
         return "<p>None.</p>"
     number = "; ".join(f"{label}: {count}" for label, count in counts(found).items())
     left_out = len(found) - len(shown)
-    text = f"{len(found)} trials end otherwise in a model than in the lab ({number}). "
+    text = f"{len(found)} predicted runs end otherwise than in the lab ({number}). "
     text += "The most confident mistakes come first. "
     text += f"{left_out} are left out here; trials.csv has all." if left_out else "All are shown."
     return f"<p>{escape(text)}</p>" + "".join(_strip(one, strip(one.picture)) for one in shown)

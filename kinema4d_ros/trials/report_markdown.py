@@ -64,7 +64,9 @@ def _disagreements(found: Sequence[Disagreement], shown: Sequence[Disagreement])
     if not found:
         return "None."
     number = "; ".join(f"{_safe(label)}: {count}" for label, count in counts(found).items())
-    lines = [f"{len(found)} trials ({number}), the most confident mistakes first; {len(shown)} are listed."]
+    lines = [
+        f"{len(found)} predicted runs end otherwise than in the lab ({number}), the most confident mistakes first; {len(shown)} are listed."
+    ]
     for one in shown:
         picture = f" ([strip]({one.picture}))" if re.fullmatch(r"[\w./=-]+", one.picture) else ""
         lines.append(f"- `{_code(one.trial.key)}`: {_safe(one.words)}{picture}")

@@ -75,7 +75,7 @@ svg.key{vertical-align:-3px;margin-right:5px}
 .strip code{font-weight:650}
 code{font-family:ui-monospace,SFMono-Regular,Menlo,monospace;font-size:.92em}
 @media (max-width:600px){main{padding:18px 14px 60px}h1{font-size:1.5rem}th,td{padding:5px 6px}
-th.name,td.name{min-width:74px;overflow-wrap:anywhere}table{font-size:.8rem}}
+th.name,td.name{min-width:86px;overflow-wrap:anywhere}table{font-size:.8rem}}
 @media print{
 body{font-size:10.5pt}main{max-width:none;padding:0}nav{display:none}
 .scroll{overflow:visible}table{font-size:7.5pt}th,td{padding:2px 4px}th{white-space:normal}

@@ -55,11 +55,11 @@ def signed(value: float | None) -> str:
 
 
 def percent(value: float) -> str:
-    """Whole per cent, and never 0 or 100 unless it is."""
+    """Whole per cent, never 0 or 100 unless it is, and in one piece."""
     whole = round(100 * value)
     if (whole == 0 and value > 0) or (whole == 100 and value < 1):
-        return f"{100 * value:.1f} %"
-    return f"{whole} %"
+        return f"{100 * value:.1f}\u00a0%"
+    return f"{whole}\u00a0%"
 
 
 def headline(summary: EvaluationSummary) -> str:
