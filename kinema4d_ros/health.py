@@ -137,16 +137,18 @@ def _robot() -> Check:
 
 
 def _calibration(camera_file: Path | None) -> Check:
-    from kinema4d_ros.calibration import read_camera
+    from kinema4d_ros.calibration import read_camera, read_pose
 
     path = camera_file or share_directory() / "calibration" / "demo_lab.yaml"
     try:
         camera = read_camera(path)
+        residual = read_pose(path).residuals.px
     except KinemaError as error:
         return Check("calibration", "missing", str(error), f"mend {path}; calibration/README.md has the schema")
     size = f"{camera.width} x {camera.height}"
     if camera_file is not None:
-        return Check("calibration", "ok", f"{path}, {size}")
+        quality = "residual unknown" if residual is None else f"residual {residual:.2f} px"
+        return Check("calibration", "ok", f"{path}, {size}, {quality}")
     return Check(
         "calibration", "optional", f"the demo camera ({size})", "kinema4d doctor --camera YOUR_FILE checks yours"
     )
