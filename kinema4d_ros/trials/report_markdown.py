@@ -65,7 +65,8 @@ def _disagreements(found: Sequence[Disagreement], shown: Sequence[Disagreement])
         return "None."
     number = "; ".join(f"{_safe(label)}: {count}" for label, count in counts(found).items())
     lines = [
-        f"{len(found)} predicted runs end otherwise than in the lab ({number}), the most confident mistakes first; {len(shown)} are listed."
+        f"{len(found)} predicted runs end otherwise than in the lab ({number}). "
+        f"{len(shown)} are listed, the most confident mistakes first."
     ]
     for one in shown:
         picture = f" ([strip]({one.picture}))" if re.fullmatch(r"[\w./=-]+", one.picture) else ""
