@@ -65,7 +65,12 @@ def acquire(job: Acquisition) -> Acquired:
     poses = stages.run(2, "poses", {"depth": _hash(job.depth)}, ("frames",), lambda at: make_poses(job, frames, at))
     told: dict[str, Any] = {"masks": _hash(job.masks)}
     if job.segmenter is not None:
-        told = {"segmenter": f"{job.segmenter.name} {job.segmenter_options}", **_place(job)}
+        told = {
+            "segmenter": f"{job.segmenter.name} {job.segmenter_options}",
+            "rounds": job.rounds if job.again else 0,
+            "floor": job.floor,
+            **_place(job),
+        }
     masks = stages.run(3, "masks", told, ("poses",), lambda at: make_masks(job, poses, at))
     external = None if job.external is None else repr(job.external)
     carving = {"voxel_m": job.voxel_m, "misses": job.misses, "floor": job.floor, "external": external}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.assets.drawing import draw_mesh, mesh_scene
 from kinema4d_ros.assets.errors import AssetError
+from kinema4d_ros.assets.hull import Outlines, find_volume, visual_hull
 from kinema4d_ros.assets.views import View
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, FileFormatError
@@ -17,12 +20,9 @@ from kinema4d_ros.media import read_image
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["Segment", "drawn_prompts", "masks_from_folder", "require_masks"]
+__all__ = ["agreed_prompts", "drawn_prompts", "masks_from_folder", "require_masks"]
 
 Mask = NDArray[np.bool_]
-Segment = Callable[[NDArray[np.uint8], Mask | None], Mask]
-"""From a picture (H, W, 3) uint8 and, if it is known, about where the robot is (H, W), to its mask (H, W)."""
-
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 LEAST = 5e-4
 MOST = 0.9
@@ -62,6 +62,20 @@ def drawn_prompts(
         render_poses(scene, poses[v.orbit][None], v.camera.posed(base_T_world @ v.camera.base_T_camera)).mask[0]
         for v in views
     ]
+
+
+def agreed_prompts(masks: Sequence[Mask], views: Sequence[View], floor: NDArray[np.float64] | None) -> list[Mask]:
+    """(H, W) bool a view: the silhouette of what all but a seventh of the masks agree on.
+
+    A part that a few masks miss is in it, and background that a few masks hold is not: a better place to look than any
+    of the masks alone.
+    """
+    misses = min(4, max(1, len(views) // 7))
+    seen = [replace(v, mask=m) for v, m in zip(views, masks, strict=True)]
+    low, high = find_volume(seen, Outlines.of(seen), misses=misses)
+    hull = visual_hull(seen, float((high - low).max()) / 150, misses=misses, floor=floor)
+    scene = mesh_scene(hull)
+    return [draw_mesh(scene, v.camera).mask[0] for v in views]
 
 
 def require_masks(masks: Sequence[Mask], views: Sequence[View]) -> None:

@@ -15,7 +15,7 @@ from kinema4d_ros.assets.grid import ColouredMesh
 from kinema4d_ros.assets.hull import Outlines, find_volume
 from kinema4d_ros.assets.links import LinkShapes, carve_links, cut_mesh
 from kinema4d_ros.assets.mesh_files import read_mesh_file, write_mesh_ply
-from kinema4d_ros.assets.options import Acquisition
+from kinema4d_ros.assets.options import FLOOR_WORLD, Acquisition
 from kinema4d_ros.assets.robot_files import file_name
 from kinema4d_ros.assets.sheets import label_sheet, picture_sheet
 from kinema4d_ros.assets.stages import read_json, write_json
@@ -31,9 +31,6 @@ from kinema4d_ros.transforms import apply
 __all__ = ["load_base_views", "load_links", "make_alignment", "make_links", "make_mesh"]
 
 Array = NDArray[np.float64]
-
-_FLOOR_WORLD = np.array([0.0, 0.0, -1.0, 0.0])
-"""A board's z leads into the table: what is above has z < 0."""
 
 _SIDE_VOXELS = 250
 """Along the longest side of a robot whose unit is not known yet."""
@@ -142,7 +139,7 @@ def _backend(job: Acquisition, views: list[View]) -> MeshBackend:
     if job.similarity:
         low, high = find_volume(views, Outlines.of(views), misses=job.misses)
         voxel = float((high - low).max()) / _SIDE_VOXELS
-    floor = _FLOOR_WORLD if job.floor and job.board is not None else None
+    floor = FLOOR_WORLD if job.floor and job.board is not None else None
     return HullBackend(voxel, job.misses, floor)
 
 
@@ -150,7 +147,7 @@ def _floor_in_base(job: Acquisition, align: Path) -> Array | None:
     if not job.floor or job.board is None:
         return None
     base_T_world, _ = _placed(align)
-    normal = base_T_world[:3, :3] @ _FLOOR_WORLD[:3]
+    normal = base_T_world[:3, :3] @ FLOOR_WORLD[:3]
     return np.array([*normal, -normal @ base_T_world[:3, 3]])
 
 

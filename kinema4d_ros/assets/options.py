@@ -24,9 +24,13 @@ from kinema4d_ros.transforms import require_rigid
 if TYPE_CHECKING:
     from kinema4d_ros.segmentation.protocol import RobotSegmenter
 
-__all__ = ["Acquisition", "Bars", "no_bars"]
+__all__ = ["FLOOR_WORLD", "Acquisition", "Bars", "no_bars"]
 
 Array = NDArray[np.float64]
+
+FLOOR_WORLD = np.array([0.0, 0.0, -1.0, 0.0])
+"""Plane n, d of a board on the table: its z leads into the table, so what is above has z < 0."""
+
 Progress = Callable[[int, int], None]
 Bars = Callable[[str], AbstractContextManager[Progress]]
 """From a stage's name to a progress bar: called with (done, total) inside a `with` block."""
@@ -53,6 +57,8 @@ class Acquisition:
         masks: folder of masks named as the frames; or
         segmenter: that finds the robot.
         segmenter_options: what it was made with, so that masks are made anew when that changes.
+        again: a segmenter that is asked after the first, with what most masks agree on as its prompt.
+        rounds: how often.
         depth: folder of 16-bit depth pictures (0.1 mm) named as the frames, if there is a depth camera.
         base_T_world: (4, 4) metres: where the board (or the pose file's world) is in the robot's base frame. Or
         pairs: (N, 3) points of the mesh and the same points on the robot, metres.
@@ -76,6 +82,8 @@ class Acquisition:
     masks: Path | None = None
     segmenter: RobotSegmenter | None = None
     segmenter_options: str = ""
+    again: RobotSegmenter | None = None
+    rounds: int = 2
     depth: Path | None = None
     base_T_world: Array | None = None
     pairs: tuple[Array, Array] | None = None

@@ -102,16 +102,21 @@ def write_obj(path: Path, mesh: ColouredMesh) -> None:
 
 def _palette(colours: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """(P, 3) colours and (F,) which one each face takes: boxes of colours halved at their middle until there are 64."""
+
+    def span(group: NDArray[np.int64]) -> float:
+        return float(np.ptp(colours[group], axis=0).max()) * float(np.sqrt(len(group))) if len(group) > 1 else 0.0
+
     groups = [np.arange(len(colours))]
-    while len(groups) < min(_COLOURS, len(colours)):
-        spans = [float(np.ptp(colours[g], axis=0).max()) * np.sqrt(len(g)) if len(g) > 1 else 0.0 for g in groups]
+    spans = [span(groups[0])]
+    while len(groups) < min(_COLOURS, len(colours)) and max(spans) > 1.0:
         widest = int(np.argmax(spans))
-        if spans[widest] <= 1.0:
-            break
         group = groups.pop(widest)
+        spans.pop(widest)
         axis = int(np.ptp(colours[group], axis=0).argmax())
         order = group[np.argsort(colours[group, axis], kind="stable")]
-        groups += [order[: len(order) // 2], order[len(order) // 2 :]]
+        for half in (order[: len(order) // 2], order[len(order) // 2 :]):
+            groups.append(half)
+            spans.append(span(half))
     which = np.empty(len(colours), np.int64)
     for i, group in enumerate(groups):
         which[group] = i

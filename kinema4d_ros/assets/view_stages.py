@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinema4d_ros.assets.errors import AssetError
 from kinema4d_ros.assets.frames import FrameSource, choose_frames, measure_frames, require_around
-from kinema4d_ros.assets.masks import drawn_prompts, masks_from_folder, require_masks
-from kinema4d_ros.assets.options import Acquisition
+from kinema4d_ros.assets.masks import agreed_prompts, drawn_prompts, masks_from_folder, require_masks
+from kinema4d_ros.assets.options import FLOOR_WORLD, Acquisition
 from kinema4d_ros.assets.pose_files import read_pose_file
 from kinema4d_ros.assets.sheets import frame_sheet, mask_sheet, pose_sheet
 from kinema4d_ros.assets.stages import read_json, write_json
-from kinema4d_ros.assets.views import BoardLocator, FileLocator, cameras_document, load_lenses, load_views, read_depth
+from kinema4d_ros.assets.views import (
+    BoardLocator,
+    FileLocator,
+    View,
+    cameras_document,
+    load_lenses,
+    load_views,
+    read_depth,
+)
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.media import read_image, write_image
+
+if TYPE_CHECKING:
+    from kinema4d_ros.segmentation.protocol import RobotSegmenter
 
 __all__ = ["make_frames", "make_masks", "make_poses"]
 
@@ -86,23 +98,46 @@ def make_poses(job: Acquisition, frames: Path, folder: Path) -> None:
     write_image(folder / "sheet.png", pose_sheet(views, 0.1 * distance))
 
 
+def _segment(
+    job: Acquisition,
+    segmenter: RobotSegmenter,
+    views: list[View],
+    prompts: list[NDArray[np.bool_]] | None,
+    name: str,
+) -> list[NDArray[np.bool_]]:
+    from kinema4d_ros.segmentation.prompt import Prompt
+
+    masks = []
+    with job.bars(name) as progress:
+        for i, view in enumerate(views):
+            prompt = None if prompts is None else Prompt(mask=prompts[i])
+            masks.append(segmenter.segment(view.image, prompt).masks)
+            progress(i + 1, len(views))
+    return masks
+
+
 def make_masks(job: Acquisition, poses: Path, folder: Path) -> None:
     """One PNG a view, the robot in white, rectified."""
     views = load_views(poses)
     if job.masks is not None:
         masks = masks_from_folder(job.masks, views, load_lenses(poses))
     elif job.segmenter is not None:
-        from kinema4d_ros.segmentation.prompt import Prompt
-
         prompts = None
         if job.base_T_world is not None:
             prompts = drawn_prompts(job.robot, job.q, views, job.base_T_world)
-        masks = []
-        with job.bars("masks") as progress:
-            for i, view in enumerate(views):
-                prompt = None if prompts is None else Prompt(mask=prompts[i])
-                masks.append(job.segmenter.segment(view.image, prompt).masks)
-                progress(i + 1, len(views))
+        masks = _segment(job, job.segmenter, views, prompts, "masks")
+        again = job.again
+        for turn in range(job.rounds if again is not None else 0):
+            require_masks(masks, views)
+            agreed: dict[int, NDArray[np.bool_]] = {}
+            for orbit in range(len(job.sources)):
+                at = [i for i, v in enumerate(views) if v.orbit == orbit]
+                floor = FLOOR_WORLD if job.floor and job.board is not None else None
+                found = agreed_prompts([masks[i] for i in at], [views[i] for i in at], floor)
+                agreed |= dict(zip(at, found, strict=True))
+            masks = _segment(
+                job, again or job.segmenter, views, [agreed[i] for i in range(len(views))], f"masks, round {turn + 2}"
+            )
     else:
         raise AssetError("there are no masks", expected="a folder or a segmenter")
     require_masks(masks, views)

@@ -3,6 +3,7 @@
 kinema4d doctor    what this machine has and lacks
 kinema4d calibrate where the camera is and how it sees
 kinema4d segment   the robot's pixels in images or a video
+kinema4d acquire   a robot's meshes and URDF from a walk around it
 kinema4d render    a trajectory as exact robot pointmaps, over a camera image
 kinema4d generate  what a trajectory would do to the world in an image
 kinema4d cost      what that takes, in FLOPs and bytes
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 
 from kinema4d_ros import __version__
 from kinema4d_ros.cli import (
+    acquire,
     assess,
     calibrate,
     cost,
@@ -44,6 +46,7 @@ VERBS = (
     doctor,
     calibrate,
     segment,
+    acquire,
     render,
     sim,
     preview,

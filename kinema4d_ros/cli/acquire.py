@@ -1,0 +1,196 @@
+"""`kinema4d acquire VIDEO... --urdf FILE --out DIR`: a robot's looks and shapes from a walk around it.
+
+video -> 20 sharp frames -> camera poses -> masks -> mesh -> aligned -> cut into links -> a URDF that Robot.load opens
+
+Each stage is kept in DIR with a contact sheet; a second run goes on after the last one that was finished, and a changed
+option redoes only what depends on it. docs/acquire.md shows an example.
+
+  kinema4d acquire orbit.mp4 --urdf arm.urdf --joints at.csv --camera camera.yaml \\
+      --board charuco:14x10:0.04:0.03:5X5_100 --board-pose 0.09 0.22 0 3.14159 0 0 --segmenter classical --out DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinema4d_ros.assets.options import Acquisition
+    from kinema4d_ros.camera import PinholeCamera
+    from kinema4d_ros.segmentation.protocol import RobotSegmenter
+
+__all__ = ["register", "run"]
+
+Bars = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "acquire",
+        help="make a robot's meshes and URDF from orbit videos of it",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "videos", nargs="+", type=Path, metavar="VIDEO", help="video or folder of pictures; one a joint configuration"
+    )
+    parser.add_argument(
+        "--urdf", required=True, metavar="FILE|NAME", help="the robot's joints, and shapes at least as boxes"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="stages, and the result in DIR/robot")
+    parser.add_argument("--joints", type=Path, metavar="FILE", help="joint positions, a row a video (default: home)")
+    parser.add_argument("--views", type=int, default=20, metavar="N", help="frames of each video (default: 20)")
+    parser.add_argument("--max-blur", type=float, metavar="PX", help="frames more blurred are left out (default: 2.5)")
+    poses = parser.add_argument_group("camera poses, one of")
+    poses.add_argument("--board", metavar="SPEC", help="that lies in view, charuco:COLSxROWS:SQUARE_M:MARKER_M")
+    poses.add_argument("--poses", type=Path, metavar="DIR|FILE", help="COLMAP text files, or a transforms .json")
+    parser.add_argument("--camera", type=Path, metavar="FILE", help="intrinsics for --board: CameraInfo or camera file")
+    masks = parser.add_argument_group("masks, one of")
+    masks.add_argument("--masks", type=Path, metavar="DIR", help="PNGs named as in DIR/1_frames, robot white")
+    masks.add_argument("--segmenter", choices=("classical", "sam2"), help="that finds the robot")
+    masks.add_argument("--rounds", type=int, default=2, metavar="N", help="asked again that often (default: 2)")
+    masks.add_argument("--weights", metavar="DIR|NAME", help="of sam2")
+    mesh = parser.add_argument_group("mesh")
+    mesh.add_argument("--voxel", type=float, default=0.002, metavar="M", help="side of a voxel (default: 0.002)")
+    mesh.add_argument(
+        "--misses",
+        type=int,
+        metavar="N",
+        help="bad masks that each point is forgiven (default: 1 with --segmenter, else 0)",
+    )
+    mesh.add_argument("--no-floor", action="store_true", help="the robot reaches below the board")
+    mesh.add_argument("--depth", type=Path, metavar="DIR", help="16-bit depth PNGs (0.1 mm) named as in DIR/1_frames")
+    mesh.add_argument(
+        "--command", metavar="TEXT", help="an external back-end: command with {images}, {masks} and {out}"
+    )
+    mesh.add_argument("--cwd", type=Path, metavar="DIR", help="where --command runs")
+    mesh.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="of --command (default: 3600)")
+    place = parser.add_argument_group("where the base is, one of")
+    place.add_argument(
+        "--board-pose", nargs=6, type=float, metavar=("X", "Y", "Z", "R", "P", "Y"),
+        help="of the board (or the pose file's world) in the base frame, metres and radians",
+    )  # fmt: skip
+    place.add_argument("--pairs", type=Path, metavar="FILE", help="YAML with lists `recon` and `base` of points")
+    parser.add_argument("--similarity", action="store_true", help="the poses or the mesh have no unit; needs --pairs")
+    parser.add_argument("--no-refine", action="store_true", help="do not let closest points correct the place")
+    parser.add_argument("--json", action="store_true", help="print the report for a program, and no bars")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Acquire, and say how well the new robot covers the pictures."""
+    from kinema4d_ros.assets.acquire import acquire
+
+    job = _job(arguments)
+    found = acquire(job)
+    report = found.report
+    if arguments.json:
+        print(json.dumps({"urdf": str(found.urdf), "made": list(found.made), **report}))
+        return 0
+    for note in report["notes"]:
+        print(note)
+    print(f"{len(report['links'])} links, {sum(report['links'].values())} triangles")
+    print(f"alignment {report['alignment']['mm']:.1f} mm; {report['alignment']['note']}")
+    print(f"IoU in the views: mean {report['iou_mean']:.4f}, least {report['iou_least']:.4f}")
+    print(found.urdf)
+    return 0
+
+
+def _job(arguments: argparse.Namespace) -> Acquisition:
+    """The options as a job; files are read here."""
+    import numpy as np
+
+    from kinema4d_ros.assets.backends import ExternalCommand
+    from kinema4d_ros.assets.options import Acquisition
+    from kinema4d_ros.assets.sharpness import MAX_BLUR_PX
+    from kinema4d_ros.calibration.boards import parse_board
+    from kinema4d_ros.calibration.inputs import read_joints, read_pairs
+    from kinema4d_ros.robot import Robot
+    from kinema4d_ros.transforms import from_rpy
+
+    robot = Robot.load(arguments.urdf)
+    videos = tuple(arguments.videos)
+    if arguments.joints is None:
+        q = np.tile(robot.home_position(), (len(videos), 1))
+    else:
+        q = read_joints(arguments.joints, robot, len(videos))
+    external = None
+    if arguments.command is not None:
+        external = ExternalCommand(arguments.command, arguments.timeout, arguments.cwd)
+    camera = None if arguments.camera is None else _camera(arguments.camera)
+    first, again = _segmenters(arguments, 960 if camera is None else camera.width)
+    # One segmenter's mask in twenty is wrong somewhere; masks that a person gave are right.
+    misses = arguments.misses if arguments.misses is not None else int(first is not None)
+    pose = arguments.board_pose
+    return Acquisition(
+        sources=videos,
+        robot=robot,
+        q=q,
+        out=arguments.out,
+        camera=camera,
+        board=None if arguments.board is None else parse_board(arguments.board),
+        poses=arguments.poses,
+        masks=arguments.masks,
+        segmenter=first,
+        again=again,
+        rounds=arguments.rounds,
+        segmenter_options=str(arguments.weights or ""),
+        depth=arguments.depth,
+        base_T_world=None if pose is None else from_rpy(pose[3:], pose[:3]),
+        pairs=None if arguments.pairs is None else read_pairs(arguments.pairs),
+        similarity=arguments.similarity,
+        external=external,
+        views=arguments.views,
+        max_blur_px=MAX_BLUR_PX if arguments.max_blur is None else arguments.max_blur,
+        voxel_m=arguments.voxel,
+        misses=misses,
+        floor=not arguments.no_floor,
+        refine=not arguments.no_refine,
+        bars=_bars(arguments.json),
+        say=(lambda line: None) if arguments.json else (lambda line: print(line, flush=True)),
+    )
+
+
+def _segmenters(arguments: argparse.Namespace, width: int) -> tuple[RobotSegmenter | None, RobotSegmenter | None]:
+    """The one asked first, and the one asked again with what most masks agree on."""
+    if arguments.segmenter is None:
+        return None, None
+    from kinema4d_ros.segmentation.registry import make_segmenter
+
+    if arguments.segmenter == "sam2":
+        first = make_segmenter("sam2", weights=arguments.weights)
+        return first, first
+    # The description may be 3 % of the width off, what most masks agree on is nearer.
+    return make_segmenter("classical"), make_segmenter("classical", margin_px=max(3.0, 0.006 * width))
+
+
+def _camera(path: Path) -> PinholeCamera:
+    """Intrinsics of a CameraInfo file or of a camera file."""
+    import numpy as np
+
+    from kinema4d_ros.calibration import read_camera, read_camera_info
+    from kinema4d_ros.files import read_yaml
+
+    return read_camera(path) if "intrinsics" in read_yaml(path) else read_camera_info(path).camera(np.eye(4))
+
+
+def _bars(quiet: bool) -> Bars:
+    """A progress bar a stage."""
+    from tqdm import tqdm
+
+    @contextmanager
+    def bar(name: str) -> Iterator[Callable[[int, int], None]]:
+        with tqdm(total=1, desc=name, disable=quiet, leave=False) as shown:
+
+            def advance(done: int, total: int) -> None:
+                shown.total = total
+                shown.update(done - shown.n)
+
+            yield advance
+
+    return bar
