@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import replacing_file
 from kinema4d_ros.trials.report_disagreements import choose, disagreements, strip_uri
 from kinema4d_ros.trials.report_html import html_report
@@ -39,6 +40,13 @@ def write_report(folder: str | Path, *, max_strips: int = MAX_STRIPS) -> list[Pa
     Raises:
         FileFormatError: there is no evaluation, or a file of it is damaged.
     """
+    if not (Path(folder) / "evaluation.json").is_file():  # a store would make the folder
+        raise FileFormatError(
+            f"{folder} holds no evaluation",
+            expected="a folder with evaluation.json",
+            hint="kinema4d evaluate --policies ... --out FOLDER makes one",
+            code=ErrorCode.FILE_MISSING,
+        )
     store = TrialStore(folder)
     settings = store.settings()
     records = store.records()

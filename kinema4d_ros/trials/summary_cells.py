@@ -6,7 +6,7 @@ What is not defined (no pair, no failure to be wrong about) is None, never NaN.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,13 @@ from kinema4d_ros.evaluation.agreement import Confusion
 from kinema4d_ros.evaluation.proportions import Interval, PairedOutcomes
 from kinema4d_ros.trials.trial import Trial, TrialRecord
 
-__all__ = ["ALL", "Cell", "Failure", "Outcomes", "Pair", "collect", "count_cell"]
+__all__ = ["ALL", "Cell", "Failure", "Outcomes", "Pair", "collect", "count_cell", "draws"]
 
 ALL = ""
 """In place of a policy's or a scenario's name: all of them."""
 
 RESAMPLES = 2000
+BLOCK = 2_000_000
 EXAMPLES = 3
 
 
@@ -187,6 +188,14 @@ def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Ce
     )
 
 
+def draws(count: int) -> Iterator[NDArray[np.int64]]:
+    """Numbers below `count` drawn with replacement, RESAMPLES rows of as many; in blocks that fit into memory."""
+    rng = np.random.default_rng(0)
+    block = max(1, min(RESAMPLES, BLOCK // count))
+    for begin in range(0, RESAMPLES, block):
+        yield rng.integers(0, count, (min(block, RESAMPLES - begin), count))
+
+
 def _numbered(keys: Sequence[Hashable]) -> NDArray[np.intp]:
     """(N,) a number for each key, the same for the same."""
     known: dict[Hashable, int] = {}
@@ -199,6 +208,6 @@ def _covering(interval: Interval, values: NDArray[np.float64], groups: NDArray[n
     if len(which) == len(values):
         return interval
     sums, counts = np.bincount(number, values), np.bincount(number).astype(np.float64)
-    drawn = np.random.default_rng(0).integers(0, len(which), (RESAMPLES, len(which)))
-    low, high = np.percentile(sums[drawn].sum(1) / counts[drawn].sum(1), [2.5, 97.5])
+    again = np.concatenate([sums[drawn].sum(1) / counts[drawn].sum(1) for drawn in draws(len(which))])
+    low, high = np.percentile(again, [2.5, 97.5])
     return Interval(interval.estimate, min(interval.low, float(low)), max(interval.high, float(high)))

@@ -12,11 +12,10 @@ from scipy.stats import norm, rankdata
 
 from kinema4d_ros.evaluation.proportions import Interval, detectable_difference
 from kinema4d_ros.evaluation.ranking import mmrv, pearson, spearman
-from kinema4d_ros.trials.summary_cells import Cell, Pair
+from kinema4d_ros.trials.summary_cells import Cell, Pair, draws
 
 __all__ = ["PolicyRanking", "Power", "detectable_bias", "estimate_power", "rank"]
 
-RESAMPLES = 2000
 Floats = NDArray[np.float64]
 
 
@@ -92,7 +91,7 @@ def rank(pairs: Sequence[Pair], policies: Sequence[str]) -> PolicyRanking:
     model = np.array([[known[policy][table].model for table in common] for policy in ranked])
     lab = np.array([[known[policy][table].lab for table in common] for policy in ranked])
     m, r = model.mean(1), lab.mean(1)
-    again = _Again.of(model, lab, [seed for _, seed in common])
+    again = _Again.of(model.astype(np.float64), lab.astype(np.float64), [seed for _, seed in common])
     lab_best, model_best = _best(ranked, r), _best(ranked, m)
     level = len(lab_best) == len(ranked)
     hits, regrets = _by_lot(again.model, again.lab)
@@ -125,13 +124,16 @@ class _Again:
     lab: Floats
 
     @classmethod
-    def of(cls, model: NDArray[np.bool_], lab: NDArray[np.bool_], seeds: Sequence[int]) -> _Again:
+    def of(cls, model: Floats, lab: Floats, seeds: Sequence[int]) -> _Again:
         which, number = np.unique(np.asarray(seeds), return_inverse=True)
-        drawn = np.random.default_rng(0).integers(0, len(which), (RESAMPLES, len(which)))
-        often = np.stack([np.bincount(row, minlength=len(which)) for row in drawn], axis=1).astype(np.float64)[number]
-        # Whole numbers are summed before the division: policies that are level stay level.
-        runs = often.sum(0)
-        return cls(model.astype(np.float64) @ often / runs, lab.astype(np.float64) @ often / runs)
+        found = []
+        for drawn in draws(len(which)):
+            often = np.stack([np.bincount(row, minlength=len(which)) for row in drawn], axis=1)
+            weights = often.astype(np.float64)[number]
+            # Whole numbers are summed before the division: policies that are level stay level.
+            found.append(np.stack([model @ weights, lab @ weights]) / weights.sum(0))
+        rates = np.concatenate(found, axis=2)
+        return cls(rates[0], rates[1])
 
     def pearson(self) -> Floats:
         return _correlations(self.model, self.lab)

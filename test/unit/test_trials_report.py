@@ -242,8 +242,9 @@ def test_one_policy_an_unfinished_run_and_no_run_have_reports(tmp_path: Path) ->
 
 def test_a_folder_without_an_evaluation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError) as caught:
-        write_report(tmp_path)
+        write_report(tmp_path / "mistyped")
     assert caught.value.code is ErrorCode.FILE_MISSING
+    assert list(tmp_path.iterdir()) == []
 
 
 def summary_of(pairs: list[tuple[bool, bool | None]], *, policies: int = 2) -> EvaluationSummary:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.ranking import rank_policies
+from kinema4d_ros.trials import summary_cells
 from kinema4d_ros.trials.correction_check import HELD_OUT, _score, check_correction
 from kinema4d_ros.trials.settings import EvaluationSettings
 from kinema4d_ros.trials.summary import EvaluationSummary, summarise
-from kinema4d_ros.trials.summary_cells import Pair
+from kinema4d_ros.trials.summary_cells import Pair, draws
 from kinema4d_ros.trials.summary_ranking import detectable_bias
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
@@ -246,6 +247,21 @@ def test_nothing_recorded_yet_is_a_summary_too() -> None:
     assert model.overall.lab is None
     assert model.power.rate is None
     json.dumps(summary.to_json(), allow_nan=False)
+
+
+def test_recorded_runs_need_no_plan() -> None:
+    summary = summarise(document("a", runs=0), [record("a", i, i < 3, True) for i in range(5)])
+    assert (summary.planned, summary.finished, summary.missing) == (5, 5, 0)
+    assert summary.models[0].overall.pairs.only_model == 2
+
+
+def test_draws_do_not_depend_on_the_blocks_they_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.concatenate(list(draws(30)))
+    monkeypatch.setattr(summary_cells, "BLOCK", 30 * 7)
+    parts = list(draws(30))
+    assert whole.shape == (2000, 30)
+    assert max(len(part) for part in parts) == 7
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 def test_settings_may_be_the_object_or_its_document() -> None:
