@@ -96,6 +96,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     Argument("viewer", "true", "serve the web page", "bool"),
     Argument("rviz", "false", "start RViz (needs a ROS distribution)", "bool"),
     Argument("record", "false", "record an MCAP bag of the session", "bool"),
+    Argument("evaluation", "false", "offer to judge policies (the evaluate action)", "bool"),
     NAMESPACE,
     PARAMS_FILE,
     SIM_TIME,
@@ -142,6 +143,7 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (True, lambda: NodeSpec("gate", "lets approved plans reach the arm", {"robot": values["robot"]})),
         (on("viewer"), lambda: NodeSpec("viewer", "the web page", {**scene, "lab": on("lab")}, essential=False)),
         (on("record"), lambda: NodeSpec("recorder", "records an MCAP bag", essential=False)),
+        (on("evaluation"), lambda: NodeSpec("evaluation", "judges policies by rollouts", scene, essential=False)),
     )
     return tuple(make() for enabled, make in every if enabled)
 

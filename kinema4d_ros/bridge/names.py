@@ -120,6 +120,15 @@ EXECUTION_STATUS = _out(
     "STATUS",
     "what became of an executed plan: sent, done, aborted with the controller's reason",
 )
+EVALUATED_TRIAL = _out(
+    "kinema4d/evaluation/trial",
+    "kinema4d_msgs/msg/EvaluatedTrial",
+    "STATUS",
+    "a policy's trial: what the lab and the model say",
+)
+EVALUATION_RESULT = _out(
+    "kinema4d/evaluation/result", "kinema4d_msgs/msg/EvaluationResult", "LATCHED", "rates and bias of an evaluation"
+)
 LAB_OBJECTS = _out(
     "kinema4d/lab/objects",
     "visualization_msgs/msg/MarkerArray",

@@ -1,6 +1,7 @@
 """`kinema4d evaluate`: how often policies succeed, in the lab and in a world model, and how far to trust the latter.
 
 kinema4d evaluate --policies expert,off=expert:offset_m=0.03 --runs 50 --models composite,nano --out out/evaluation
+kinema4d evaluate --recordings DATASET --models nano              runs that really happened, from a dataset
 kinema4d evaluate --report out/evaluation                         the report again, from what is there
 accelerate launch --num_processes 4 -m kinema4d_ros.cli evaluate ...   each rank its share, one report
 
@@ -17,7 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
 
 if TYPE_CHECKING:
     from kinema4d_ros.trials.settings import EvaluationSettings
@@ -53,6 +54,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--checkpoint", action="append", default=[], metavar="MODEL=DIR", help="weights of a preset; may be repeated")
     add("--workers", type=int, default=1, metavar="N", help="processes; 0 = none besides this one (1)")
     add("--out", type=Path, default=Path("out/evaluation"), metavar="DIR", help="(out/evaluation)")
+    add("--recordings", type=Path, metavar="DATASET", help="judge recorded runs instead of running policies")
+    add("--split", default="val", help="of the recordings (val)")
+    add("--limit-recordings", type=int, metavar="N", help="the first N recordings only")
     add("--report", type=Path, metavar="DIR", help="only write the report of an evaluation")
     parser.set_defaults(run=run)
 
@@ -61,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run what is left, then report."""
     if arguments.report is not None:
         return _report(arguments.report)
+    if arguments.recordings is not None:
+        return _recordings(arguments)
     if not arguments.policies:
         raise KinemaError(
             "no policy is given",
@@ -82,14 +88,36 @@ def run(arguments: argparse.Namespace) -> int:
     return _report(arguments.out)
 
 
-def _settings(arguments: argparse.Namespace) -> EvaluationSettings:
-    from kinema4d_ros.trials.settings import EvaluationSettings
+def _recordings(arguments: argparse.Namespace) -> int:
+    try:
+        from kinema4d_model.assessment.recorded import evaluate_recordings
+    except ImportError as error:
+        raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+    models = _models(arguments)
+    tell = _progress(sys.stdout)
+    evaluate_recordings(
+        arguments.recordings,
+        arguments.split,
+        arguments.out,
+        models=models,
+        checkpoints=_checkpoints(arguments, models),
+        limit=arguments.limit_recordings,
+        depth=bool(arguments.depth),
+        progress=lambda record, done: tell(record, done, done),
+    )
+    return _report(arguments.out)
 
+
+def _models(arguments: argparse.Namespace) -> list[str]:
     models = list(arguments.models)
     if "auto" in models:
         from kinema4d_ros.generators.registry import best_preset
 
         models = list(dict.fromkeys(best_preset() if model == "auto" else model for model in models))
+    return models
+
+
+def _checkpoints(arguments: argparse.Namespace, models: list[str]) -> dict[str, str]:
     checkpoints = {}
     for text in arguments.checkpoint:
         model, equals, folder = text.partition("=")
@@ -100,6 +128,14 @@ def _settings(arguments: argparse.Namespace) -> EvaluationSettings:
                 code=ErrorCode.ARGUMENT_INVALID,
             )
         checkpoints[model] = folder
+    return checkpoints
+
+
+def _settings(arguments: argparse.Namespace) -> EvaluationSettings:
+    from kinema4d_ros.trials.settings import EvaluationSettings
+
+    models = _models(arguments)
+    checkpoints = _checkpoints(arguments, models)
     names = [field.name for field in fields(EvaluationSettings)]
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
     return EvaluationSettings(**{**given, "models": models, "checkpoints": checkpoints})

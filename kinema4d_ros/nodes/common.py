@@ -31,7 +31,7 @@ from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.resources import share_directory
 from kinema4d_ros.robot import Robot
 
-__all__ = ["Health", "KinemaNode", "load_scene", "load_trust", "run_node"]
+__all__ = ["Health", "KinemaNode", "calibration_path", "load_scene", "load_trust", "run_node"]
 
 DIAGNOSTICS_PERIOD_S = 1.0
 LOG_EVERY_S = 5.0
@@ -135,15 +135,16 @@ class KinemaNode(Node):  # type: ignore[misc]
 def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
     """The robot and its camera; a calibration without a path is a name in `calibration/`."""
     loaded = Robot.load(robot)
-    return loaded, read_camera(_calibration_path(calibration), base_frame=loaded.base_link)
+    return loaded, read_camera(calibration_path(calibration), base_frame=loaded.base_link)
 
 
 def load_trust(calibration: str, warn_px: float, refuse_px: float) -> Trust:
     """How far the calibration that `load_scene` reads can be trusted."""
-    return rate_calibration(read_pose(_calibration_path(calibration)), warn_px=warn_px, refuse_px=refuse_px)
+    return rate_calibration(read_pose(calibration_path(calibration)), warn_px=warn_px, refuse_px=refuse_px)
 
 
-def _calibration_path(calibration: str) -> Path:
+def calibration_path(calibration: str) -> Path:
+    """The file of a calibration; without a path it is a name in `calibration/`."""
     path = Path(calibration)
     if not path.suffix and len(path.parts) == 1:
         return share_directory() / "calibration" / f"{calibration}.yaml"

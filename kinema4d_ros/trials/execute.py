@@ -20,16 +20,14 @@ from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trials.arena import LabArena, Run
 from kinema4d_ros.trials.models import make_generator
-from kinema4d_ros.trials.pictures import write_comparison
+from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
 from kinema4d_ros.trials.settings import EvaluationSettings, model_label
 from kinema4d_ros.trials.store import TrialStore
 from kinema4d_ros.trials.tasks import task_kind
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text
-from kinema4d_ros.trials.world import Imagined, WorldModel
+from kinema4d_ros.trials.world import Imagined, WorldModel, scene_of
 
 __all__ = ["Executor", "evaluation_camera"]
-
-STRIP_FRAMES = 6
 
 
 def evaluation_camera(settings: EvaluationSettings) -> PinholeCamera:
@@ -122,7 +120,7 @@ class Executor:
             if mode == "open":
                 if run is None:
                     return ModelOutcome(None, error=f"no actions: {lab.error}")
-                imagined = world.open_loop(arena, run.commands, seed=trial.seed)
+                imagined = world.open_loop(scene_of(arena), run.commands, seed=trial.seed)
             else:
                 imagined = world.closed_loop(
                     arena, self._policy(trial), seed=trial.seed, limit_s=self._settings.limit_s

@@ -13,10 +13,11 @@ from kinema4d_ros.files import replacing_file
 from kinema4d_ros.trials.trial import LabOutcome
 from kinema4d_ros.trials.world import Imagined
 
-__all__ = ["comparison", "write_comparison"]
+__all__ = ["STRIP_FRAMES", "comparison", "write_comparison"]
 
 Image = NDArray[np.uint8]
 
+STRIP_FRAMES = 6
 COLUMN_PX = 216
 BAND_PX = 22
 QUALITY = 82

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Verdict
+from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Task, Verdict
 from kinema4d_ros.generators.protocol import GenerateRequest, Generator
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.policies.protocol import Policy, PolicyError
@@ -26,7 +27,24 @@ from kinema4d_ros.rollout import Rollout
 from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.trials.arena import LEAST_MOTION_S, SETTLE_S, LabArena
 
-__all__ = ["Imagined", "WorldModel"]
+__all__ = ["Imagined", "Scene", "WorldModel", "scene_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What a world model is given before a motion, in a lab or from a recording.
+
+    Attributes:
+        image: (H, W, 3) uint8 RGB, rectified.
+        camera: of that image, with its pose.
+        depth_m: (H, W) float32 measured metres, NaN = none; or None.
+        task: what the judge looks for.
+    """
+
+    image: NDArray[np.uint8]
+    camera: PinholeCamera
+    depth_m: NDArray[np.float32] | None
+    task: Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +83,11 @@ class WorldModel:
         self._judge = judge or GeometricJudge()
         self._depth, self._frames, self._threads = depth, frames, threads
 
-    def open_loop(self, arena: LabArena, commands: JointTrajectory, *, seed: int = 0) -> Imagined:
+    def open_loop(self, scene: Scene, commands: JointTrajectory, *, seed: int = 0) -> Imagined:
         """What the model makes of commands that were given before."""
         began = time.perf_counter()
-        rollout = self.predict(arena, commands, seed=seed)
-        verdict = self._judge.judge(rollout, arena.task)
+        rollout = self.predict(scene, commands, seed=seed)
+        verdict = self._judge.judge(rollout, scene.task)
         return Imagined(rollout, verdict, 0, time.perf_counter() - began)
 
     def closed_loop(self, arena: LabArena, policy: Policy, *, seed: int = 0, limit_s: float = 30.0) -> Imagined:
@@ -80,7 +98,8 @@ class WorldModel:
         """
         began = time.perf_counter()
         policy.reset(arena.episode_start(seed))
-        image: NDArray[np.uint8] = arena.first.rgb
+        scene = scene_of(arena)
+        image = scene.image
         commands = _Commands(self._kinematics, arena.start.commanded)
         chunks, done = 0, False
         while not done and commands.time_s < limit_s:
@@ -90,20 +109,25 @@ class WorldModel:
             if len(chunk.times):
                 commands.append(chunk.trajectory(self._kinematics, commands.last), limit_s)
             if not done and commands.time_s < limit_s:
-                image = self.predict(arena, commands.trajectory(), seed=seed).rgb[-1]
+                image = self.predict(scene, commands.trajectory(), seed=seed).rgb[-1]
         if commands.time_s < LEAST_MOTION_S:
             raise PolicyError("the policy ended the episode without a motion", expected="at least one action")
         commands.hold(SETTLE_S)
-        rollout = self.predict(arena, commands.trajectory(), seed=seed)
-        verdict = self._judge.judge(rollout, arena.task)
+        rollout = self.predict(scene, commands.trajectory(), seed=seed)
+        verdict = self._judge.judge(rollout, scene.task)
         return Imagined(rollout, verdict, chunks, time.perf_counter() - began)
 
-    def predict(self, arena: LabArena, commands: JointTrajectory, *, seed: int = 0) -> Rollout:
-        """The rollout of commands that begin at the arena's first picture."""
+    def predict(self, scene: Scene, commands: JointTrajectory, *, seed: int = 0) -> Rollout:
+        """The rollout of commands that begin at the scene's picture."""
         motion = commands.resample(self._frames)
-        robot = render_pointmaps(self._kinematics.robot, motion, arena.camera, rgb=True, threads=self._threads)
-        depth = arena.first.depth_m if self._depth else None
-        return self._generator.generate(GenerateRequest(arena.first.rgb, robot, depth, seed=seed))
+        robot = render_pointmaps(self._kinematics.robot, motion, scene.camera, rgb=True, threads=self._threads)
+        depth = scene.depth_m if self._depth else None
+        return self._generator.generate(GenerateRequest(scene.image, robot, depth, seed=seed))
+
+
+def scene_of(arena: LabArena) -> Scene:
+    """A table of the lab before the motion."""
+    return Scene(arena.first.rgb, arena.camera, arena.first.depth_m, arena.task)
 
 
 class _Commands:

@@ -1,0 +1,182 @@
+"""Runs that really happened, judged in a world model: the open-loop protocol for a lab whose arm has already moved.
+
+dataset (imported recordings) ─> first picture, commands, known outcome ─> model ─> judge ─> the same report
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kinema4d_model.assessment.run import episodes_of
+from kinema4d_model.data.episode import Episode, load_robot
+from kinema4d_model.data.errors import DataError
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.evaluation.judge import Task, TruthJudge
+from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, Predicate, PushedBy
+from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.trials.models import make_generator
+from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
+from kinema4d_ros.trials.settings import model_label
+from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text
+from kinema4d_ros.trials.world import Scene, WorldModel
+
+__all__ = ["commands_of", "evaluate_recordings", "goal_of", "scene_of_episode", "trial_of"]
+
+PLACES = ("place", "stack")
+
+
+def trial_of(episode: Episode, number: int) -> Trial:
+    """Whose run it was: `details.policy`, or the source of the recording; the task in place of a scenario."""
+    return Trial(str(episode.details.get("policy") or episode.source), episode.task or "unknown", number)
+
+
+def goal_of(episode: Episode) -> Predicate:
+    """What its task asks of the target.
+
+    Raises:
+        DataError: a task without a known goal.
+    """
+    if episode.task == "push":
+        return PushedBy()
+    if episode.task in PLACES:
+        goal = episode.details.get("goal_xy")
+        if goal is None or len(goal) != 2:
+            raise DataError(
+                f"episode '{episode.key}' ({episode.task}) does not say where its goal is",
+                expected="details.goal_xy: two metres, base frame",
+            )
+        return AtGoal((float(goal[0]), float(goal[1])))
+    return Lifted()
+
+
+def scene_of_episode(episode: Episode) -> Scene:
+    """Its first picture; the target's pixels if they are known, otherwise the judge looks for it."""
+    target = None
+    if episode.ids is not None and episode.outcome.target in episode.names:
+        target = episode.object_mask(episode.outcome.target)[0]
+    depth = None if episode.depth_m is None else episode.depth_m[0]
+    task = Task(goal_of(episode), target, episode.captions.get("instruction", ""))
+    return Scene(episode.rgb[0], episode.camera, depth, task)
+
+
+def commands_of(episode: Episode) -> JointTrajectory:
+    """What the arm was told.
+
+    Raises:
+        DataError: nobody recorded it, or no pose of the camera to see it from.
+    """
+    if episode.actions is None or not episode.robot:
+        raise DataError(
+            f"episode '{episode.key}' has no actions of a known robot",
+            expected="actions, and a robot that can be drawn",
+        )
+    if "base_T_camera" in episode.missing or "camera" in episode.missing:
+        raise DataError(f"the camera of episode '{episode.key}' is not calibrated", expected="a camera with its pose")
+    return JointTrajectory(episode.joint_names, episode.times, episode.actions)
+
+
+def evaluate_recordings(
+    data: str | Path,
+    split: str,
+    out: str | Path,
+    *,
+    models: Sequence[str],
+    checkpoints: dict[str, str] | None = None,
+    limit: int | None = None,
+    depth: bool = False,
+    progress: Callable[[TrialRecord, int], Any] = lambda record, done: None,
+) -> int:
+    """Judge every episode of a split that has an outcome; returns how many were judged now.
+
+    Args:
+        data: a dataset of `kinema4d data make` or `kinema4d data import`.
+        split: of it.
+        out: an evaluation's folder; a second call goes on where the first ended.
+        models, checkpoints: as for `kinema4d evaluate`.
+        limit: the first episodes only.
+        depth: give the models the measured depth of the first picture.
+        progress: told of every record, with how many are done.
+    """
+    store = TrialStore(out)
+    known = store.records()
+    labels = {model: model_label(model, "open") for model in models}
+    judges: dict[tuple[str, str], WorldModel] = {}
+    trials: list[Trial] = []
+    judged = 0
+    for number, episode in enumerate(_with_outcome(data, split, limit)):
+        trial = trial_of(episode, number)
+        trials.append(trial)
+        before = known.get(trial.key)
+        missing = [model for model in models if before is None or labels[model] not in before.models]
+        if not missing:
+            continue
+        outcomes = dict(before.models) if before else {}
+        for model in missing:
+            key = (model, episode.robot)
+            if key not in judges:
+                generator = make_generator(model, (checkpoints or {}).get(model, ""))
+                judges[key] = WorldModel(
+                    generator, choose_kinematics(load_robot(episode.robot)), depth=depth, frames=len(episode)
+                )
+            outcomes[labels[model]] = _judge(store, trial, episode, judges[key], labels[model])
+        record = TrialRecord(trial, _lab(episode), outcomes)
+        store.add(record)
+        judged += 1
+        progress(record, len(trials))
+    if not trials:
+        raise DataError(
+            f"no episode of split '{split}' of {data} says whether it succeeded",
+            expected="episodes with outcome.success",
+            code=ErrorCode.FILE_MALFORMED,
+        )
+    # Last of all: only now it is known which policies and tasks there are. No runs are planned: all are recorded.
+    store.agree(
+        {
+            "source": str(data),
+            "split": split,
+            "policies": {trial.policy: "recorded" for trial in trials},
+            "scenarios": sorted({trial.scenario for trial in trials}),
+            "runs": 0,
+            "seed": 0,
+            "models": list(models),
+            "modes": ["open"],
+            "task": "recorded",
+            "depth": depth,
+            "trials": len(trials),
+        },
+        may_grow=("policies", "scenarios", "models", "trials"),
+    )
+    return judged
+
+
+def _with_outcome(data: str | Path, split: str, limit: int | None) -> Iterator[Episode]:
+    for episode in episodes_of(data, split, limit):
+        if episode.outcome.success is not None:
+            yield episode
+
+
+def _lab(episode: Episode) -> LabOutcome:
+    value = float("nan")
+    if any(thing.name == episode.outcome.target for thing in episode.outcome.objects):
+        value = TruthJudge.of_episode(episode).judge(None, Task(goal_of(episode))).value_m
+    success = bool(episode.outcome.success)
+    return LabOutcome(success, float(success), round(value, 5), round(float(episode.times[-1]), 3))
+
+
+def _judge(store: TrialStore, trial: Trial, episode: Episode, world: WorldModel, label: str) -> ModelOutcome:
+    try:
+        imagined = world.open_loop(scene_of_episode(episode), commands_of(episode), seed=trial.seed)
+    except Exception as error:  # of one recording; the others go on
+        return ModelOutcome(None, error=failure_text(error))
+    picture = ""
+    if bool(imagined.verdict.success) != episode.outcome.success:
+        picture = store.picture_name(trial, label)
+        frames = np.linspace(0, len(episode) - 1, STRIP_FRAMES).round().astype(int)
+        write_comparison(store.folder / picture, [episode.rgb[i] for i in frames], imagined, _lab(episode))
+    return ModelOutcome.of(imagined.verdict, imagined.seconds, picture=picture)

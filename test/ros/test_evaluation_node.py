@@ -1,0 +1,138 @@
+"""The evaluate action over real DDS: feedback, trials and results on topics, cancel, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rclpy.action import ActionClient
+from support.motions import WAIT_S
+from support.ros_graph import Graph, own_domain, wait_for
+from support.sim_graph import NodeProcess, running
+
+from kinema4d_msgs.action import EvaluatePolicy
+from kinema4d_msgs.msg import EvaluatedTrial
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.qos import profile
+from kinema4d_ros.errors import ErrorCode
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+class Asker:
+    """A client of the action that keeps what it hears."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.node = graph.node("asker")
+        self._graph = graph
+        self._client = ActionClient(self.node, EvaluatePolicy, names.EVALUATE.name)
+        self.feedback: list[Any] = []
+        self.trials: list[Any] = []
+        self.results: list[Any] = []
+        for endpoint, kept in ((names.EVALUATED_TRIAL, self.trials), (names.EVALUATION_RESULT, self.results)):
+            self.node.create_subscription(endpoint.interface(), endpoint.name, kept.append, profile(endpoint))
+        wait_for(self._client.server_is_ready, WAIT_S, "the evaluation node")
+
+    def send(self, **fields: Any) -> Any:
+        goal = EvaluatePolicy.Goal(**{"task": "pick", "scenario": "canonical", "policy": "expert", **fields})
+        return self._answer(lambda: self._client.send_goal_async(goal, lambda m: self.feedback.append(m.feedback)))
+
+    def result(self, handle: Any) -> Any:
+        return self._answer(handle.get_result_async).result
+
+    def cancel(self, handle: Any) -> None:
+        self._answer(handle.cancel_goal_async)
+
+    def _answer(self, ask: Any) -> Any:
+        # In the executor's thread: an answer that comes before it is awaited would be lost.
+        task = self._graph.executor.create_task(ask)
+        wait_for(task.done, WAIT_S, "the question")
+        wait_for(task.result().done, 3 * WAIT_S, "the answer")
+        return task.result().result()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("evaluations")
+
+
+@pytest.fixture(scope="module")
+def nodes(folder: Path) -> Iterator[dict[str, NodeProcess]]:
+    options = {"evaluation": {"folder": folder, "width": 96, "frames": 5}}
+    with own_domain(), running(("generator", "evaluation"), options) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def asker(nodes: dict[str, NodeProcess]) -> Iterator[Asker]:
+    graph = Graph(threads=1)
+    yield Asker(graph)
+    graph.close()
+
+
+def test_a_policy_is_judged_with_feedback_trials_and_a_report(asker: Asker, folder: Path) -> None:
+    handle = asker.send(policy="far=expert:offset_m=0.08", episodes=2, seed=4)
+    assert handle.accepted
+    result = asker.result(handle)
+    assert result.error.code == ErrorCode.NONE, result.error.message
+    found = result.result
+    assert (result.episodes, result.successes, found.episodes, found.failed) == (2, 0, 2, 0)
+    assert found.lab_success_rate == 0.0
+    assert 0.0 <= found.lab_interval_95[0] < found.lab_interval_95[1] < 1.0
+    assert found.bias == 0.0
+    assert found.model == "ros/open"
+    assert [(f.episode, f.episodes) for f in asker.feedback] == [(1, 2), (2, 2)]
+    wait_for(lambda: len(asker.trials) >= 2 and asker.results, WAIT_S, "trials and result on their topics")
+    assert [(t.policy, t.seed, t.lab) for t in asker.trials] == [("far", 4, 0), ("far", 5, 0)]
+    assert all(t.predicted != EvaluatedTrial.SUCCESS for t in asker.trials)
+    assert asker.results[-1].report == found.report
+    report = Path(found.report)
+    assert report.parent == folder
+    assert "far" in (report / "report.html").read_text()
+    assert json.loads((report / "evaluation.json").read_text())["runs"] == 2
+
+
+def test_one_goal_at_a_time_and_cancel_keeps_what_is_finished(asker: Asker) -> None:
+    asker.feedback.clear()
+    handle = asker.send(episodes=500, seed=10)
+    assert handle.accepted
+    assert not asker.send(episodes=1).accepted
+    wait_for(lambda: asker.feedback, WAIT_S, "the first episode")
+    asker.cancel(handle)
+    result = asker.result(handle)
+    assert result.error.code == ErrorCode.CANCELLED
+    finished = len((Path(result.result.report) / "trials-0.jsonl").read_text().splitlines())
+    assert 1 <= finished == result.result.episodes + result.result.failed < 500
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"policy": "python:os:system", "episodes": 1}, ErrorCode.POLICY_UNAVAILABLE),
+        ({"policy": "remote:127.0.0.1:1", "episodes": 1}, ErrorCode.POLICY_UNAVAILABLE),
+        ({"policy": "", "episodes": 1}, ErrorCode.POLICY_UNAVAILABLE),
+        ({"scenario": "moon", "episodes": 1}, ErrorCode.ARGUMENT_INVALID),
+        ({"task": "dance", "episodes": 1}, ErrorCode.ARGUMENT_INVALID),
+        ({"episodes": 0}, ErrorCode.ARGUMENT_INVALID),
+        ({"episodes": 4000000000}, ErrorCode.ARGUMENT_INVALID),
+        ({"mode": 9, "episodes": 1}, ErrorCode.ARGUMENT_INVALID),
+        ({"seed": 2**63, "episodes": 1}, ErrorCode.ARGUMENT_INVALID),
+    ],
+)
+def test_goals_that_are_refused(asker: Asker, fields: dict[str, Any], code: ErrorCode) -> None:
+    handle = asker.send(**fields)
+    assert handle.accepted
+    result = asker.result(handle)
+    assert result.error.code == code
+    assert "expected" in result.error.message
+
+
+def test_a_policy_that_cannot_be_made_is_a_failed_run_and_no_more(asker: Asker) -> None:
+    result = asker.result(asker.send(policy="replay:/nowhere/at_all.npz", episodes=1, seed=2))
+    assert result.error.code == ErrorCode.NONE
+    assert (result.result.episodes, result.result.failed) == (0, 1)
+    wait_for(lambda: "nowhere" in asker.trials[-1].reason, WAIT_S, "the reason")
+    assert asker.trials[-1].lab == EvaluatedTrial.UNKNOWN

@@ -1,0 +1,89 @@
+"""Recorded runs judged in a world model: whose run, what was asked, what became of it, and what cannot be judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kinema4d_model.assessment.recorded import commands_of, evaluate_recordings, goal_of, scene_of_episode, trial_of
+from kinema4d_model.assessment.run import episodes_of
+from kinema4d_model.data.episode import Episode, Outcome
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.lab_config import load_config, parse_config
+from kinema4d_model.data.make import make_dataset
+from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, PushedBy
+from kinema4d_ros.trials.report import write_report
+from kinema4d_ros.trials.store import TrialStore
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four tiny episodes of the lab: picks and misses."""
+    changes = {"frames": 13, "width": 96, "height": 64, "kinds": {"pick": 0.5, "miss": 0.5}}
+    config = parse_config({**load_config("nano").document, **changes}, "tiny")
+    folder = tmp_path_factory.mktemp("data") / "tiny"
+    make_dataset(config, folder, {"val": 4}, seed=8)
+    return folder
+
+
+@pytest.fixture
+def episode(data: Path) -> Episode:
+    return next(episodes_of(data, "val", 1))
+
+
+def test_every_recording_is_judged_once_and_the_report_says_what_happened(data: Path, tmp_path: Path) -> None:
+    done: list[str] = []
+    assert (
+        evaluate_recordings(data, "val", tmp_path, models=["composite"], progress=lambda r, n: done.append(r.trial.key))
+        == 4
+    )
+    assert evaluate_recordings(data, "val", tmp_path, models=["composite"]) == 0
+    records = TrialStore(tmp_path).records()
+    assert sorted(records) == sorted(done)
+    truths = {e.key: e.outcome.success for e in episodes_of(data, "val")}
+    assert sorted(r.lab.success for r in records.values()) == sorted(truths.values())
+    assert {True, False} == set(truths.values())
+    for record in records.values():
+        assert not record.models["composite/open"].error
+        assert record.models["composite/open"].success is not True
+    heights = {won: [r.lab.value_m for r in records.values() if r.lab.success is won] for won in (True, False)}
+    assert min(heights[True]) > 0.02 > max(heights[False])
+    page = next(p for p in write_report(tmp_path) if p.suffix == ".md").read_text()
+    assert "4 recorded runs" in page
+
+
+def test_whose_run_it_was(episode: Episode) -> None:
+    assert trial_of(episode, 3).policy == "lab/nano"
+    assert trial_of(replace(episode, details={"policy": "pi0"}), 3).key == f"pi0|{episode.task}|3"
+
+
+def test_what_a_task_asks_for(episode: Episode) -> None:
+    assert goal_of(episode) == Lifted()
+    assert goal_of(replace(episode, task="push")) == PushedBy()
+    assert goal_of(replace(episode, task="place", details={"goal_xy": [0.3, 0.1]})) == AtGoal((0.3, 0.1))
+    with pytest.raises(DataError, match="does not say where its goal is"):
+        goal_of(replace(episode, task="place", details={}))
+
+
+def test_the_target_is_what_the_recording_says_or_is_looked_for(episode: Episode) -> None:
+    target = scene_of_episode(episode).task.target
+    assert target is not None
+    np.testing.assert_array_equal(target, episode.object_mask(episode.outcome.target)[0])
+    unknown = replace(episode, outcome=Outcome(True))
+    assert scene_of_episode(unknown).task.target is None
+
+
+def test_recordings_without_actions_or_camera_are_refused_by_name(episode: Episode) -> None:
+    assert commands_of(episode).positions.shape == episode.actions.shape  # type: ignore[union-attr]
+    with pytest.raises(DataError, match=rf"'{episode.key}' has no actions"):
+        commands_of(replace(episode, actions=None))
+    with pytest.raises(DataError, match="not calibrated"):
+        commands_of(replace(episode, missing=("base_T_camera",)))
+
+
+def test_a_split_that_knows_no_outcome(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'ood'"):
+        evaluate_recordings(data, "ood", tmp_path, models=["composite"])
