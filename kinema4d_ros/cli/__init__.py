@@ -10,6 +10,7 @@ kinema4d cost      what that takes, in FLOPs and bytes
 kinema4d data      make, check, look at and convert training episodes
 kinema4d train     a model, taught on episodes
 kinema4d metrics   a prediction, measured against the truth
+kinema4d policy    what can be judged, and how it is made
 kinema4d fetch-weights  the learned generator's weights, from the hub
 """
 
@@ -31,6 +32,7 @@ from kinema4d_ros.cli import (
     fetch_weights,
     generate,
     metrics,
+    policy,
     preview,
     render,
     replay,
@@ -59,6 +61,7 @@ VERBS = (
     assess,
     metrics,
     evaluate,
+    policy,
 )
 
 

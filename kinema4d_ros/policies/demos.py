@@ -11,6 +11,7 @@ arm starts near home, not at it. An episode's numbers follow from its own seed, 
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,21 +127,32 @@ def make_demos(
     *,
     robot: Robot | None = None,
     view: WorkspaceView | None = None,
+    share: tuple[int, int] = (0, 1),
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Fill a folder up to so many episodes; those that are there stay. Returns (episodes, lifted) of the folder.
+    """Fill a folder up to so many episodes; those that are there stay. Returns (episodes, lifted) of this share.
+
+    Args:
+        folder: is made if needed.
+        episodes: of the whole folder.
+        settings, robot, view: by default the canonical scenario, the YAM, the demonstration camera.
+        share: (i, n) = every n-th episode from i on, so that n processes make a folder together.
+        progress: told how many of the share are there, and how many of them lifted.
 
     Raises:
         PolicyError: the folder holds demonstrations of another kind.
     """
     settings, view = settings or DemoSettings(), view or demo_view()
     robot = robot or Robot.load("yam")
-    if episodes < 1:
-        raise PolicyError(f"{episodes} episodes", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID)
+    if episodes < 1 or not 0 <= share[0] < share[1]:
+        raise PolicyError(
+            f"{episodes} episodes, share {share}", expected="1 or more, and (i, n)", code=ErrorCode.ARGUMENT_INVALID
+        )
     root = Path(folder)
     _claim(root, settings, view, robot)
     lifted = 0
-    for index in range(episodes):
+    indices = range(share[0], episodes, share[1])
+    for count, index in enumerate(indices):
         path = root / f"episode_{index:06d}.npz"
         if path.is_file():
             demo = read_demo(path)
@@ -157,8 +169,8 @@ def make_demos(
                 )
         lifted += demo.lifted
         if progress is not None:
-            progress(index + 1, lifted)
-    return episodes, lifted
+            progress(count + 1, lifted)
+    return len(indices), lifted
 
 
 def read_demo(path: str | Path) -> Demonstration:
@@ -170,7 +182,7 @@ def read_demo(path: str | Path) -> Demonstration:
     try:
         with np.load(path, allow_pickle=False) as archive:
             demo = Demonstration(archive["image"], archive["state"], archive["action"], bool(archive["lifted"]))
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise PolicyError(
             f"{path} is no demonstration: {error}",
             expected="image, state, action and lifted",

@@ -19,7 +19,9 @@ __all__ = ["PolicySpec", "make_policy", "policy_kinds", "register_policy"]
 Factory = Callable[..., Policy]
 
 _factories: dict[str, Factory | str] = {
+    "diffusion": "kinema4d_model.policies.chunk_policy:DiffusionChunkPolicy",
     "expert": "kinema4d_ros.policies.scripted:ScriptedExpert",
+    "lerobot": "kinema4d_model.policies.lerobot_policy:LerobotPolicy",
     "remote": "kinema4d_ros.policies.remote:RemotePolicy",
     "replay": "kinema4d_ros.policies.replay:ReplayPolicy",
     "python": "kinema4d_ros.policies.registry:python_class",
@@ -96,7 +98,12 @@ def make_policy(spec: str | PolicySpec) -> Policy:
     factory = _factories[wanted.kind]
     if isinstance(factory, str):
         module, _, name = factory.partition(":")
-        factory = getattr(import_module(module), name)
+        try:
+            factory = getattr(import_module(module), name)
+        except ImportError as error:
+            raise _unavailable(
+                f"policy '{wanted.kind}' cannot be loaded: {error}", "the packages of the learned models (make setup)"
+            ) from error
     try:
         return factory(**wanted.options)
     except TypeError as error:

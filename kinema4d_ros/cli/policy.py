@@ -1,0 +1,176 @@
+"""`kinema4d policy`: what can be judged, and how it is made.
+
+list    the kinds of policies there are
+try     one episode in the lab, with a strip of pictures on request
+serve   a policy behind a websocket
+demos   demonstrations of the lab's expert; goes on where it was stopped
+train   a small Diffusion Policy on demonstrations; goes on where it was stopped
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+from tqdm import tqdm
+
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.policies.protocol import PolicyError
+from kinema4d_ros.policies.registry import make_policy, policy_kinds
+from kinema4d_ros.robot import Robot
+
+__all__ = ["register"]
+
+_ABOUT = {
+    "diffusion": "diffusion:FOLDER[,steps=8]                     a small Diffusion Policy that was trained here",
+    "expert": "expert[:offset_m=0.02,delay_s=0.5,...]         the lab's script, with errors of a chosen size",
+    "lerobot": "lerobot:FOLDER[,hz=10,view=workspace]          a saved LeRobot policy (make setup-lerobot)",
+    "remote": "remote:HOST:PORT[,style=openpi]                a policy server",
+    "replay": "replay:FILE[,episode=0,speed=1]                recorded actions: NPZ, CSV, JSON, LeRobot, MCAP",
+}
+
+
+def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verb to the parser."""
+    parser = verbs.add_parser(
+        "policy",
+        help="policies to judge: list, try, serve, and train one",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="the kinds of policies there are").set_defaults(run=_list)
+
+    once = actions.add_parser("try", help="one episode in the lab")
+    add = once.add_argument
+    add("spec", metavar="SPEC", help="such as expert:offset_m=0.02; see `kinema4d policy list`")
+    add("--scenario", default="canonical", help="default: canonical")
+    add("--task", default="pick", choices=("pick", "place", "push"), help="default: pick")
+    add("--seed", type=int, default=0, help="of the table and of the policy (default: 0)")
+    add("--episodes", type=int, default=1, metavar="N", help="of consecutive seeds (default: 1)")
+    add("--limit", type=float, default=20.0, metavar="S", help="seconds of an episode (default: 20)")
+    add("--robot", default="yam", metavar="NAME|FILE", help="default: yam")
+    add("--strip", type=Path, metavar="FILE", help="write what the policy saw of the last episode, .png")
+    once.set_defaults(run=_try)
+
+    serve = actions.add_parser("serve", help="a policy behind a websocket")
+    add = serve.add_argument
+    add("spec", metavar="SPEC")
+    add("--host", default="127.0.0.1", help="default: this machine only; others need the token's variable")
+    add("--port", type=int, default=8765, help="default: 8765; 0 = any free one")
+    add("--robot", default="yam", metavar="NAME|FILE", help="default: yam")
+    serve.set_defaults(run=_serve)
+
+    demos = actions.add_parser("demos", help="demonstrations of the lab's expert")
+    add = demos.add_argument
+    add("--out", type=Path, required=True, metavar="DIR")
+    add("--scenario", default="canonical", help="default: canonical")
+    add("--episodes", type=int, default=300, metavar="N", help="default: 300")
+    add("--seed", type=int, default=0, help="default: 0")
+    add("--share", default="0/1", metavar="I/N", help="every N-th episode from I on: for several processes")
+    demos.set_defaults(run=_demos)
+
+    train = actions.add_parser("train", help="a small Diffusion Policy on demonstrations")
+    add = train.add_argument
+    add("--data", type=Path, required=True, metavar="DIR", help="of `kinema4d policy demos`")
+    add("--out", type=Path, required=True, metavar="DIR", help="gets policy/ and checkpoints/")
+    add("--steps", type=int, default=6000, metavar="N", help="default: 6000")
+    add("--batch", type=int, default=32, metavar="N", help="default: 32")
+    add("--seed", type=int, default=0, help="default: 0")
+    train.set_defaults(run=_train)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for kind in policy_kinds():
+        print(_ABOUT.get(kind, kind))
+    return 0
+
+
+def _try(arguments: argparse.Namespace) -> int:
+    from kinema4d_ros.policies.try_in_lab import try_policy
+
+    if arguments.episodes < 1:
+        raise PolicyError(f"{arguments.episodes} episodes", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID)
+    robot = Robot.load(arguments.robot)
+    policy = make_policy(arguments.spec)
+    lifted = 0
+    try:
+        for seed in range(arguments.seed, arguments.seed + arguments.episodes):
+            made = try_policy(policy, scenario=arguments.scenario, seed=seed, task=arguments.task, robot=robot,
+                              limit_s=arguments.limit)  # fmt: skip
+            lifted += made.lifted
+            print(
+                f"{arguments.scenario} seed {seed}: {made.target} {'lifted' if made.lifted else 'not lifted'}, "
+                f"{1000 * made.rise_m:+.0f} mm up, {1000 * made.moved_m:.0f} mm along the table, "
+                f"{made.time_s:.1f} s, {made.chunks} chunks",
+                flush=True,
+            )
+    finally:
+        policy.close()
+    if arguments.episodes > 1:
+        print(f"{policy.name}: {lifted} of {arguments.episodes} lifted")
+    if arguments.strip is not None:
+        _write_strip(arguments.strip, made.pictures)
+        print(arguments.strip)
+    return 0
+
+
+def _write_strip(path: Path, pictures: np.typing.NDArray[np.uint8]) -> None:
+    chosen = pictures[np.linspace(0, len(pictures) - 1, min(8, len(pictures))).round().astype(int)]
+    small = [cv2.resize(p, (240, round(240 * p.shape[0] / p.shape[1])), interpolation=cv2.INTER_AREA) for p in chosen]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not cv2.imwrite(str(path), np.hstack(small)[..., ::-1]):
+        raise PolicyError(f"{path} cannot be written", expected="a .png file", code=ErrorCode.FILE_NOT_WRITABLE)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from kinema4d_ros.policies.remote import TOKEN_VARIABLE
+    from kinema4d_ros.policies.server import PolicyServer
+
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    robot = Robot.load(arguments.robot)
+    with PolicyServer(arguments.spec, robot, host=arguments.host, port=arguments.port, token=token) as server:
+        print(f"remote:{arguments.host}:{server.port} serves {arguments.spec}; Ctrl+C ends it", flush=True)
+        server.wait()
+    return 0
+
+
+def _demos(arguments: argparse.Namespace) -> int:
+    from kinema4d_ros.policies.demos import DemoSettings, make_demos
+
+    try:
+        first, every = (int(part) for part in arguments.share.split("/"))
+    except ValueError:
+        raise PolicyError(
+            f"share is {arguments.share!r}", expected="I/N, such as 0/2", code=ErrorCode.ARGUMENT_INVALID
+        ) from None
+    settings = DemoSettings(arguments.scenario, seed=arguments.seed)
+    with tqdm(total=len(range(first, arguments.episodes, max(1, every))), unit="episode") as bar:
+
+        def progress(count: int, lifted: int) -> None:
+            bar.update(count - bar.n)
+
+        made, lifted = make_demos(arguments.out, arguments.episodes, settings, share=(first, every), progress=progress)
+    print(f"{arguments.out}: {made} demonstrations, {lifted} lifted")
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    try:
+        from kinema4d_model.policies.train import PolicyTraining, train_policy
+    except ImportError as error:
+        raise PolicyError(f"training needs a package that is missing: {error}", expected="make setup",
+                          code=ErrorCode.POLICY_UNAVAILABLE) from error  # fmt: skip
+    training = PolicyTraining(steps=arguments.steps, batch=arguments.batch, seed=arguments.seed)
+    with tqdm(total=arguments.steps, unit="step") as bar:
+
+        def progress(step: int, loss: float) -> None:
+            bar.update(step - bar.n)
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+
+        train_policy(arguments.data, arguments.out, training, progress=progress)
+    print(f"diffusion:{arguments.out}")
+    return 0

@@ -1,0 +1,102 @@
+"""One episode of a policy in the lab: what happened, and a strip of pictures of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.kinematics.choose import choose_kinematics
+from kinema4d_ros.lab.picture import LabCamera
+from kinema4d_ros.lab.simulation import LabSimulation
+from kinema4d_ros.policies.protocol import EpisodeStart, Observation, Policy, PolicyError
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["Outcome", "try_policy"]
+
+LIFTED_M = 0.04
+SETTLE_S = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of an episode.
+
+    Attributes:
+        lifted: the target is more than 4 cm higher at the end than at the start.
+        rise_m, moved_m: of the target: upwards, and along the table.
+        time_s: simulated, how long it took.
+        chunks: that were asked for.
+        target: its name.
+        pictures: (N, H, W, 3) uint8 RGB, what the policy saw before each chunk, and the end.
+    """
+
+    lifted: bool
+    rise_m: float
+    moved_m: float
+    time_s: float
+    chunks: int
+    target: str
+    pictures: NDArray[np.uint8]
+
+
+def try_policy(
+    policy: Policy,
+    *,
+    scenario: str = "canonical",
+    seed: int = 0,
+    task: str = "pick",
+    robot: Robot | None = None,
+    camera: LabCamera | None = None,
+    limit_s: float = 20.0,
+) -> Outcome:
+    """Let a policy act in the lab until it is done or the time is over.
+
+    Raises:
+        PolicyError: the policy failed, or asked for a motion that the arm refuses.
+    """
+    robot = robot or Robot.load("yam")
+    kinematics = choose_kinematics(robot)
+    lab = LabSimulation(scenario, seed, robot)
+    lens = camera or LabCamera.of(lab)
+    before = state = lab.state()
+    start = EpisodeStart(robot, f"{task} the {before.target.replace('_', ' ')}", task, seed, before)
+    policy.reset(start)
+    pictures, chunks, done = [], 0, False
+    while not done and state.time_s < limit_s:
+        pictures.append(lens.capture(state).rgb)
+        width = float("nan")
+        if robot.gripper is not None:
+            finger = state.positions[robot.joint_names.index(robot.gripper.joint)]
+            low, high = sorted((robot.gripper.closed, robot.gripper.open))
+            width = float(robot.gripper.width_from_position(min(max(float(finger), low), high)))
+        chunk = policy.act(Observation(pictures[-1], lens.camera, state.positions, width, state.time_s))
+        chunks, done = chunks + 1, chunk.done
+        if len(chunk.times):
+            try:
+                # From the command, not the measured joints: fingers that hold something are asked for more.
+                lab.follow(chunk.trajectory(kinematics, state.commanded))
+            except PolicyError:
+                raise
+            except KinemaError as error:
+                raise PolicyError(
+                    f"'{policy.name}' asked for a motion that the arm refuses: {error.what}", expected=error.expected
+                ) from error
+            while lab.moving:
+                lab.step(min(0.05, max(lab.remaining_s, 1e-3)))
+        state = lab.state()
+    lab.step(SETTLE_S)
+    after = lab.state()
+    pictures.append(lens.capture(after).rgb)
+    way = after.objects[after.target].position - before.objects[before.target].position
+    return Outcome(
+        bool(way[2] > LIFTED_M),
+        float(way[2]),
+        float(np.linalg.norm(way[:2])),
+        after.time_s,
+        chunks,
+        after.target,
+        np.array(pictures),
+    )

@@ -1,0 +1,108 @@
+"""`DiffusionChunkPolicy`: our small trained Diffusion Policy at work. The kind `diffusion`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kinema4d_model.policies.examples import to_picture
+from kinema4d_model.policies.folder import read_policy
+from kinema4d_model.policies.pace import paced
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
+
+__all__ = ["DiffusionChunkPolicy"]
+
+PATIENCE = 1.3
+"""An episode is over after this many times the longest demonstration."""
+
+
+class DiffusionChunkPolicy:
+    """Looks at the picture and the joints, and answers with the next joint targets.
+
+    Args:
+        source: the folder that `kinema4d policy train` wrote, or its `policy` folder.
+        steps: actions of a chunk that are handed out; 0 = half of them, the rest is planned again.
+        seed: further seed of the noise.
+    """
+
+    def __init__(self, source: str = "", *, steps: int = 0, seed: int = 0) -> None:
+        root = Path(source)
+        if not source or not root.is_dir():
+            raise PolicyError(
+                f"policy folder '{source}' does not exist",
+                expected="the folder of a trained policy: diffusion:FOLDER",
+                hint="train one: kinema4d policy demos, then kinema4d policy train",
+                code=ErrorCode.POLICY_UNAVAILABLE,
+            )
+        self._trained = read_policy(root / "policy" if (root / "policy").is_dir() else root)
+        horizon = self._trained.network.config.horizon
+        if type(steps) is not int or not 0 <= steps <= horizon or type(seed) is not int or seed < 0:
+            raise PolicyError(
+                f"steps is {steps!r}, seed is {seed!r}",
+                expected=f"0 to {horizon} steps, seed 0 or more",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        self._steps, self._seed, self._name = steps or horizon // 2, seed, f"diffusion:{root.name}"
+        self._start: EpisodeStart | None = None
+        self._last: NDArray[np.float64] | None = None
+        self._calls = 0
+
+    @property
+    def name(self) -> str:
+        """`diffusion:` and the folder's name."""
+        return self._name
+
+    def reset(self, start: EpisodeStart) -> None:
+        """Begin an episode.
+
+        Raises:
+            PolicyError: it was trained for another robot.
+        """
+        if start.robot.joint_names != self._trained.joint_names:
+            raise PolicyError(
+                f"'{self._name}' moves robot '{self._trained.robot}' with {', '.join(self._trained.joint_names)}, "
+                f"not '{start.robot.name}'",
+                expected=f"joints {', '.join(start.robot.joint_names)}",
+            )
+        self._start, self._last, self._calls = start, None, 0
+
+    def act(self, observation: Observation) -> ActionChunk:
+        """The next targets from this picture and these joints.
+
+        Raises:
+            PolicyError: no episode, a camera elsewhere, or another number of joints.
+        """
+        if self._start is None:
+            raise PolicyError("there is no episode", expected="reset before act")
+        trained, n = self._trained, self._trained.numbers
+        joints = np.asarray(observation.joints, dtype=np.float32)
+        if joints.shape != n.joints_mean.shape:
+            raise PolicyError(f"joints have shape {joints.shape}", expected=f"{n.joints_mean.shape}")
+        view = trained.view.of(observation.image, observation.camera)
+        generator = torch.Generator().manual_seed(
+            int(np.random.SeedSequence([self._seed, self._start.seed, self._calls]).generate_state(1)[0])
+        )
+        shape = (1, trained.network.config.horizon, len(joints))
+        chunk = trained.network.sample(
+            to_picture(view[None]),
+            torch.from_numpy((joints - n.joints_mean) / n.joints_spread)[None],
+            torch.randn(shape, generator=generator),
+        )[0]
+        targets = (chunk.numpy() * n.chunk_spread + n.chunk_mean).astype(np.float64)[: self._steps]
+        targets[:, :-1] += joints[:-1]
+        self._calls += 1
+        period = 1.0 / trained.rate_hz
+        begin = np.asarray(observation.joints, np.float64) if self._last is None else self._last
+        made = paced(self._start.robot, targets, begin, period)
+        self._last = made[-1]
+        times = np.asarray(period * np.arange(1, len(made) + 1), np.float64)
+        over = observation.time_s + times[-1] >= PATIENCE * trained.duration_s
+        return ActionChunk(times, made, done=bool(over))
+
+    def close(self) -> None:
+        """Forget the episode."""
+        self._start = None

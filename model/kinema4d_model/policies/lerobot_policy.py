@@ -1,0 +1,219 @@
+"""`LerobotPolicy`: any policy that LeRobot saved, from its folder. The kind `lerobot`.
+
+config.json                    type of policy, features
+model.safetensors              weights
+policy_preprocessor.json       normalisation of what goes in, with its .safetensors
+policy_postprocessor.json      and of what comes out
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kinema4d_model.policies.lerobot_import import policy_class, require_lerobot
+from kinema4d_model.policies.pace import paced
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
+from kinema4d_ros.policies.view import demo_view
+
+__all__ = ["LerobotPolicy"]
+
+FILES = ("config.json", "model.safetensors", "policy_preprocessor.json", "policy_postprocessor.json")
+VIEWS = ("full", "workspace")
+GRIPPERS = ("joint", "normalised")
+
+
+class LerobotPolicy:
+    """A LeRobot policy that sees one camera and moves all joints.
+
+    Policies that remember several observations get one an answer: with `steps=1` they are as far apart as in training.
+
+    Args:
+        source: the folder.
+        hz: rate of the actions, which the folder does not tell.
+        steps: actions in one chunk; 0 = as many as the policy plans to execute.
+        view: "full" pictures, or the "workspace" of the demonstration camera.
+        gripper: "joint" = the gripper's joint position; "normalised" = 0 closed, 1 open.
+        device: "cpu" or "cuda".
+        limit_s: the episode is over after so many seconds; 0 = never.
+    """
+
+    def __init__(
+        self,
+        source: str = "",
+        *,
+        hz: float = 10.0,
+        steps: int = 0,
+        view: str = "full",
+        gripper: str = "joint",
+        device: str = "cpu",
+        limit_s: float = 0.0,
+    ) -> None:
+        root = Path(source)
+        missing = [name for name in FILES if not (root / name).is_file()]
+        if not source or missing:
+            raise _unusable(f"'{source}' has no {', '.join(missing)}", "the folder of a saved LeRobot policy")
+        for name, value, choices in (("view", view, VIEWS), ("gripper", gripper, GRIPPERS)):
+            if value not in choices:
+                raise _bad_option(name, value, f"one of {', '.join(choices)}")
+        if not (isinstance(hz, int | float) and 0.1 <= hz <= 1000) or type(steps) is not int or not 0 <= steps <= 1000:
+            raise _bad_option("hz, steps", (hz, steps), "0.1 to 1000 Hz, 0 to 1000 steps")
+        if isinstance(limit_s, bool) or not isinstance(limit_s, int | float) or not 0 <= limit_s <= 3600:
+            raise _bad_option("limit_s", limit_s, "0 to 3600 seconds")
+        config = _read_json(root / FILES[0])
+        for name in FILES[2:]:
+            _require_own_steps(root / name)
+        require_lerobot()
+        try:
+            self._load(root, policy_class(str(config.get("type"))), device)
+        except PolicyError:
+            raise
+        except Exception as error:  # a broken folder can make its loader fail in any way
+            raise _unusable(
+                f"{root} cannot be loaded: {type(error).__name__}: {error}"[:500], "a complete folder"
+            ) from error
+        self._name, self._hz, self._view, self._gripper = f"lerobot:{root.name}", float(hz), view, gripper
+        self._steps = steps or int(getattr(self._policy.config, "n_action_steps", 1))
+        self._limit_s = float(limit_s)
+        self._start: EpisodeStart | None = None
+        self._last: NDArray[np.float64] | None = None
+
+    @property
+    def name(self) -> str:
+        """`lerobot:` and the folder's name."""
+        return self._name
+
+    def reset(self, start: EpisodeStart) -> None:
+        """Begin an episode.
+
+        Raises:
+            PolicyError: the policy moves another number of joints, or sees other things.
+        """
+        joints, config = len(start.robot.joint_names), self._policy.config
+        state, action = config.robot_state_feature, config.action_feature
+        sizes = {
+            "state": joints if state is None else int(state.shape[0]),
+            "action": 0 if action is None else int(action.shape[0]),
+        }
+        wrong = [f"{name} of {size}" for name, size in sizes.items() if size != joints]
+        if wrong:
+            raise PolicyError(
+                f"'{self._name}' has {' and '.join(wrong)} numbers, robot '{start.robot.name}' has {joints} joints",
+                expected=f"{', '.join(start.robot.joint_names)}",
+            )
+        if len(config.image_features) > 1 or config.env_state_feature is not None:
+            raise PolicyError(
+                f"'{self._name}' looks at {', '.join(config.input_features)}",
+                expected="one camera and the joints",
+            )
+        self._policy.reset()
+        self._start, self._last = start, None
+        torch.manual_seed(start.seed)  # LeRobot draws its noise from torch's own generator
+
+    def act(self, observation: Observation) -> ActionChunk:
+        """The next actions.
+
+        Raises:
+            PolicyError: no episode; anything that LeRobot raises, by its name.
+        """
+        if self._start is None:
+            raise PolicyError("there is no episode", expected="reset before act")
+        robot = self._start.robot
+        try:
+            batch = self._before(self._inputs(observation))
+            rows = [self._after(self._policy.select_action(batch)) for _ in range(self._steps)]
+        except PolicyError:
+            raise
+        except Exception as error:
+            raise PolicyError(
+                f"'{self._name}' raised {type(error).__name__}: {error}"[:500], expected="actions"
+            ) from error
+        targets = torch.stack([row.reshape(-1) for row in rows]).double().numpy()
+        if robot.gripper is not None and self._gripper == "normalised":
+            column = robot.joint_names.index(robot.gripper.joint)
+            targets[:, column] = robot.gripper.position(np.clip(targets[:, column], 0.0, 1.0))
+        if not np.all(np.isfinite(targets)):
+            raise PolicyError(f"'{self._name}' answered with what is not finite", expected="finite numbers",
+                              code=ErrorCode.POLICY_BAD_ACTION)  # fmt: skip
+        begin = np.asarray(observation.joints, np.float64) if self._last is None else self._last
+        made = paced(robot, targets, begin, 1.0 / self._hz)
+        self._last = made[-1]
+        times = (np.arange(len(made)) + 1) / self._hz
+        return ActionChunk(times, made, done=bool(0 < self._limit_s <= observation.time_s + times[-1]))
+
+    def close(self) -> None:
+        """Forget the episode."""
+        self._start = None
+
+    def _load(self, root: Path, kind: Any, device: str) -> None:
+        config = import_module("lerobot.configs.policies").PreTrainedConfig.from_pretrained(root, local_files_only=True)
+        config.device = device
+        self._policy: Any = kind.from_pretrained(root, config=config, local_files_only=True, strict=True)
+        pipeline = import_module("lerobot.processor").PolicyProcessorPipeline
+        converters = import_module("lerobot.processor.converters")
+        overrides = {"device_processor": {"device": device}}
+        self._before: Any = pipeline.from_pretrained(
+            root, config_filename=FILES[2], overrides=overrides, local_files_only=True
+        )
+        self._after: Any = pipeline.from_pretrained(
+            root,
+            config_filename=FILES[3],
+            local_files_only=True,
+            to_transition=converters.policy_action_to_transition,
+            to_output=converters.transition_to_policy_action,
+        )
+
+    def _inputs(self, observation: Observation) -> dict[str, Any]:
+        start, config = self._start, self._policy.config
+        state = np.array(observation.joints, np.float32)
+        robot = None if start is None else start.robot
+        if robot is not None and robot.gripper is not None and self._gripper == "normalised":
+            column = robot.joint_names.index(robot.gripper.joint)
+            state[column] = robot.gripper.normalised(state[column])
+        batch: dict[str, Any] = {"task": "" if start is None else start.instruction}
+        if config.robot_state_feature is not None:
+            batch["observation.state"] = torch.from_numpy(state)
+        for key, feature in config.image_features.items():
+            _, height, width = feature.shape
+            if self._view == "workspace":
+                image = demo_view(width, height).of(observation.image, observation.camera)
+            else:
+                shrink = cv2.INTER_AREA if width < observation.image.shape[1] else cv2.INTER_LINEAR
+                image = np.asarray(cv2.resize(observation.image, (width, height), interpolation=shrink), np.uint8)
+            batch[key] = torch.from_numpy(image).permute(2, 0, 1).float() / 255.0
+        return batch
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unusable(f"{path} cannot be read: {error}", "a JSON file") from None
+    if not isinstance(found, dict):
+        raise _unusable(f"{path} holds a {type(found).__name__}", "a JSON object")
+    return found
+
+
+def _require_own_steps(path: Path) -> None:
+    """A processor may name any class to import; only LeRobot's own may be."""
+    steps = _read_json(path).get("steps", [])
+    for step in steps if isinstance(steps, list) else [steps]:
+        named = step.get("class", "") if isinstance(step, dict) else str(step)
+        if named and not str(named).startswith("lerobot."):
+            raise _unusable(f"{path} asks for class {str(named)[:100]!r}", "LeRobot's own processing steps")
+
+
+def _unusable(what: str, expected: str) -> PolicyError:
+    return PolicyError(what, expected=expected, code=ErrorCode.POLICY_UNAVAILABLE)
+
+
+def _bad_option(name: str, value: object, expected: str) -> PolicyError:
+    return PolicyError(f"{name} is {value!r}", expected=expected, code=ErrorCode.ARGUMENT_INVALID)
