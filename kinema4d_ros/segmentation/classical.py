@@ -67,9 +67,8 @@ class ClassicalSegmenter:
             )
         if background is None and len(stack) >= MIN_VIDEO:
             background, empty = median_background(stack), False
-            notes = ("the background is the images' median: parts of the robot that never move are missed",)
-            if hints.each:
-                notes = ("the background is the images' median",)
+            missed = "" if hints.each else ": parts of the robot that never move are missed"
+            notes = (f"the background is the images' median{missed}",)
         if background is None:
             _require_prompt(hints, len(stack))
         margin = 0.03 * stack.shape[2] if self._margin_px is None else self._margin_px
