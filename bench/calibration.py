@@ -240,10 +240,10 @@ def main() -> None:
     cv2.setNumThreads(1)
     robot = Robot.load("yam")
     work = {
-        "intrinsics": lambda: intrinsics(2 if arguments.quick else 10),
-        "handeye": lambda: handeye(robot, 3 if arguments.quick else 100),
-        "markerless": lambda: markerless(robot, 2 if arguments.quick else 50),
-        "drift": lambda: drift(robot, 2 if arguments.quick else 40),
+        "intrinsics": lambda: intrinsics(1 if arguments.quick else 10),
+        "handeye": lambda: handeye(robot, 2 if arguments.quick else 100),
+        "markerless": lambda: markerless(robot, 1 if arguments.quick else 50),
+        "drift": lambda: drift(robot, 1 if arguments.quick else 40),
         "edges": lambda: edges(robot, 1 if arguments.quick else 50),
     }
     results = {name: run() for name, run in work.items() if not arguments.only or name in arguments.only}

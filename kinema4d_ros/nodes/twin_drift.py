@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.bridge.stamps import nanoseconds
-from kinema4d_ros.calibration.drift import Drift, check_drift, check_drift_by_edges
+from kinema4d_ros.calibration.drift import Drift, check_drift_by_edges
 from kinema4d_ros.calibration.drift_watch import DriftState, DriftWatch
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode
@@ -102,9 +102,10 @@ class DriftCheck:
         return True
 
     def _compare(self, rgb: NDArray[np.uint8], q: NDArray[np.float64]) -> Drift:
-        if self._segment is None:
-            return check_drift_by_edges(self._robot, q, rgb, self._eye.camera, tolerance_px=self._tolerance_px)
-        return check_drift(self._robot, q[None], [self._segment(rgb, q)], self._eye.camera)
+        if self._segment is not None:
+            # A mask is a picture that has no other edges than the robot's.
+            rgb = np.repeat(255 * self._segment(rgb, q).astype(np.uint8)[..., None], 3, axis=2)
+        return check_drift_by_edges(self._robot, q, rgb, self._eye.camera, tolerance_px=self._tolerance_px)
 
     def _resting(self, stamp_s: float) -> NDArray[np.float64] | None:
         q = self._arm.monitor.at(stamp_s)

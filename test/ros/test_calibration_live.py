@@ -13,8 +13,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from support.motions import WAIT_S, swing, wait_until_ready
-from support.ros_graph import Graph, wait_for
-from support.sim_graph import running
+from support.ros_graph import ROOT, Graph, wait_for
+from support.sim_graph import NodeProcess, running
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
@@ -39,7 +39,7 @@ class Told:
 
     def _hear(self, message: Any) -> None:
         for status in message.status:
-            if status.name.endswith(self._node):
+            if status.name == self._node:
                 with self._lock:
                     self.levels.append(status.level)
                     self.message = status.message
@@ -132,3 +132,21 @@ def test_a_bumped_camera_is_noticed_and_an_unmoved_one_is_not(graph: PreviewClie
         assert twin.values["camera drift"] == "still"
     finally:
         hands.close()
+
+
+def test_a_segmenter_of_one_s_own_sees_the_bump_too(graph: PreviewClient, calibration: str) -> None:
+    script = ROOT / "test" / "support" / "segmenting_twin.py"
+    parameters = {"calibration": calibration, "drift_period_s": 0.5}
+    node = NodeProcess("masked_twin", parameters, ["-r", "__node:=masked_twin"], script=script)
+    hands = Graph()
+    try:
+        node.wait_for_line("ready")
+        twin = Told(graph, "masked_twin")
+        graph.wait_for(lambda: twin.values.get("camera drift") == "still", WAIT_S, "an unmoved camera")
+        bump(hands, bump_mm=-5.0)
+        graph.wait_for(lambda: twin.values["camera drift"] == "moved", WAIT_S, "a warning")
+        assert float(twin.values["camera drift mm"]) == pytest.approx(5.0, abs=1.2)
+    finally:
+        bump(hands, bump_mm=0.0)
+        hands.close()
+        assert node.stop() == 0, node.text
