@@ -85,11 +85,12 @@ def _figures(model: ModelSummary) -> str:
     side = "no bias seen" if not tone else "optimistic" if bias.low > 0 else "pessimistic"
     agrees = {True: ("yes", "good"), False: ("no", "bad"), None: (NONE, "")}[ranking.winner_agrees]
     spearman = Value.of(ranking.spearman)
-    worst = max((c for c in model.policies if c.bias), key=lambda c: abs(c.bias.estimate if c.bias else 0.0))
+    largest, policy = max(((c.bias, c.policy) for c in model.policies if c.bias), key=lambda one: abs(one[0].estimate))
+    seen = "" if largest.low <= 0 <= largest.high else "bad"
     figures = (
         ("agreement with the lab", percent(same.estimate), f"{percent(same.low)} to {percent(same.high)}", ""),
         ("bias of the success rate", signed(bias.estimate), f"{side}, {signed(bias.low)} to {signed(bias.high)}", tone),
-        ("largest bias of a policy", signed(worst.bias.estimate if worst.bias else None), worst.policy, ""),
+        ("largest bias of a policy", signed(largest.estimate), policy, seen),
         ("same winner", agrees[0], f"among {len(ranking.policies)} policies", agrees[1]),
         ("rank correlation", spearman.text, spearman.detail or "not defined", ""),
         ("pairs", str(cell.count), f"{cell.undecided} the judge cannot tell", ""),
