@@ -11,7 +11,7 @@ RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench sim test lint bench doctor lock error-codes clean
+.PHONY: help setup setup-bench setup-lerobot sim test lint bench doctor lock error-codes clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ setup: ## prepare .venv (TORCH=cuda for a GPU machine, TORCH=none to go without)
 
 setup-bench:
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH) --bench
+
+setup-lerobot: ## also install LeRobot, in a folder of its own, to judge its policies
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH) --lerobot
 
 sim: setup ## the lab in a browser (HEADLESS=1: run the demo, save it in OUT and exit)
 	@$(RUN) $(VENV)/bin/kinema4d sim $(if $(filter-out 0,$(HEADLESS)),--headless --out $(OUT)) $(SIM_ARGS)

@@ -211,6 +211,7 @@ def main():
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     parser.add_argument("--torch", choices=("cpu", "cuda", "none"), default="cpu")
     parser.add_argument("--bench", action="store_true", help="also install the peers of bench/")
+    parser.add_argument("--lerobot", action="store_true", help="also install LeRobot, in a folder of its own")
     arguments = parser.parse_args()
     check_machine()
     if os.environ.get("ROS_DISTRO"):
@@ -254,6 +255,15 @@ def main():
         digest(*kernels),
         lambda: venv.run([str(venv.python), "-m", "kinema4d_ros.warmup"]),
     )
+    if arguments.lerobot:
+        lerobot = ROOT / "requirements" / "lerobot.txt"
+        folder = venv.path / "share" / "kinema4d-lerobot"
+
+        def install_lerobot():
+            shutil.rmtree(str(folder), ignore_errors=True)
+            venv.install("--target", str(folder), *locked, str(lerobot))
+
+        venv.step("LeRobot's policies", digest(lerobot), install_lerobot)
     if arguments.bench:
         venv.step("peers of bench/", digest(bench), lambda: venv.install(*locked, str(bench)))
 

@@ -4,12 +4,15 @@ Two of its habits stand in the way of a plain import. Its package of policies im
 break with our transformers: only the wanted one is imported here. And torchvision, where it was built for CUDA and
 torch was not, declares fake kernels for two operators that are then missing: they are declared first. Neither changes
 a line that runs in a policy.
+
+`make setup-lerobot` installs it into a folder of its own, which is looked into only when such a policy is asked for:
+nothing else here notices that it is there, and our versions of what both have come first.
 """
 
 from __future__ import annotations
 
 import sys
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -20,10 +23,20 @@ import torch
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.policies.protocol import PolicyError
 
-__all__ = ["policy_class", "policy_types", "require_lerobot"]
+__all__ = ["find_lerobot", "policy_class", "policy_types", "require_lerobot"]
 
 _INSTALL = "make setup-lerobot"
+_NEEDED = ("lerobot", "torchvision", "draccus")
+_OWN_FOLDER = Path(sys.prefix) / "share" / "kinema4d-lerobot"
 _declared: list[Any] = []
+
+
+def find_lerobot() -> bool:
+    """Whether LeRobot is installed, here or in its own folder, which is then on the path: last, so that ours win."""
+    if any(find_spec(name) is None for name in _NEEDED) and _OWN_FOLDER.is_dir() and str(_OWN_FOLDER) not in sys.path:
+        sys.path.append(str(_OWN_FOLDER))
+        invalidate_caches()
+    return all(find_spec(name) is not None for name in _NEEDED)
 
 
 def require_lerobot() -> None:
@@ -32,8 +45,8 @@ def require_lerobot() -> None:
     Raises:
         PolicyError: POLICY_UNAVAILABLE with the command that installs it.
     """
-    missing = [name for name in ("lerobot", "torchvision", "draccus") if find_spec(name) is None]
-    if missing:
+    if not find_lerobot():
+        missing = [name for name in _NEEDED if find_spec(name) is None]
         raise PolicyError(
             f"LeRobot is not installed: {', '.join(missing)} missing",
             expected="the optional packages of requirements/lerobot.txt",

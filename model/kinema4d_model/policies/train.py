@@ -121,7 +121,9 @@ def train_policy(
             kept = optimiser_tensors(optimiser, names)
             checkpoints.save("step", state, {"weights": parameters, "average": ema.average, "optimiser": kept})
     ema.copy_to(parameters)
-    made = {**asdict(settings), "episodes": examples.episodes, "samples": len(examples), "last_loss": round(last, 5)}
+    made = {**asdict(settings), "episodes": examples.episodes, "samples": len(examples)}
+    if np.isfinite(last):
+        made["last_loss"] = round(last, 5)
     policy = TrainedPolicy(
         network.eval(),
         examples.numbers,
