@@ -28,6 +28,7 @@ _ABOUT = {
     "diffusion": "diffusion:FOLDER[,steps=8]                     a small Diffusion Policy that was trained here",
     "expert": "expert[:offset_m=0.02,delay_s=0.5,...]         the lab's script, with errors of a chosen size",
     "lerobot": "lerobot:FOLDER[,hz=10,view=workspace]          a saved LeRobot policy (make setup-lerobot)",
+    "python": "python:MODULE:CLASS[,option=value]             a class of your own",
     "remote": "remote:HOST:PORT[,style=openpi]                a policy server",
     "replay": "replay:FILE[,episode=0,speed=1]                recorded actions: NPZ, CSV, JSON, LeRobot, MCAP",
 }
