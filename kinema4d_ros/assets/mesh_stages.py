@@ -45,8 +45,7 @@ def make_mesh(job: Acquisition, poses: Path, masks: Path, folder: Path) -> None:
         with job.bars(f"mesh {orbit}" if len(job.sources) > 1 else "mesh") as progress:
             mesh = _backend(job, here).reconstruct(here, progress)
         write_mesh_ply(folder / f"mesh_{orbit}.ply", mesh, "world frame")
-        own_frame = job.external is not None and not job.external.metric
-        cameras = _around(mesh, here[0].camera) if own_frame else [v.camera for v in here]
+        cameras = _around(mesh, here[0].camera) if job.own_frame else [v.camera for v in here]
         scene = mesh_scene(mesh)
         for camera in cameras[:: max(1, len(cameras) // 10)]:
             tiles.append(_on_white(scene, camera))
@@ -57,6 +56,7 @@ def make_mesh(job: Acquisition, poses: Path, masks: Path, folder: Path) -> None:
 def make_alignment(job: Acquisition, mesh: Path, folder: Path) -> None:
     """`align.json`: `base_T_world`, the unit's size, residuals; refuses a description that does not fit."""
     pictures = []
+    start = None if job.own_frame else job.base_T_world
     with job.bars("align") as progress:
         first = None
         for orbit in range(len(job.sources)):
@@ -65,7 +65,7 @@ def make_alignment(job: Acquisition, mesh: Path, folder: Path) -> None:
                 shape,
                 job.robot,
                 job.q[orbit],
-                base_T_world=job.base_T_world if first is None else first.base_T_world,
+                base_T_world=start if first is None else first.base_T_world,
                 scale=1.0 if first is None else first.scale,
                 pairs=job.pairs if first is None else None,
                 similarity=job.similarity,
@@ -73,7 +73,10 @@ def make_alignment(job: Acquisition, mesh: Path, folder: Path) -> None:
             )
             if first is None:
                 first = found
-                write_json(folder / "align.json", found.numbers)
+                views = {"base_T_world": found.base_T_world.tolist(), "scale": found.scale}
+                if job.own_frame and job.base_T_world is not None:
+                    views = {"base_T_world": job.base_T_world.tolist(), "scale": 1.0}
+                write_json(folder / "align.json", {**found.numbers, "views": views})
             robot = robot_surface(job.robot, job.q[orbit], 20_000)
             pictures.append(reconstruction_picture(found.reconstruction, found.surface, robot))
             progress(orbit + 1, len(job.sources))
@@ -120,7 +123,7 @@ def load_links(folder: Path) -> tuple[dict[str, ColouredMesh], list[str]]:
 
 def load_base_views(poses: Path, masks: Path, align: Path) -> list[View]:
     """The views with cameras in the base frame and depth in metres."""
-    base_T_world, scale = _placed(align)
+    base_T_world, scale = _placed(align, "views")
     views = load_views(poses, masks, poses / "depth")
     return [
         replace(
@@ -151,8 +154,10 @@ def _floor_in_base(job: Acquisition, align: Path) -> Array | None:
     return np.array([*normal, -normal @ base_T_world[:3, 3]])
 
 
-def _placed(align: Path) -> tuple[Array, float]:
+def _placed(align: Path, what: str = "mesh") -> tuple[Array, float]:
+    """Where the mesh, or the cameras' world, is in the base frame, and its unit; an external mesh has a frame apart."""
     numbers = read_json(align / "align.json")
+    numbers = numbers if what == "mesh" else numbers["views"]
     return np.array(numbers["base_T_world"]), float(numbers["scale"])
 
 

@@ -61,8 +61,8 @@ class Acquisition:
         rounds: how often.
         depth: folder of 16-bit depth pictures (0.1 mm) named as the frames, if there is a depth camera.
         base_T_world: (4, 4) metres: where the board (or the pose file's world) is in the robot's base frame. Or
-        pairs: (N, 3) points of the mesh and the same points on the robot, metres.
-        similarity: the world's unit is unknown (COLMAP).
+        pairs: (N, 3) points of the mesh and the same points on the robot, metres; an external mesh needs both.
+        similarity: the mesh's unit is unknown (COLMAP's world, an external mesh).
         external: a program to make the mesh; the built-in hull if None.
         views: how many frames of each source to use.
         max_blur_px: frames more blurred than this are left out.
@@ -113,7 +113,12 @@ class Acquisition:
             raise _bad("a board needs the camera's intrinsics", "--camera FILE", "kinema4d calibrate intrinsics")
         if (self.masks is None) == (self.segmenter is None):
             raise _bad("masks come from a folder or from a segmenter", "exactly one of --masks and --segmenter")
-        if (self.base_T_world is None) == (self.pairs is None):
+        if self.own_frame and (len(self.sources) > 1 or self.pairs is None or self.base_T_world is None):
+            raise _bad(
+                "an external mesh has a frame of its own",
+                "one video, --pairs for the mesh, and --board-pose for the cameras that check it",
+            )
+        if not self.own_frame and (self.base_T_world is None) == (self.pairs is None):
             raise _bad(
                 "nothing, or two things, say where the robot's base is", "exactly one of --board-pose and --pairs"
             )
@@ -127,8 +132,11 @@ class Acquisition:
             raise _bad(f"a blur of {self.max_blur_px} px", "more than 0")
         if self.similarity and self.pairs is None:
             raise _bad("a world without a unit cannot be measured", "--pairs with --similarity")
-        if self.external is not None and (len(self.sources) > 1 or self.pairs is None) and not self.external.metric:
-            raise _bad("an external mesh has a frame of its own", "one video, and --pairs")
+
+    @property
+    def own_frame(self) -> bool:
+        """The mesh comes from another program, which knows nothing of the cameras' world."""
+        return self.external is not None and not self.external.metric
 
 
 def _bad(what: str, expected: str, hint: str = "") -> AssetError:

@@ -70,7 +70,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     mesh.add_argument("--cwd", type=Path, metavar="DIR", help="where --command runs")
     mesh.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="of --command (default: 3600)")
-    place = parser.add_argument_group("where the base is, one of")
+    place = parser.add_argument_group("where the base is, one of; with --command both")
     place.add_argument(
         "--board-pose", nargs=6, type=float, metavar=("X", "Y", "Z", "R", "P", "Y"),
         help="of the board (or the pose file's world) in the base frame, metres and radians",

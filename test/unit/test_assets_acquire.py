@@ -1,0 +1,247 @@
+"""`kinema4d acquire` from files to a robot: what it covers, what it remembers, and what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.orbits import BOARD, BOARD_POSE, Q_OTHER, Q, SmallOrbit, rough_description, small_orbit
+
+from kinema4d_ros.assets.acquire import redraw
+from kinema4d_ros.assets.align import align_mesh, with_shapes
+from kinema4d_ros.assets.drawing import coverage
+from kinema4d_ros.assets.hull import visual_hull
+from kinema4d_ros.calibration import write_camera_info
+from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.recon import robot_surface
+from kinema4d_ros.cli import acquire as verb
+from kinema4d_ros.errors import CalibrationError, KinemaError
+from kinema4d_ros.files import write_yaml
+from kinema4d_ros.media import read_image, write_image
+from kinema4d_ros.readers.tables import write_trajectory
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.transforms import apply, from_rpy
+
+VOXEL = "0.006"
+
+
+@pytest.fixture(scope="module")
+def orbit(yam: Robot) -> SmallOrbit:
+    return small_orbit(yam, Q, 12)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, yam: Robot, orbit: SmallOrbit) -> Path:
+    folder = tmp_path_factory.mktemp("orbit")
+    orbit.write(folder / "frames", folder / "masks")
+    write_camera_info(folder / "camera.yaml", CameraInfo.of(orbit.cameras[0]))
+    write_joints(folder / "at.csv", yam, Q[None])
+    rough_description(yam, folder / "rough")
+    return folder
+
+
+def write_joints(path: Path, robot: Robot, q: np.ndarray) -> None:
+    write_trajectory(JointTrajectory(robot.joint_names, np.arange(len(q), dtype=float), q), path)
+
+
+def arguments(world: Path, out: Path, **changed: Any) -> list[str]:
+    options: dict[str, Any] = {
+        "urdf": world / "rough/yam.urdf",
+        "joints": world / "at.csv",
+        "camera": world / "camera.yaml",
+        "board": BOARD.text,
+        "board-pose": BOARD_POSE,
+        "masks": world / "masks",
+        "voxel": VOXEL,
+        "out": out,
+        "videos": [world / "frames"],
+        "views": 12,
+    }
+    options |= changed
+    words = [str(v) for v in options.pop("videos")]
+    for key, value in options.items():
+        if value is None:
+            continue
+        words.append(f"--{key}")
+        if value is not True:
+            words += [str(v) for v in (value if isinstance(value, list) else [value])]
+    return [*words, "--json"]
+
+
+def acquire(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    verb.register(parser.add_subparsers())
+    chosen = parser.parse_args(["acquire", *words])
+    assert chosen.run(chosen) == 0
+    out: dict[str, Any] = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    return out
+
+
+def test_from_pictures_to_a_robot(
+    world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    report = acquire(arguments(world, out), capsys)
+    assert report["made"] == ["frames", "poses", "masks", "mesh", "align", "links", "robot"]
+    assert report["iou_mean"] > 0.93
+    assert report["iou_least"] > 0.9
+    assert sorted(report["links"]) == sorted(link.name for link in yam.links if link.visuals)
+    assert any("one joint configuration" in note for note in report["notes"])
+    for stage in ("1_frames", "2_poses", "3_masks", "4_mesh", "5_align", "6_links", "robot"):
+        sheet = read_image(out / stage / "sheet.png")
+        assert len(np.unique(sheet.reshape(-1, 3), axis=0)) > 20, stage
+    found = Robot.load(report["urdf"])
+    held = small_orbit(yam, Q, 6, seed=9, turns=1.3, board=False).views()
+    assert coverage(redraw(found, Q[None], held), held).mean() > 0.9
+    # Every link's mesh is where the true one is.
+    for link in yam.links:
+        if link.visuals:
+            true = np.concatenate([apply(s.link_T_geometry, s.mesh.vertices) for s in link.visuals])
+            mesh = found.link(link.name).visuals[0].mesh.vertices
+            for side in (np.min, np.max):
+                assert np.abs(side(true, axis=0) - side(mesh, axis=0)).max() < 0.04, link.name
+
+    again = acquire(arguments(world, out), capsys)
+    assert again["made"] == []
+    assert again["iou_mean"] == report["iou_mean"]
+    # Only what depends on the alignment is made anew.
+    assert acquire(arguments(world, out, **{"no-refine": True}), capsys)["made"] == ["align", "links", "robot"]
+
+
+def test_two_configurations_agree(
+    world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = small_orbit(yam, Q_OTHER, 10, seed=3)
+    for i, (name, data) in enumerate((("first", orbit), ("second", other))):
+        data.write(tmp_path / name, tmp_path / "masks", f"{i}_")
+    write_joints(tmp_path / "at.csv", yam, np.stack([Q, Q_OTHER]))
+    both = {
+        "videos": [tmp_path / "first", tmp_path / "second"],
+        "masks": tmp_path / "masks",
+        "joints": tmp_path / "at.csv",
+    }
+    report = acquire(arguments(world, tmp_path / "out", **both), capsys)
+    assert len(report["iou_by_orbit"]) == 2
+    assert min(report["iou_by_orbit"]) > 0.88
+    assert not any("do not fit" in note for note in report["notes"])
+    # A third configuration, never seen.
+    q = np.array([0.1, 1.7, 1.9, -0.9, 0.1, 0.5, 0.04])
+    held = small_orbit(yam, q, 4, seed=5, board=False).views()
+    assert coverage(redraw(Robot.load(report["urdf"]), q[None], held), held).mean() > 0.82
+
+
+def test_an_external_mesh_is_aligned_by_pairs_and_cut(
+    world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hull = visual_hull(orbit.views(), 0.006)
+    own = from_rpy([0.3, -0.7, 1.9], [3.0, 1.0, -2.0])
+    text = "".join(f"v {x} {y} {z}\n" for x, y, z in apply(own, hull.vertices / 0.4))
+    text += "".join(f"f {a} {b} {c}\n" for a, b, c in hull.faces + 1)
+    (tmp_path / "scan.obj").write_text(text)
+    program = f"import shutil, sys; shutil.copy({str(tmp_path / 'scan.obj')!r}, sys.argv[2])"
+    picks = robot_surface(yam, Q, 8, seed=1).points
+    write_yaml(tmp_path / "pairs.yaml", {"recon": apply(own, picks / 0.4).tolist(), "base": picks.tolist()})
+    changed = {
+        "command": shlex.join([sys.executable, "-c", program, "{images}", "{out}"]),
+        "pairs": tmp_path / "pairs.yaml",
+        "similarity": True,
+    }
+    report = acquire(arguments(world, tmp_path / "out", **changed), capsys)
+    assert report["alignment"]["scale"] == pytest.approx(0.4, rel=0.02)
+    assert report["iou_mean"] > 0.88
+    assert any("flat caps" in note for note in report["notes"])
+
+
+def refuse(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(KinemaError) as caught:
+        acquire(words, capsys)
+    return str(caught.value)
+
+
+def test_bad_pictures_are_refused(world: Path, tmp_path: Path, yam: Robot, capsys: pytest.CaptureFixture[str]) -> None:
+    import cv2
+
+    for i, file in enumerate(sorted((world / "frames").iterdir())):
+        image = read_image(file)
+        soft = np.asarray(cv2.GaussianBlur(image, (0, 0), 4.0), np.uint8)
+        write_image(tmp_path / "blurred" / file.name, soft if i > 2 else image)
+        bare = np.full_like(image, 120)
+        bare[:, ::40] = 30
+        bare[::40] = 30
+        write_image(tmp_path / "bare" / file.name, bare)
+        if i < 4:
+            write_image(tmp_path / "few" / file.name, image)
+            write_image(tmp_path / "side" / file.name, image)
+            write_image(tmp_path / "side" / f"again_{file.name}", image)
+    out = tmp_path / "out"
+    assert "of the frames are sharp" in refuse(arguments(world, out, videos=[tmp_path / "blurred"]), capsys)
+    assert "no frame shows the board" in refuse(arguments(world, out, videos=[tmp_path / "bare"]), capsys)
+    assert "4 of 4" in refuse(arguments(world, out, videos=[tmp_path / "few"]), capsys)
+    assert not (out / "1_frames").exists()
+    side = small_orbit(yam, Q, 8, turns=0.12, elevation_deg=(30, 40))
+    side.write(tmp_path / "one_side", tmp_path / "unused")
+    assert "from one side" in refuse(arguments(world, out, videos=[tmp_path / "one_side"]), capsys)
+
+
+def test_bad_masks_are_refused_by_name(
+    world: Path, tmp_path: Path, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orbit.write(tmp_path / "unused", tmp_path / "masks")
+    black = np.zeros((360, 480, 3), np.uint8)
+    write_image(tmp_path / "masks/f007.png", black)
+    words = arguments(world, tmp_path / "out", masks=tmp_path / "masks")
+    assert "mask of frame f007 is empty" in refuse(words, capsys)
+    write_image(tmp_path / "masks/f007.png", black + np.uint8(255))
+    assert "f007 holds 100%" in refuse(words, capsys)
+    (tmp_path / "masks/f007.png").unlink()
+    assert "no mask for frame f007" in refuse(words, capsys)
+    # The stages before are kept: only the masks are asked for again.
+    orbit.write(tmp_path / "unused", tmp_path / "masks")
+    assert acquire(words, capsys)["made"][0] == "masks"
+
+
+def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot, orbit: SmallOrbit) -> None:
+    hull = visual_hull(orbit.views(), 0.006)
+    rough = with_shapes(Robot.load(world / "rough/yam.urdf"))
+    good = align_mesh(hull, rough, Q, base_T_world=np.eye(4))
+    assert good.fit > 0.9
+    assert good.covered > 0.9
+    with pytest.raises(CalibrationError, match="does not fit 'primitive_arm'"):
+        align_mesh(hull, primitive_arm, primitive_arm.home_position(), base_T_world=np.eye(4))
+    with pytest.raises(CalibrationError, match="does not fit 'yam'"):
+        align_mesh(hull, yam, Q_OTHER, base_T_world=np.eye(4))
+    # A board measured wrongly by more than the refinement may correct.
+    with pytest.raises(CalibrationError, match="does not fit"):
+        align_mesh(hull, yam, Q, base_T_world=from_rpy([0, 0, 0.4], [0.05, 0.03, 0.0]))
+    # 4 mm off is corrected.
+    near = align_mesh(hull, yam, Q, base_T_world=from_rpy([0, 0, 0.01], [0.004, 0.0, 0.0]))
+    assert near.refined
+    assert np.abs(near.base_T_world - np.eye(4)).max() < 0.004
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"board": None}, "exactly one of --board and --poses"),
+        ({"camera": None}, "--camera"),
+        ({"masks": None}, "exactly one of --masks and --segmenter"),
+        ({"board-pose": None}, "exactly one of --board-pose and --pairs"),
+        ({"views": 3}, "3 views"),
+        ({"voxel": "0"}, "a voxel of 0"),
+        ({"max-blur": "0"}, "a blur of 0"),
+        ({"similarity": True}, "--pairs with --similarity"),
+        ({"command": "x {images} {out}"}, "--pairs for the mesh"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    world: Path, tmp_path: Path, changed: dict[str, Any], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert text in refuse(arguments(world, tmp_path / "out", **changed), capsys)
+    assert not (tmp_path / "out").exists()
