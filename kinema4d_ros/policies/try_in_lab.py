@@ -14,7 +14,7 @@ from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.policies.protocol import EpisodeStart, Observation, Policy, PolicyError
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["Outcome", "try_policy"]
+__all__ = ["Outcome", "perform", "try_policy"]
 
 LIFTED_M = 0.04
 SETTLE_S = 0.3
@@ -84,8 +84,7 @@ def try_policy(
                 raise PolicyError(
                     f"'{policy.name}' asked for a motion that the arm refuses: {error.what}", expected=error.expected
                 ) from error
-            while lab.moving:
-                lab.step(min(0.05, max(lab.remaining_s, 1e-3)))
+            perform(lab, policy.name)
         state = lab.state()
     lab.step(SETTLE_S)
     after = lab.state()
@@ -100,3 +99,15 @@ def try_policy(
         after.target,
         np.array(pictures),
     )
+
+
+def perform(lab: LabSimulation, name: str) -> None:
+    """Step to the motion's end. Physics that blow up start again from time 0, and would do so for ever."""
+    while lab.moving:
+        before = lab.time_s
+        lab.step(min(0.05, max(lab.remaining_s, 1e-3)))
+        if lab.time_s <= before:
+            raise PolicyError(
+                f"'{name}' made the simulation unstable after {before:.2f} s",
+                expected="a motion without deep contacts",
+            )

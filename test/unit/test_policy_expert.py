@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from kinema4d_ros.policies import EpisodeStart, Observation, Policy, PolicyError
 from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.policies.scripted import ScriptedExpert
+from kinema4d_ros.policies.try_in_lab import perform
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
@@ -180,3 +182,15 @@ def test_names_say_the_errors() -> None:
     assert make_policy("expert").name == "expert"
     assert make_policy("expert:offset_m=0.012,chunk_s=2").name == "expert:offset_m=0.012"
     assert isinstance(make_policy("expert"), Policy)
+
+
+def test_a_motion_that_breaks_the_physics_ends_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its complaint into a file where it is
+    lab = LabSimulation("canonical", 3, YAM)
+    policy = ScriptedExpert(chunk_s=0)
+    policy.reset(EpisodeStart(YAM, scene=lab.state()))
+    lab.follow(policy.act(seen(0.0)).trajectory(KINEMATICS, lab.state().commanded))
+    lab.step(0.2)
+    lab._data.qvel[:] = 1e15  # what a deep contact can do
+    with pytest.raises(PolicyError, match=r"unstable after 0\.2"):
+        perform(lab, "expert")
