@@ -80,6 +80,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--out", type=Path, required=True, metavar="DIR", help="gets policy/ and checkpoints/")
     add("--steps", type=int, default=6000, metavar="N", help="default: 6000")
     add("--batch", type=int, default=32, metavar="N", help="default: 32")
+    add("--episodes", type=int, default=0, metavar="N", help="learn from the first N demonstrations (default: all)")
     add("--seed", type=int, default=0, help="default: 0")
     train.set_defaults(run=_train)
 
@@ -165,7 +166,9 @@ def _train(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise PolicyError(f"training needs a package that is missing: {error}", expected="make setup",
                           code=ErrorCode.POLICY_UNAVAILABLE) from error  # fmt: skip
-    training = PolicyTraining(steps=arguments.steps, batch=arguments.batch, seed=arguments.seed)
+    training = PolicyTraining(
+        steps=arguments.steps, batch=arguments.batch, seed=arguments.seed, episodes=arguments.episodes
+    )
     with tqdm(total=arguments.steps, unit="step") as bar:
 
         def progress(step: int, loss: float) -> None:

@@ -45,15 +45,16 @@ class Examples:
     Args:
         folder: of `kinema4d policy demos`.
         horizon: actions in a chunk.
+        first: look at so many episodes; 0 = all.
 
     Raises:
         PolicyError: no demonstrations, or broken ones.
     """
 
-    def __init__(self, folder: str | Path, horizon: int) -> None:
+    def __init__(self, folder: str | Path, horizon: int, first: int = 0) -> None:
         root = Path(folder)
         self.about = _about(root)
-        demos = [read_demo(path) for path in sorted(root.glob("episode_*.npz"))]
+        demos = [read_demo(path) for path in sorted(root.glob("episode_*.npz"))[: first or None]]
         kept = [demo for demo in demos if demo.lifted and len(demo.image)]
         if not kept:
             raise PolicyError(

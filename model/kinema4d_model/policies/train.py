@@ -42,6 +42,7 @@ class PolicyTraining:
         rate: learning rate at its highest; it rises over `warmup` steps and falls to a hundredth by the end.
         average: decay of the weights' moving average, which is what is kept.
         every: steps between checkpoints.
+        episodes: learn from the first so many; 0 = all.
         seed: of all randomness.
     """
 
@@ -52,15 +53,22 @@ class PolicyTraining:
     warmup: int = 200
     average: float = 0.995
     every: int = 500
+    episodes: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what does not train."""
         counts = (self.steps, self.batch, self.draws, self.every)
-        if not (all(type(n) is int and n >= 1 for n in counts) and 0 < self.rate < 1 and 0 <= self.average < 1):
+        if not (
+            all(type(n) is int and n >= 1 for n in counts)
+            and 0 < self.rate < 1
+            and 0 <= self.average < 1
+            and self.episodes >= 0
+        ):
             raise PolicyError(
-                f"steps {self.steps}, batch {self.batch}, every {self.every}, rate {self.rate}",
-                expected="1 or more each, and a rate from 0 to 1",
+                f"steps {self.steps}, batch {self.batch}, every {self.every}, rate {self.rate}, "
+                f"episodes {self.episodes}",
+                expected="1 or more each, a rate from 0 to 1, episodes 0 or more",
                 code=ErrorCode.ARGUMENT_INVALID,
             )
 
@@ -85,7 +93,7 @@ def train_policy(
     """
     settings, root = training or PolicyTraining(), Path(out)
     torch.manual_seed(settings.seed)
-    examples = Examples(data, NetworkConfig.horizon)
+    examples = Examples(data, NetworkConfig.horizon, settings.episodes)
     view = WorkspaceView.from_dict(examples.about["view"])
     joint_names = tuple(examples.about["joint_names"])
     network = PolicyNetwork(NetworkConfig(joints=len(joint_names), image=(view.height, view.width)))
@@ -121,7 +129,7 @@ def train_policy(
             kept = optimiser_tensors(optimiser, names)
             checkpoints.save("step", state, {"weights": parameters, "average": ema.average, "optimiser": kept})
     ema.copy_to(parameters)
-    made = {**asdict(settings), "episodes": examples.episodes, "samples": len(examples)}
+    made = {**asdict(settings), "demonstrations": examples.episodes, "samples": len(examples)}
     if np.isfinite(last):
         made["last_loss"] = round(last, 5)
     policy = TrainedPolicy(
