@@ -35,7 +35,8 @@ from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.codec import VideoCodec
 from kinema4d_model.inputs import NetworkInputs
 from kinema4d_model.network.trainable import set_trainable
-from kinema4d_model.preset import CodecSpec, ConditionSpec, Preset, load_preset
+from kinema4d_model.preset import Preset, load_preset
+from kinema4d_model.preset_parts import CodecSpec, ConditionSpec
 from kinema4d_model.training.config import DataSpec, ObjectiveSpec, OptimiserSpec, RunSpec, TrainConfig
 from kinema4d_model.training.encode import encode_source
 from kinema4d_model.training.examples import Example

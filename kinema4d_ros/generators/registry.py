@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -79,5 +80,21 @@ def _diffusion(**options: Any) -> Generator:
     return DiffusionGenerator(**options)
 
 
+def _ros(**options: Any) -> Generator:
+    # The bridge stands above the core, so it is found by name, and only when somebody asks for it.
+    try:
+        module = import_module("kinema4d_ros.bridge.remote_generator")
+    except ImportError as error:
+        raise GeneratorError(
+            f"a generator node cannot be asked: {error}",
+            expected="ROS 2 and kinema4d_msgs",
+            hint="make setup",
+            code=ErrorCode.GENERATOR_UNAVAILABLE,
+        ) from error
+    made: Generator = module.RemoteGenerator(**options)
+    return made
+
+
 register_generator("composite", _composite)
 register_generator("diffusion", _diffusion)
+register_generator("ros", _ros)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kinema4d_ros.errors import SetupError
 from kinema4d_ros.generators import create_generator
 from kinema4d_ros.generators.protocol import Generator
 
@@ -20,9 +19,5 @@ def make_generator(name: str, checkpoint: str = "") -> Generator:
         return create_generator("composite")
     kind, _, namespace = name.partition(":")
     if kind == "ros":
-        try:
-            from kinema4d_ros.bridge.remote_generator import RemoteGenerator
-        except ImportError as error:
-            raise SetupError(f"a generator node cannot be asked: {error}", hint="ROS 2 is needed: make setup") from None
-        return RemoteGenerator(namespace)
+        return create_generator("ros", namespace=namespace)
     return create_generator("diffusion", preset=name, checkpoint=checkpoint)

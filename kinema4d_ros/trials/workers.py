@@ -21,7 +21,7 @@ from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.trials.execute import Executor
 from kinema4d_ros.trials.settings import EvaluationSettings
 from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.trial import LabOutcome, Trial, TrialRecord
+from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
 __all__ = ["Work", "run_trials"]
 
@@ -92,10 +92,13 @@ class _Pool:
             if cancelled():
                 return
             for number, worker in enumerate(self._workers):
-                record = worker.take(self._timeout_s)
+                given, record = worker.work, worker.take(self._timeout_s)
+                if record is not None and given is not None and worker.died and tables.again(given):
+                    record = None
                 if record is not None:
                     yield record
-                if not worker.process.is_alive():
+                # One that died a moment ago may not have told of its trial yet: the next round asks it.
+                if worker.idle and not worker.process.is_alive():
                     worker.stop()
                     self._workers[number] = self._start()
 
@@ -112,6 +115,15 @@ class _Tables:
         for trial, known in work:
             self._waiting.setdefault((trial.scenario, trial.seed), deque()).append((trial, known))
         self._begun: set[tuple[str, int]] = set()
+        self._repeated: set[str] = set()
+
+    def again(self, work: Work) -> bool:
+        """Put back a trial whose process died, once: somebody else may have killed it."""
+        if work[0].key in self._repeated:
+            return False
+        self._repeated.add(work[0].key)
+        self._waiting.setdefault((work[0].scenario, work[0].seed), deque()).append(work)
+        return True
 
     def next(self, table: tuple[str, int] | None) -> Work | None:
         """Another trial of a table, or else of one that nobody is at, or else any."""
@@ -132,6 +144,7 @@ class _Worker:
     """A process, and the trial it is at."""
 
     def __init__(self, context: Any, settings: EvaluationSettings, store: TrialStore) -> None:
+        self._labels = settings.labels()
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
             target=_serve, args=(theirs, settings, str(store.folder)), daemon=True, name="kinema4d trials"
@@ -139,16 +152,22 @@ class _Worker:
         with _one_thread():
             self.process.start()
         theirs.close()
-        self._work: Work | None = None
+        self.work: Work | None = None
+        self._ended = False
         self._began = 0.0
         self.table: tuple[str, int] | None = None
 
     @property
     def idle(self) -> bool:
-        return self._work is None
+        return self.work is None
+
+    @property
+    def died(self) -> bool:
+        """Whether it ended by itself, not by a time-out."""
+        return not self._ended and not self.process.is_alive()
 
     def give(self, work: Work) -> None:
-        self._work, self._began = work, time.monotonic()
+        self.work, self._began = work, time.monotonic()
         self.table = (work[0].scenario, work[0].seed)
         try:
             self.connection.send(work)
@@ -157,25 +176,33 @@ class _Worker:
 
     def take(self, timeout_s: float) -> TrialRecord | None:
         """The record of the trial it was given, once there is one."""
-        if self._work is None:
+        if self.work is None:
             return None
-        trial, known = self._work
+        trial, known = self.work
         try:
             if self.connection.poll():
                 record: TrialRecord = self.connection.recv()
-                self._work = None
+                self.work = None
                 return record
         except (EOFError, OSError):
             pass
         if not self.process.is_alive():
-            self._work = None
-            return _lost(trial, known, f"the process died ({_how(self.process.exitcode)})")
+            self.work = None
+            return self._lost(trial, known, f"the process died ({_how(self.process.exitcode)})")
         if time.monotonic() - self._began > timeout_s:
+            self._ended = True
             self.process.kill()
             self.process.join(STOP_S)
-            self._work = None
-            return _lost(trial, known, f"not finished after {timeout_s:g} s")
+            self.work = None
+            return self._lost(trial, known, f"not finished after {timeout_s:g} s")
         return None
+
+    def _lost(self, trial: Trial, known: TrialRecord | None, why: str) -> TrialRecord:
+        """A record that is complete, so that nobody waits for it and no later call runs it again."""
+        error = f"[{ErrorCode.POLICY_FAILED.name}] {why}"
+        lab = known.lab if known is not None else LabOutcome(None, error=error)
+        missing = {label: ModelOutcome(None, error=error) for label in self._labels}
+        return TrialRecord(trial, lab, {**missing, **(known.models if known is not None else {})})
 
     def stop(self) -> None:
         self.connection.close()
@@ -183,11 +210,6 @@ class _Worker:
         if self.process.is_alive():
             self.process.kill()
             self.process.join(STOP_S)
-
-
-def _lost(trial: Trial, known: TrialRecord | None, why: str) -> TrialRecord:
-    lab = known.lab if known is not None else LabOutcome(None, error=f"[{ErrorCode.POLICY_FAILED.name}] {why}")
-    return TrialRecord(trial, lab, known.models if known is not None else {})
 
 
 def _how(code: int | None) -> str:

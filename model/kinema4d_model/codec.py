@@ -9,7 +9,7 @@ import torch
 from diffusers import AutoencoderKLWan
 from torch import nn
 
-from kinema4d_model.preset import CodecSpec
+from kinema4d_model.preset_parts import CodecSpec
 
 __all__ = ["VideoCodec"]
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
-from kinema4d_model.preset import ImageEncoderSpec
+from kinema4d_model.preset_parts import ImageEncoderSpec
 
 __all__ = ["ImageEncoder"]
 

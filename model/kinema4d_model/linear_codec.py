@@ -14,7 +14,7 @@ from diffusers.configuration_utils import ConfigMixin, register_to_config
 from diffusers.models.modeling_utils import ModelMixin
 
 from kinema4d_model.codec import VideoCodec
-from kinema4d_model.preset import CodecSpec
+from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 
 __all__ = ["MODALITIES", "LinearAutoencoder", "LinearCodec"]

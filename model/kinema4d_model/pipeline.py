@@ -18,7 +18,7 @@ from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.conditioning import Conditions, build_conditions
 from kinema4d_model.inputs import NetworkInputs
 from kinema4d_model.network import Prepared
-from kinema4d_model.preset import SamplerSpec, SpeedSpec
+from kinema4d_model.preset_parts import SamplerSpec, SpeedSpec
 from kinema4d_model.sampling import StepCache, initial_noise, sample, velocity_from_residual
 from kinema4d_model.speed import apply_speed, choose_device
 from kinema4d_ros.generators.carry import DESCRIPTION

@@ -21,7 +21,7 @@ from kinema4d_model.inputs import NetworkInputs, prepare_inputs, shrink_request
 from kinema4d_model.lifting import Lifter
 from kinema4d_model.output._kernels import blend_frames
 from kinema4d_model.pipeline import Encoded, KinemaPipeline, Prediction
-from kinema4d_model.preset import BlendSpec
+from kinema4d_model.preset_parts import BlendSpec
 from kinema4d_model.window import Window, choose_window, cut_request
 from kinema4d_ros.generators._kernels import shade_frames
 from kinema4d_ros.generators.carry import carried_frames, find_candidate

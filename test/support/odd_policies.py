@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,15 @@ class Dies(Nod):
     def act(self, observation: Observation) -> Any:
         if self._seed % 2:
             os._exit(3)
+        return super().act(observation)
+
+
+class Fragile(Nod):
+    """Its process is killed the first time, by whomever."""
+
+    def act(self, observation: Observation) -> Any:
+        if Path(self._calls).read_text().count("\n") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().act(observation)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from support.training_examples import SweptSquares
 
-from kinema4d_model.preset import CodecSpec, ConditionSpec, Preset, load_preset, save_preset
+from kinema4d_model.preset import Preset, load_preset, save_preset
+from kinema4d_model.preset_parts import CodecSpec, ConditionSpec
 from kinema4d_model.training.config import (
     DataSpec,
     ObjectiveSpec,

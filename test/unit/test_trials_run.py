@@ -81,8 +81,18 @@ def test_a_policy_that_kills_its_process_costs_one_trial(tmp_path: Path) -> None
     campaign = Campaign(settings(f"dies={ODD}Dies", f"nod={ODD}Nod"), tmp_path)
     assert campaign.run(workers=1) == 4
     found = outcomes(tmp_path)
-    assert "the process died (exit code 3)" in found["dies|canonical|1"].lab.error
+    lost = found["dies|canonical|1"]
+    assert "the process died (exit code 3)" in lost.lab.error
+    assert lost.models["composite/open"].error == lost.lab.error
+    assert not campaign.pending()
     assert [found[k].lab.success for k in ("dies|canonical|0", "nod|canonical|0", "nod|canonical|1")] == [False] * 3
+
+
+def test_a_process_that_somebody_kills_costs_nothing(tmp_path: Path) -> None:
+    asked = settings(f"fragile={ODD}Fragile,calls={tmp_path / 'calls'}", runs=1)
+    assert Campaign(asked, tmp_path / "out").run(workers=1) == 1
+    assert outcomes(tmp_path / "out")["fragile|canonical|0"].lab.success is False
+    assert (tmp_path / "calls").read_text().split() == ["0", "0"]
 
 
 def test_a_trial_that_takes_too_long_is_ended(tmp_path: Path) -> None:

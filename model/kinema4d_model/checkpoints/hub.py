@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from kinema4d_model.checkpoints.manifest import Manifest, read_manifest, write_manifest
-from kinema4d_model.preset import WeightSource
+from kinema4d_model.preset_parts import WeightSource
 from kinema4d_ros.errors import ErrorCode, FileFormatError, SetupError
 
 __all__ = ["RemoteFile", "fetch", "list_remote"]

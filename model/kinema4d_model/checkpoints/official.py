@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from kinema4d_model.checkpoints.lora import adapter_tensors, add_lora, lora_shapes
 from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
 from kinema4d_model.network import KinemaTransformer
-from kinema4d_model.preset import LoraSpec
+from kinema4d_model.preset_parts import LoraSpec
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinema4d_model.preset import Ablation, ConditionSpec
+from kinema4d_model.preset_parts import Ablation, ConditionSpec
 
 __all__ = ["ablation_table"]
 

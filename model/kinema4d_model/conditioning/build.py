@@ -8,7 +8,8 @@ from kinema4d_model.codec import VideoCodec
 from kinema4d_model.conditioning.conditions import Conditions
 from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soften
 from kinema4d_model.conditioning.videos import first_frame_video, robot_videos
-from kinema4d_model.preset import Ablation, Preset
+from kinema4d_model.preset import Preset
+from kinema4d_model.preset_parts import Ablation
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 
 __all__ = ["build_conditions"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kinema4d_model.preset import Ablation
+from kinema4d_model.preset_parts import Ablation
 
 __all__ = ["first_frame_video", "ramp_pointmap", "robot_videos"]
 

@@ -20,7 +20,8 @@ from kinema4d_model.conditioning import shapes_only
 from kinema4d_model.cost.memory import PeakActivations, parameter_bytes
 from kinema4d_model.image_encoder import ImageEncoder
 from kinema4d_model.network import KinemaTransformer
-from kinema4d_model.preset import CodecSpec, ImageEncoderSpec, Preset, SamplerSpec, SpeedSpec
+from kinema4d_model.preset import Preset
+from kinema4d_model.preset_parts import CodecSpec, ImageEncoderSpec, SamplerSpec, SpeedSpec
 from kinema4d_model.sampling import passes
 from kinema4d_model.speed import quantise_blocks, torch_dtype
 from kinema4d_model.speed.apply import cast

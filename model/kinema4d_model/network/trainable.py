@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kinema4d_model.network.transformer import KinemaTransformer
-from kinema4d_model.preset import Ablation
+from kinema4d_model.preset_parts import Ablation
 
 __all__ = ["set_trainable"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kinema4d_model.preset import SpeedSpec
+from kinema4d_model.preset_parts import SpeedSpec
 from kinema4d_model.speed.attention import set_attention
 from kinema4d_model.speed.parallel import enable_context_parallel
 from kinema4d_model.speed.place import Residence

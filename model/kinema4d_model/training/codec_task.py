@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kinema4d_model.codec import VideoCodec
-from kinema4d_model.preset import CodecSpec
+from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import TrainConfig
 from kinema4d_model.training.examples import Example, ExampleSource, values, video
 from kinema4d_model.training.randomness import generator

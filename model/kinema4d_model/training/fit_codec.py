@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from kinema4d_model.linear_codec import LinearAutoencoder, LinearCodec
-from kinema4d_model.preset import CodecSpec
+from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import CodecFitSpec
 from kinema4d_model.training.examples import Example, ExampleSource, values, video
 from kinema4d_ros.errors import GeneratorError

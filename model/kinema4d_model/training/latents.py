@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from kinema4d_model.conditioning import Conditions, mask_channels, soften
 from kinema4d_model.data.errors import DataError
-from kinema4d_model.preset import Ablation, Preset
+from kinema4d_model.preset import Preset
+from kinema4d_model.preset_parts import Ablation
 from kinema4d_model.training.config import AugmentSpec
 from kinema4d_model.training.encode import FORMAT, INDEX
 from kinema4d_ros.errors import ErrorCode

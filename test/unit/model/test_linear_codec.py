@@ -13,7 +13,8 @@ from support.training_runs import tiny_linear
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.codec import VideoCodec
 from kinema4d_model.linear_codec import LinearAutoencoder, LinearCodec
-from kinema4d_model.preset import CodecSpec, load_preset
+from kinema4d_model.preset import load_preset
+from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import CodecFitSpec
 from kinema4d_model.training.examples import values, video
 from kinema4d_model.training.fit_codec import PatchStatistics, fit_linear_codec

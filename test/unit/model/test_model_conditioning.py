@@ -23,7 +23,8 @@ from kinema4d_model.conditioning import (
     soften,
 )
 from kinema4d_model.conditioning.ablations import ablation_table
-from kinema4d_model.preset import Ablation, ConditionSpec, Preset
+from kinema4d_model.preset import Preset
+from kinema4d_model.preset_parts import Ablation, ConditionSpec
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 
 

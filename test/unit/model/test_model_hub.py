@@ -12,7 +12,7 @@ from support.small_hub import COMMIT, SmallHub
 
 from kinema4d_model.checkpoints.hub import RemoteFile, fetch, list_remote
 from kinema4d_model.checkpoints.manifest import check_manifest
-from kinema4d_model.preset import WeightSource
+from kinema4d_model.preset_parts import WeightSource
 from kinema4d_ros.cli import main
 from kinema4d_ros.errors import ErrorCode, FileFormatError, SetupError
 

@@ -18,7 +18,8 @@ from kinema4d_model.network.domain import DomainPatchEmbedding
 from kinema4d_model.network.robot_tokens import RobotInjection, RobotTokens
 from kinema4d_model.network.rope import SharedRotaryEmbedding
 from kinema4d_model.network.trainable import set_trainable
-from kinema4d_model.preset import Ablation, Preset
+from kinema4d_model.preset import Preset
+from kinema4d_model.preset_parts import Ablation
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 
 TIME = torch.tensor([500.0])

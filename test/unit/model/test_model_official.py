@@ -27,7 +27,8 @@ from kinema4d_model.checkpoints.official import (
     save_official,
 )
 from kinema4d_model.network import KinemaTransformer
-from kinema4d_model.preset import LoraSpec, Preset
+from kinema4d_model.preset import Preset
+from kinema4d_model.preset_parts import LoraSpec
 from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
 
 RANK = LoraSpec(rank=4, alpha=2)

@@ -12,7 +12,8 @@ from support.model_inputs import wake
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.inputs import NetworkInputs
 from kinema4d_model.pipeline import KinemaPipeline
-from kinema4d_model.preset import Preset, SpeedSpec
+from kinema4d_model.preset import Preset
+from kinema4d_model.preset_parts import SpeedSpec
 from kinema4d_model.sampling import initial_noise
 from kinema4d_model.speed import attention_backends
 from kinema4d_ros.errors import Cancelled, GeneratorError, SetupError

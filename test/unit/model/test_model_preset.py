@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from kinema4d_model._typed_mapping import plain
-from kinema4d_model.preset import Ablation, Preset, load_preset, preset_names, save_preset
+from kinema4d_model.preset import Preset, load_preset, preset_names, save_preset
+from kinema4d_model.preset_parts import Ablation
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 
 

@@ -14,7 +14,8 @@ from support.training_runs import make_run, tiny_linear
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.conditioning import build_conditions, downsample_mask
 from kinema4d_model.data.errors import DataError
-from kinema4d_model.preset import ConditionSpec, Preset, load_preset
+from kinema4d_model.preset import Preset, load_preset
+from kinema4d_model.preset_parts import ConditionSpec
 from kinema4d_model.training.config import AugmentSpec
 from kinema4d_model.training.encode import encode_example, encode_source
 from kinema4d_model.training.examples import Example, picture, values, video
