@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.trials.plots import bias_plot, rates_plot
-from kinema4d_ros.trials.report import CSV_COLUMNS, trials_csv, write_report
-from kinema4d_ros.trials.report_disagreements import choose, disagreements, strip_uri
-from kinema4d_ros.trials.report_tables import correction_table, paper_table, ranking_table, rates_table
-from kinema4d_ros.trials.report_text import (
+from kinema4d_ros.trials.report.disagreements import choose, disagreements, strip_uri
+from kinema4d_ros.trials.report.plots import bias_plot, rates_plot
+from kinema4d_ros.trials.report.tables import correction_table, paper_table, ranking_table, rates_table
+from kinema4d_ros.trials.report.text import (
     NONE,
     Value,
     correction_words,
@@ -30,6 +29,7 @@ from kinema4d_ros.trials.report_text import (
     signed,
     verdict,
 )
+from kinema4d_ros.trials.report.write import CSV_COLUMNS, trials_csv, write_report
 from kinema4d_ros.trials.store import TrialStore
 from kinema4d_ros.trials.summary import EvaluationSummary, summarise
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.ranking import rank_policies
-from kinema4d_ros.trials import summary_cells
-from kinema4d_ros.trials.correction_check import HELD_OUT, _score, check_correction
 from kinema4d_ros.trials.settings import EvaluationSettings
-from kinema4d_ros.trials.summary import EvaluationSummary, summarise
-from kinema4d_ros.trials.summary_cells import Pair, draws
-from kinema4d_ros.trials.summary_ranking import detectable_bias
+from kinema4d_ros.trials.summary import EvaluationSummary, cells, summarise
+from kinema4d_ros.trials.summary.cells import Pair, draws
+from kinema4d_ros.trials.summary.correction_check import HELD_OUT, _score, check_correction
+from kinema4d_ros.trials.summary.order import detectable_bias
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
 LABEL = "nano/open"
@@ -257,7 +256,7 @@ def test_recorded_runs_need_no_plan() -> None:
 
 def test_draws_do_not_depend_on_the_blocks_they_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = np.concatenate(list(draws(30)))
-    monkeypatch.setattr(summary_cells, "BLOCK", 30 * 7)
+    monkeypatch.setattr(cells, "BLOCK", 30 * 7)
     parts = list(draws(30))
     assert whole.shape == (2000, 30)
     assert max(len(part) for part in parts) == 7

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from kinema4d_ros.trials.plots import bias_plot, rates_plot, symbol
-from kinema4d_ros.trials.report_disagreements import Disagreement, counts
-from kinema4d_ros.trials.report_style import STYLE
-from kinema4d_ros.trials.report_tables import (
+from kinema4d_ros.trials.report.disagreements import Disagreement, counts
+from kinema4d_ros.trials.report.plots import bias_plot, rates_plot, symbol
+from kinema4d_ros.trials.report.style import STYLE
+from kinema4d_ros.trials.report.tables import (
     Entry,
     Table,
     correction_table,
@@ -19,7 +19,7 @@ from kinema4d_ros.trials.report_tables import (
     settings_table,
     wrong_table,
 )
-from kinema4d_ros.trials.report_text import (
+from kinema4d_ros.trials.report.text import (
     NONE,
     Value,
     correction_words,
@@ -30,7 +30,7 @@ from kinema4d_ros.trials.report_text import (
     verdict,
 )
 from kinema4d_ros.trials.summary import EvaluationSummary, ModelSummary
-from kinema4d_ros.trials.summary_cells import Cell
+from kinema4d_ros.trials.summary.cells import Cell
 
 __all__ = ["html_report"]
 

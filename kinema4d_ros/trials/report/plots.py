@@ -7,7 +7,7 @@ from html import escape
 
 from kinema4d_ros.evaluation.proportions import Interval
 from kinema4d_ros.trials.summary import ModelSummary
-from kinema4d_ros.trials.summary_cells import Cell
+from kinema4d_ros.trials.summary.cells import Cell
 
 __all__ = ["COLOURS", "SHAPES", "bias_plot", "rates_plot", "symbol"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinema4d_ros.evaluation.proportions import Interval
-from kinema4d_ros.trials.correction_check import CorrectionRow
 from kinema4d_ros.trials.summary import EvaluationSummary, ModelSummary
-from kinema4d_ros.trials.summary_cells import Cell
+from kinema4d_ros.trials.summary.cells import Cell
+from kinema4d_ros.trials.summary.correction_check import CorrectionRow
 
 __all__ = ["NONE", "Value", "correction_words", "headline", "number", "percent", "power_words", "signed", "verdict"]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.trials.correction_check import Correction, check_correction
 from kinema4d_ros.trials.settings import EvaluationSettings, model_label
-from kinema4d_ros.trials.summary_cells import ALL, Cell, Failure, Outcomes, Pair, collect, count_cell
-from kinema4d_ros.trials.summary_ranking import PolicyRanking, Power, estimate_power, rank
+from kinema4d_ros.trials.summary.cells import ALL, Cell, Failure, Outcomes, Pair, collect, count_cell
+from kinema4d_ros.trials.summary.correction_check import Correction, check_correction
+from kinema4d_ros.trials.summary.order import PolicyRanking, Power, estimate_power, rank
 from kinema4d_ros.trials.trial import Trial, TrialRecord
 
 __all__ = ["EvaluationSummary", "ModelSummary", "plain", "summarise"]

@@ -10,10 +10,10 @@ from typing import Any
 
 from kinema4d_ros.evaluation.proportions import Interval, wilson
 from kinema4d_ros.evaluation.ranking import pearson
-from kinema4d_ros.trials.correction_check import METHODS, CorrectionRow
-from kinema4d_ros.trials.report_text import NONE, Value, number, signed
+from kinema4d_ros.trials.report.text import NONE, Value, number, signed
 from kinema4d_ros.trials.summary import EvaluationSummary, ModelSummary
-from kinema4d_ros.trials.summary_cells import Cell
+from kinema4d_ros.trials.summary.cells import Cell
+from kinema4d_ros.trials.summary.correction_check import METHODS, CorrectionRow
 
 __all__ = [
     "PAPER",

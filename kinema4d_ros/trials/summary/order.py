@@ -12,7 +12,7 @@ from scipy.stats import norm, rankdata
 
 from kinema4d_ros.evaluation.proportions import Interval, detectable_difference
 from kinema4d_ros.evaluation.ranking import mmrv, pearson, spearman
-from kinema4d_ros.trials.summary_cells import Cell, Pair, draws
+from kinema4d_ros.trials.summary.cells import Cell, Pair, draws
 
 __all__ = ["PolicyRanking", "Power", "detectable_bias", "estimate_power", "rank"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import replacing_file
-from kinema4d_ros.trials.report_disagreements import choose, disagreements, strip_uri
-from kinema4d_ros.trials.report_html import html_report
-from kinema4d_ros.trials.report_markdown import markdown_report
+from kinema4d_ros.trials.report.disagreements import choose, disagreements, strip_uri
+from kinema4d_ros.trials.report.html import html_report
+from kinema4d_ros.trials.report.markdown import markdown_report
 from kinema4d_ros.trials.store import TrialStore
 from kinema4d_ros.trials.summary import summarise
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, TrialRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kinema4d_ros.trials.report_disagreements import Disagreement, counts
-from kinema4d_ros.trials.report_tables import (
+from kinema4d_ros.trials.report.disagreements import Disagreement, counts
+from kinema4d_ros.trials.report.tables import (
     Entry,
     Table,
     correction_table,
@@ -17,9 +17,9 @@ from kinema4d_ros.trials.report_tables import (
     settings_table,
     wrong_table,
 )
-from kinema4d_ros.trials.report_text import Value, correction_words, headline, power_words, verdict
+from kinema4d_ros.trials.report.text import Value, correction_words, headline, power_words, verdict
 from kinema4d_ros.trials.summary import EvaluationSummary, ModelSummary
-from kinema4d_ros.trials.summary_cells import Cell
+from kinema4d_ros.trials.summary.cells import Cell
 
 __all__ = ["markdown_report"]
 

@@ -20,7 +20,7 @@ from scipy.stats import norm
 
 from kinema4d_ros.evaluation.correction import SuccessCurve, prediction_powered
 from kinema4d_ros.evaluation.proportions import Interval, wilson
-from kinema4d_ros.trials.summary_cells import Pair
+from kinema4d_ros.trials.summary.cells import Pair
 
 __all__ = ["METHODS", "Correction", "CorrectionRow", "check_correction"]
 
