@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_the_quick_benchmark_measures_every_way() -> None:
     done = subprocess.run(
-        [sys.executable, "bench/calibration.py", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=380
+        [sys.executable, "bench/calibration.py", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
