@@ -85,6 +85,7 @@ class LerobotPolicy:
         self._limit_s = float(limit_s)
         self._start: EpisodeStart | None = None
         self._last: NDArray[np.float64] | None = None
+        self._calls = 0
 
     @property
     def name(self) -> str:
@@ -115,8 +116,7 @@ class LerobotPolicy:
                 expected="one camera and the joints",
             )
         self._policy.reset()
-        self._start, self._last = start, None
-        torch.manual_seed(start.seed)  # LeRobot draws its noise from torch's own generator
+        self._start, self._last, self._calls = start, None, 0
 
     def act(self, observation: Observation) -> ActionChunk:
         """The next actions.
@@ -127,9 +127,14 @@ class LerobotPolicy:
         if self._start is None:
             raise PolicyError("there is no episode", expected="reset before act")
         robot = self._start.robot
+        seed = np.random.SeedSequence([self._start.seed, self._calls]).generate_state(1)[0]
+        self._calls += 1
         try:
             batch = self._before(self._inputs(observation))
-            rows = [self._after(self._policy.select_action(batch)) for _ in range(self._steps)]
+            # LeRobot draws its noise from torch's own generator, which others in this process use too.
+            with torch.random.fork_rng():
+                torch.manual_seed(int(seed))
+                rows = [self._after(self._policy.select_action(batch)) for _ in range(self._steps)]
         except PolicyError:
             raise
         except Exception as error:
