@@ -4,9 +4,9 @@ picture ─> convolutions ─> soft keypoints ─┬─> where the grasp will be
 joints ────────────────────────────────────┴────────────────────────────┴─> condition ─┐
 noisy chunk, noise level ─────────────────────────────────────────────────────────────┴─> residual layers ─> chunk
 
-It is made for a CPU: looking takes 6 million multiplications, a ResNet-18 takes 220. The grasp head learns from the demonstrations alone (the
-joints at which the fingers began to close) and gives every picture a clear target, for the few hundred tables
-that one core can demonstrate.
+It is made for a CPU: looking takes 6 million multiplications, a ResNet-18 on the same picture 220. The grasp head
+learns from the demonstrations alone (the joints at which the fingers began to close) and gives every picture a clear
+target, for the few hundred tables that one core can demonstrate.
 """
 
 from __future__ import annotations
