@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.lab.controller import TrajectoryController
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
@@ -165,13 +165,27 @@ class LabSimulation:
             raise ScenarioError(f"no stable layout for '{name}' with seed {seed}", expected="ranges that leave room")
 
     def step(self, dt: float) -> None:
-        """Advance by `dt` seconds, rounded to whole physics steps (at least one), under the controller's command."""
+        """Advance by `dt` seconds, rounded to whole physics steps (at least one), under the controller's command.
+
+        Raises:
+            KinemaError: ARM_ABORTED, the physics became unstable; the table is then as it was after the reset.
+        """
         if not (np.isfinite(dt) and 0.0 < dt <= MAX_STEP_S):
             raise KinemaError(f"dt is {dt}", expected=f"more than 0 and at most {MAX_STEP_S:g} seconds")
         with self._lock:
             for _ in range(max(1, round(dt / self._timestep_s))):
                 self._command()
+                before = self._data.time
                 mujoco.mj_step(self._model, self._data)
+                # MuJoCo starts anew at time 0 when its numbers overflow: whoever waits for an end would wait for ever.
+                if not self._data.time > before:
+                    self._settled(self._scenario)
+                    raise KinemaError(
+                        f"the physics became unstable after {before:.2f} s",
+                        expected="a motion that the arm can do",
+                        hint="the table was laid anew; a slower or smoother motion may help",
+                        code=ErrorCode.ARM_ABORTED,
+                    )
 
     def follow(self, trajectory: JointTrajectory) -> None:
         """Start a trajectory now, in place of the one under way; see `TrajectoryController.follow` for refusals."""

@@ -101,7 +101,12 @@ class Lab(KinemaNode):
         period_s = 1.0 / self._settings.joint_rate_hz
         due = time.monotonic()
         while not self.closing.is_set():
-            self._lab.step(period_s)
+            try:
+                self._lab.step(period_s)
+            except KinemaError as error:
+                self.complain(error)
+                self._tell_of_change()
+                self._controller.interrupt("the physics became unstable")
             self._controller.tick()
             # The stamp first: a state of a table that is being laid anew must not look newer than the change.
             stamp = self.get_clock().now().to_msg()

@@ -212,7 +212,10 @@ class _Recorder:
             self._step()
 
     def _step(self) -> None:
-        self._lab.step(SAMPLE_S)
+        try:
+            self._lab.step(SAMPLE_S)
+        except KinemaError as error:
+            raise PolicyError(error.what, expected=error.expected) from error
         self._states.append(self._lab.state())
 
     def run(self, chunks: int, seconds: float) -> Run:

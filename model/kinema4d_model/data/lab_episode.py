@@ -226,9 +226,12 @@ def _simulate(config: LabConfig, scenario: Scenario, cast: Cast, start: Array) -
     length = cast.plan.trajectory.duration_s + config.tail_s
     step_s = config.step_s * max(1, int(np.ceil(length / (config.frames - 1) / config.step_s)))
     states = [lab.state()]
-    for _ in range(config.frames - 1):
-        lab.step(step_s)
-        states.append(lab.state())
+    try:
+        for _ in range(config.frames - 1):
+            lab.step(step_s)
+            states.append(lab.state())
+    except KinemaError:
+        raise Refused("physics") from None
     if not all(np.all(np.isfinite(s.positions)) for s in states):
         raise Refused("physics")
     return states

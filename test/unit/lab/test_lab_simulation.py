@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,3 +181,21 @@ def test_how_fast_it_runs(shared_lab: LabSimulation, yam: Robot, yam_kinematics:
         spent = time.process_time() - started
         print(f"{name}: {(plan.duration_s + 0.3) / spent:.1f} x real time on one core, during a pick")
         assert shared_lab.time_s >= plan.duration_s
+
+
+def test_physics_that_overflow_end_the_motion_and_lay_the_table_anew(
+    yam: Robot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its complaint into a file where it is
+    lab = LabSimulation("canonical", 3, yam)
+    before = numbers(lab.state())
+    lab.follow(swing(yam))
+    lab.step(0.2)
+    lab._data.qvel[:] = 1e15  # what a deep contact can do
+    with pytest.raises(KinemaError, match=r"unstable after 0\.2") as caught:
+        lab.run(swing(yam))
+    assert caught.value.code == ErrorCode.ARM_ABORTED
+    assert not lab.moving
+    np.testing.assert_allclose(numbers(lab.state()), before, atol=1e-9)
+    lab.step(0.1)
+    assert lab.time_s == pytest.approx(0.1)
