@@ -11,7 +11,7 @@ RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-lerobot sim test lint bench doctor lock error-codes clean
+.PHONY: help setup setup-bench setup-lerobot sim test faults lint bench doctor lock error-codes clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,11 @@ sim: setup ## the lab in a browser (HEADLESS=1: run the demo, save it in OUT and
 
 test: lint ## lint, type-check and run all tests
 	@$(RUN) $(VENV)/bin/python -m pytest test/unit -n 2 --dist loadfile $(PYTEST_ARGS)
-	@$(RUN) $(VENV)/bin/python -m pytest test/ros test/system $(PYTEST_ARGS)
+	@$(RUN) $(VENV)/bin/python -m pytest test/ros test/system test/faults $(PYTEST_ARGS)
+
+faults: setup ## attack it: fuzzing, kills, full disks, cut networks, load; figures in out/faults
+	@$(RUN) $(VENV)/bin/python -m pytest test/faults --full $(PYTEST_ARGS)
+	@$(VENV)/bin/python tools/fault_report.py out/faults
 
 lint: setup ## ruff and mypy
 	@$(RUN) $(VENV)/bin/ruff check .

@@ -12,6 +12,18 @@ settings.register_profile("kinema4d", deadline=None)
 settings.load_profile("kinema4d")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the fault suite in full, long tests included")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
+
+
 @pytest.fixture(scope="session")
 def yam() -> Robot:
     """The I2RT YAM with the vendor's meshes."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 from rclpy.action import ActionClient
 from support.faulty_generator import SLOW
 from support.motions import WAIT_S, settle, swing, wait_until_ready
+from support.proc import family, resident_mb
 from support.ros_graph import ROOT, Graph, wait_for
 from support.sim_graph import NodeProcess, client, running, small_camera
 
@@ -59,21 +58,6 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
         wait_until_ready(made)
         yield made
-
-
-def family(pid: int) -> list[int]:
-    """A process and all below it."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
-            for child in (task / "children").read_text().split():
-                found += family(int(child))
-    return found
-
-
-def resident_mb(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/status").read_text().split()
-    return int(fields[fields.index("VmRSS:") + 1]) / 1024
 
 
 def processes(nodes: dict[str, NodeProcess]) -> dict[str, int]:
