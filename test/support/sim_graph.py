@@ -24,8 +24,18 @@ START_S = 120.0
 """A loaded machine imports, compiles and discovers slowly; nothing here asserts how slowly."""
 
 
+def process_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of a process that imports the package and the tests' own modules, and says at once what it prints."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(more or {})}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])
+    return environment
+
+
 class NodeProcess:
-    """One node in a process; what it prints is kept for the failure message."""
+    """One node in a process; what it prints is kept for the failure message.
+
+    `prefix` is put before its command, `environment` added to this process's own.
+    """
 
     def __init__(
         self,
@@ -33,18 +43,18 @@ class NodeProcess:
         parameters: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = (),
         script: Path | None = None,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         program = ["-m", f"kinema4d_ros.nodes.{name}"] if script is None else [str(script)]
-        command = [sys.executable, *program, "--ros-args"]
+        command = [*prefix, sys.executable, *program, "--ros-args"]
         command += ["--params-file", str(ROOT / "config" / "sim.yaml"), *arguments]
         # Most tests are about the graph: the generator that needs no model starts in a second.
         own = {"preset": "composite"} if name == "generator" and script is None else {}
         for key, value in {**own, **(parameters or {})}.items():
             command += ["-p", f"{key}:={str(value).lower() if isinstance(value, bool) else value}"]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])
-        self._command, self._environment = command, environment
+        self._command, self._environment = command, process_environment(environment)
         self.lines: list[str] = []
         self.start()
 
