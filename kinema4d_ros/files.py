@@ -1,13 +1,21 @@
-"""Files that are either complete or absent: writing through a temporary neighbour, reading small YAML documents."""
+"""Files that are either complete or absent: writing through a temporary neighbour, reading small YAML documents.
+
+A writer that is killed leaves its neighbour behind; the next writer of the same file removes it.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import hashlib
 import os
+import platform
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +23,53 @@ import yaml
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 
-__all__ = ["read_bytes", "read_yaml", "replacing_file", "replacing_folder", "write_yaml"]
+__all__ = ["read_bytes", "read_yaml", "replacing_file", "replacing_folder", "swap", "write_yaml"]
 
 _MAX_YAML_BYTES = 1_000_000
 
 
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_NEIGHBOUR = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{12}(\.[^.]*)?")
+
+
+@lru_cache(maxsize=1)
+def _here() -> str:
+    """Where process numbers mean what they mean to us: a shared disk has writers on other machines."""
+    with suppress(OSError):
+        return hashlib.sha256(f"{platform.node()} {Path('/proc/self/ns/pid').readlink()}".encode()).hexdigest()[:8]
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
 def _neighbour(path: Path) -> Path:
-    return path.with_name(f".{path.stem}.{uuid.uuid4().hex[:12]}{path.suffix}")
+    return path.with_name(f".{path.stem}.{_here()}-{os.getpid()}-{uuid.uuid4().hex[:12]}{path.suffix}")
+
+
+def _sweep(target: Path) -> None:
+    """Remove neighbours of `target` whose writers were killed."""
+    with suppress(OSError):
+        for path in target.parent.glob(f".{_literal(target.stem)}.{_here()}-*"):
+            found = _NEIGHBOUR.fullmatch(path.name)
+            if found is None or (found[1], found[2], found[4] or "") != (target.stem, _here(), target.suffix):
+                continue
+            if Path(f"/proc/{found[3]}").exists():
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", text)
+
+
+def swap(one: Path, other: Path) -> bool:
+    """Two paths change places at once: whoever is killed leaves either the old or the new. False where it cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return bool(rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0)
 
 
 def _is_about(error: OSError, temporary: Path, target: Path) -> bool:
@@ -48,6 +96,7 @@ def replacing_file(path: str | Path) -> Iterator[Path]:
     """
     target = Path(path)
     temporary = _neighbour(target)
+    _sweep(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
@@ -76,18 +125,22 @@ def replacing_folder(path: str | Path, is_ours: Callable[[Path], bool]) -> Itera
             hint="choose another path, or move what is there",
             code=ErrorCode.FILE_NOT_WRITABLE,
         )
-    temporary, old = _neighbour(target), _neighbour(target)
+    temporary = _neighbour(target)
+    # Where two folders cannot change places at once, a kill in between leaves the old one under a name nobody sweeps.
+    old = target.with_name(f".{target.stem}.replaced-{uuid.uuid4().hex[:12]}{target.suffix}")
+    _sweep(target)
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        if target.exists():
-            target.rename(old)
-        try:
-            temporary.rename(target)
-        except OSError:
-            if old.exists():
-                old.rename(target)
-            raise
+        if not (target.exists() and swap(temporary, target)):
+            if target.exists():
+                target.rename(old)
+            try:
+                temporary.rename(target)
+            except OSError:
+                if old.exists():
+                    old.rename(target)
+                raise
     except OSError as error:
         if not _is_about(error, temporary, target):
             raise

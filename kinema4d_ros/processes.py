@@ -37,6 +37,8 @@ class ProcessSpec:
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
+    essential: bool = True
+    """The others are of no use without it."""
 
 
 class Supervised:
@@ -144,6 +146,14 @@ class Supervisor:
         self._sink = write
         self.members = [Supervised(spec, self.write) for spec in specs]
         self.stop = threading.Event()
+
+    @property
+    def failed(self) -> bool:
+        """True when there is no point in going on: something essential cannot work, or something never could.
+
+        What has worked before and is not essential (a recorder whose disk is full by now) is only missed.
+        """
+        return any(m.failed and (m.spec.essential or m.restarts == 0) for m in self.members)
 
     def write(self, line: str) -> None:
         """One line to the terminal, whole."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rclpy.serialization import deserialize_message
-from rosbags.rosbag2 import Reader
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.display import trajectory_from_display
@@ -21,6 +20,7 @@ from kinema4d_ros.bridge.poses import path_to_matrices, pose_array_to_matrices
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.live import ArmState, JointStateMonitor, plan_from_poses
+from kinema4d_ros.readers.unfinished import opened_bag
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
@@ -53,16 +53,22 @@ class RecordedPlan:
     depth: NDArray[np.float32] | None
 
 
-def plans_in_bag(path: str | Path, robot: Robot, kinematics: Callable[[], Kinematics]) -> Iterator[RecordedPlan]:
+def plans_in_bag(
+    path: str | Path,
+    robot: Robot,
+    kinematics: Callable[[], Kinematics],
+    notice: Callable[[str], None] = lambda text: None,
+) -> Iterator[RecordedPlan]:
     """Every plan that was sent to be previewed, in the order of the recording.
 
     Args:
         path: a bag's folder, .mcap or .db3 file.
         robot: whose joint states count.
         kinematics: made when a plan of tool poses needs it.
+        notice: told when the recording was never finished.
     """
     try:
-        yield from _plans(Path(path), robot, kinematics)
+        yield from _plans(Path(path), robot, kinematics, notice)
     except KinemaError:
         raise
     except FileNotFoundError as error:
@@ -79,12 +85,16 @@ def _matches(topic: str, endpoint: Endpoint) -> bool:
     return topic.lstrip("/") == endpoint.name or topic.endswith(f"/{endpoint.name}")
 
 
-def _plans(path: Path, robot: Robot, kinematics: Callable[[], Kinematics]) -> Iterator[RecordedPlan]:
+def _plans(
+    path: Path, robot: Robot, kinematics: Callable[[], Kinematics], notice: Callable[[str], None]
+) -> Iterator[RecordedPlan]:
     monitor = JointStateMonitor(robot, max_age_s=MAX_AGE_S)
     newest: dict[str, tuple[Any, int]] = {}
     plans = (names.PLAN, names.DISPLAY_PLAN, names.EE_PATH, names.EE_TIMED_PATH)
     context = (names.JOINT_STATES, names.CAMERA_IMAGE, names.CAMERA_DEPTH)
-    with Reader(path) as reader:
+    with opened_bag(path) as (reader, unfinished):
+        if unfinished:
+            notice(unfinished)
         wanted: dict[int, Endpoint] = {}
         for connection in reader.connections:
             for endpoint in (*plans, *context):

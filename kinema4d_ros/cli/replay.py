@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     generator = create_generator(arguments.preset)
     kinematics = lru_cache(maxsize=1)(lambda: choose_kinematics(robot))
     done = found = 0
-    for recorded in plans_in_bag(arguments.bag, robot, kinematics):
+    for recorded in plans_in_bag(arguments.bag, robot, kinematics, notice=print):
         name = f"plan_{found:03d}"
         found += 1
         try:

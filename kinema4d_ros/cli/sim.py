@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kinema4d_ros.errors import SetupError
@@ -72,7 +73,7 @@ def node_process(spec: NodeSpec, values: dict[str, str]) -> ProcessSpec:
     for name, value in parameters.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         command += ["-p", f"{name}:={text}"]
-    return ProcessSpec(spec.name, command, graph_environment())
+    return ProcessSpec(spec.name, command, graph_environment(), spec.essential)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     for spec in specs:
         process = node_process(spec, values)
         if spec.name == "viewer":
-            process = ProcessSpec(spec.name, [*process.command, "-p", f"port:={arguments.port}"], process.environment)
+            process = replace(process, command=[*process.command, "-p", f"port:={arguments.port}"])
         processes.append(process)
     if values["rviz"] == "true":
         processes.append(_rviz())
@@ -114,9 +115,6 @@ def _supervise(processes: Sequence[ProcessSpec]) -> int:
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda _number, _frame: supervisor.stop.set())
 
-    def failed() -> bool:
-        return any(member.failed for member in supervisor.members)
-
-    supervisor.run(until=failed)
+    supervisor.run(until=lambda: supervisor.failed)
     print("ended")
-    return 2 if failed() else 0
+    return 2 if supervisor.failed else 0

@@ -1,9 +1,14 @@
-"""Records a session as an MCAP bag, for machines without rosbag2: messages as they came, definitions included."""
+"""Records a session as an MCAP bag, for machines without rosbag2: messages as they came, definitions included.
+
+What came is on its way to the disk within a second: a recorder that is killed loses no more than that, and
+`readers.unfinished` reads what it left. A recorder that starts again begins another bag.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,7 @@ from typing import Any
 from ament_index_python.packages import get_package_share_directory
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2.storage_mcap import McapWriter
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from kinema4d_ros.bridge.names import ENDPOINTS, RECORDED, Endpoint
@@ -19,7 +25,12 @@ from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.nodes.common import ERROR, Health, KinemaNode, run_node
 
-__all__ = ["Recorder", "main"]
+__all__ = ["FLUSH_S", "Recorder", "main"]
+
+FLUSH_S = 1.0
+"""Messages wait at most this long in memory; the writer by itself would keep a megabyte, however long that takes."""
+
+_BAGS_A_SECOND = 100
 
 
 @dataclass(frozen=True)
@@ -35,24 +46,19 @@ class Recorder(KinemaNode):
     def __init__(self) -> None:
         super().__init__("recorder")
         settings = declare(self, Settings)
-        self.path = Path(settings.folder) / time.strftime("session_%Y%m%d_%H%M%S")
         self._lock = threading.Lock()
         self._store = get_typestore(Stores.ROS2_JAZZY)
         self._written = self._bytes = 0
         self._error = ""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = Writer(self.path, version=9, storage_plugin=StoragePlugin.MCAP)
-            self._writer.open()
-        except Exception as error:
-            raise FileFormatError(
-                f"no bag can be written to {self.path}: {error}",
-                expected="a folder this user may write to",
-                code=ErrorCode.FILE_NOT_WRITABLE,
-            ) from error
+        self._writer = _new_bag(Path(settings.folder))
+        self.path = self._writer.path
+        self._whole_bytes = 0
+        """Of the file: up to here it consists of whole chunks."""
         for endpoint in ENDPOINTS:
             if endpoint.name in RECORDED:
                 self._record(endpoint)
+        self._flusher = threading.Thread(target=self._flush_forever, name="flush", daemon=True)
+        self._flusher.start()
         self.get_logger().info(f"recording to {self.path}")
 
     def _record(self, endpoint: Endpoint) -> None:
@@ -71,8 +77,7 @@ class Recorder(KinemaNode):
                 try:
                     self._writer.write(connection, self.get_clock().now().nanoseconds, data)
                 except OSError as error:
-                    self._error = f"recording stopped: {error}"
-                    self.get_logger().error(self._error)
+                    self._stop(error)
                     return
                 self._written += 1
                 self._bytes += len(data)
@@ -80,6 +85,35 @@ class Recorder(KinemaNode):
         self.create_subscription(
             interface, topic, write, profile(endpoint), raw=True, callback_group=MutuallyExclusiveCallbackGroup()
         )
+
+    def _flush_forever(self) -> None:
+        # Not a timer: a simulation's clock may stand still.
+        while not self.closing.wait(FLUSH_S):
+            with self._lock:
+                if not self._error:
+                    self._flush()
+
+    def _flush(self) -> None:
+        """Hand everything that came so far to the kernel, as whole chunks."""
+        storage = self._writer.storage
+        if not isinstance(storage, McapWriter):
+            return
+        try:
+            if storage.chunk.msgs:
+                storage.close_chunk()
+            storage.bio.flush()
+            self._whole_bytes = storage.bio.tell()
+        except OSError as error:
+            self._stop(error)
+
+    def _stop(self, error: OSError) -> None:
+        """The disk takes no more: say so, and leave a file that ends with its last whole chunk."""
+        self._error = f"recording stopped: {error}"
+        self.get_logger().error(self._error)
+        with suppress(OSError):
+            self._writer.abort()
+        with suppress(OSError), (self.path / f"{self.path.name}.mcap").open("r+b") as file:
+            file.truncate(self._whole_bytes)
 
     def _learn(self, name: str) -> None:
         """Teach the writer a type it does not know, and what that is made of, from the installed definitions."""
@@ -101,9 +135,35 @@ class Recorder(KinemaNode):
     def close(self) -> None:
         """Finish the bag: without its index it could only be read by tools that mend it."""
         super().close()
+        self._flusher.join(timeout=FLUSH_S + 1.0)
         with self._lock:
             if not self._error:
-                self._writer.close()
+                self._flush()
+            if not self._error:
+                try:
+                    self._writer.close()
+                except OSError as error:
+                    self._stop(error)
+
+
+def _new_bag(folder: Path) -> Writer:
+    """A bag named by the time; the second one of a second gets a number."""
+    stem = time.strftime("session_%Y%m%d_%H%M%S")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (stem, *(f"{stem}_{number}" for number in range(2, _BAGS_A_SECOND))):
+            path = folder / name
+            if not path.exists():
+                writer = Writer(path, version=9, storage_plugin=StoragePlugin.MCAP)
+                writer.open()
+                return writer
+        raise OSError(f"{_BAGS_A_SECOND} bags of this second are there already")
+    except Exception as error:
+        raise FileFormatError(
+            f"no bag can be written to {folder / stem}: {error}",
+            expected="a folder this user may write to",
+            code=ErrorCode.FILE_NOT_WRITABLE,
+        ) from error
 
 
 def _parts(definitions: Any) -> set[str]:

@@ -21,6 +21,7 @@ from rosbags.typesys.store import Typestore
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.readers.common import MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed
 from kinema4d_ros.readers.series import JointSeries
+from kinema4d_ros.readers.unfinished import opened_bag
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
@@ -37,6 +38,8 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 
 def read_bag(path: Path, robot: Robot | None = None, *, topic: str | None = None, message: int = -1) -> Reading:
     """The trajectory on one topic of a bag: a folder with metadata.yaml, a .mcap or a .db3 file.
+
+    An MCAP recording that was never finished is read as far as it goes, with a note.
 
     Args:
         path: the bag.
@@ -59,7 +62,9 @@ def read_bag(path: Path, robot: Robot | None = None, *, topic: str | None = None
 
 def _read(path: Path, robot: Robot | None, topic: str | None, message: int) -> Reading:
     notes: list[str] = []
-    with Reader(path) as reader:
+    with opened_bag(path) as (reader, notice):
+        if notice:
+            notes.append(notice)
         connection = _choose(path, reader, topic, notes)
         messages = _messages(reader, connection)
         if connection.msgtype == JOINT_STATE:

@@ -57,7 +57,7 @@ def read_with_notes(path: str | Path, robot: Robot | None = None, **options: Any
 
         _allow(path, options, "a LeRobot dataset")
         return read_lerobot(path, robot, **options)
-    if (path.is_dir() and (path / "metadata.yaml").is_file()) or (path.is_file() and suffix in {".mcap", ".db3"}):
+    if (path.is_dir() and _is_bag(path)) or (path.is_file() and suffix in {".mcap", ".db3"}):
         from kinema4d_ros.readers.bags import read_bag
 
         _allow(path, options, "a ROS 2 bag")
@@ -68,6 +68,11 @@ def read_with_notes(path: str | Path, robot: Robot | None = None, **options: Any
         "or with meta/info.json (LeRobot dataset)",
         code=ErrorCode.FILE_UNSUPPORTED,
     )
+
+
+def _is_bag(folder: Path) -> bool:
+    """A recording, finished or not."""
+    return (folder / "metadata.yaml").is_file() or any(folder.glob("*.mcap"))
 
 
 def _allow(path: Path, options: dict[str, Any], kind: str) -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_bytes, read_yaml, replacing_file, replacing_folder, write_yaml
+from kinema4d_ros.files import read_bytes, read_yaml, replacing_file, replacing_folder, swap, write_yaml
 
 
 def names(folder: Path) -> list[str]:
@@ -119,6 +122,47 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
         fail()
     assert (target / "a").read_text() == "old"
     assert names(tmp_path) == ["out"]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from kinema4d_ros.files import replacing_file, replacing_folder
+with replacing_file(sys.argv[1]) as file, replacing_folder(sys.argv[2], lambda _: True) as folder:
+    file.write_text("half")
+    (folder / "a").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_killed_writers_leave_goes_with_the_next_one(tmp_path: Path) -> None:
+    file, folder = tmp_path / "a [1].txt", tmp_path / "out"
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", _KILLED, str(file), str(folder)], check=False, timeout=120)
+        assert done.returncode == -signal.SIGKILL
+        assert len(names(tmp_path)) == 2, "only the last one's"
+    others = [tmp_path / ".b.txt", tmp_path / ".a [1].00000000-1-0123456789ab.txt"]
+    for path in others:
+        path.write_text("not ours to remove: another file, another machine")
+    with replacing_file(file) as mine, replacing_file(file) as second:
+        mine.write_text("one")
+        second.write_text("two")
+        assert mine.is_file(), "its writer lives"
+    with replacing_folder(folder, lambda _: True) as temporary:
+        (temporary / "a").write_text("whole")
+    assert names(tmp_path) == sorted([*(path.name for path in others), "a [1].txt", "out"])
+
+
+def test_folders_change_places_at_once(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    (one / "first").touch()
+    (other / "second").touch()
+    assert swap(one, other)
+    assert (names(one), names(other)) == (["second"], ["first"])
+    assert not swap(one, tmp_path / "nothing")
+    assert names(one) == ["second"]
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 
 from kinema4d_ros.processes import ProcessSpec, Supervisor
 
@@ -67,6 +69,24 @@ def test_a_process_that_cannot_work_is_not_tried_again() -> None:
     assert run.lines.count("[one] no calibration") == 1
     assert run.supervisor.members[0].state == "failed"
     run.stop()
+
+
+def test_what_has_worked_before_and_is_not_essential_is_only_missed(tmp_path: Path) -> None:
+    """A recorder whose disk is full when it starts again must not take the graph and its gate with it."""
+    ran = f"import pathlib, sys\nran = pathlib.Path({str(tmp_path / 'ran')!r})\n"
+    once = ran + "sys.exit(2 if ran.exists() else ran.touch() or 1)"
+    run = Run(replace(python("one", once), essential=False), python("two", FOREVER))
+    wait_for(lambda: run.supervisor.members[0].failed)
+    assert run.supervisor.members[0].restarts == 1
+    assert not run.supervisor.failed
+    run.stop()
+    (tmp_path / "ran").unlink()
+    essential = Run(python("one", once), python("two", FOREVER))
+    wait_for(lambda: essential.supervisor.failed)
+    essential.stop()
+    never = Run(replace(python("one", once), essential=False), python("two", FOREVER))
+    wait_for(lambda: never.supervisor.failed)
+    never.stop()
 
 
 def test_restarts_come_more_and_more_slowly() -> None:

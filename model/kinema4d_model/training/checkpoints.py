@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from kinema4d_model.checkpoints.manifest import file_sha256
 from kinema4d_model.checkpoints.tensor_files import differences, raise_if
 from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import swap
 
 __all__ = ["Checkpoint", "CheckpointFolder", "Progress"]
 
@@ -103,11 +104,11 @@ class CheckpointFolder:
                 if path.is_file():
                     _flush(path)
             _flush(temporary)
-            if target.exists():
-                # The same step again, after a resumed run: the same content, and never nothing in between.
-                old = temporary.with_name(f"{temporary.name}.old")
-                target.rename(old)
-            temporary.rename(target)
+            # The same step again, after a resumed run: the same content, and never nothing in between.
+            if not (target.exists() and swap(temporary, target)):
+                if target.exists():
+                    target.rename(temporary.with_name(f"{temporary.name}.old"))
+                temporary.rename(target)
             _flush(self.folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)

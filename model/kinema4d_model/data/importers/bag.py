@@ -18,6 +18,7 @@ from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.readers.common import keep_known
 from kinema4d_ros.readers.series import JointSeries
+from kinema4d_ros.readers.unfinished import opened_bag
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
@@ -53,7 +54,7 @@ def bag_recording(
     Stamps of the messages count, not when they were recorded.
     """
     try:
-        with Reader(path) as reader:
+        with opened_bag(path) as (reader, unfinished):
             topics = {c.topic: c.msgtype for c in reader.connections}
             counts = {c.topic: c.msgcount for c in reader.connections}
             colour = image_topic or _find(topics, counts, (IMAGE, COMPRESSED), without=("depth",))
@@ -90,7 +91,12 @@ def bag_recording(
         robot=robot,
         task=task,
         success=success,
-        details={"image_topic": colour, "joints_topic": measured, "actions_topic": commanded},
+        details={
+            "image_topic": colour,
+            "joints_topic": measured,
+            "actions_topic": commanded,
+            **({"unfinished": unfinished} if unfinished else {}),
+        },
     )
 
 

@@ -89,7 +89,8 @@ def _bags(source: Path) -> list[Path]:
     """The source itself, or every bag in it."""
     if source.is_file() or (source / "metadata.yaml").is_file():
         return [source]
-    found = sorted(p.parent for p in source.glob("*/metadata.yaml"))
+    # A bag whose recorder was killed has no metadata.yaml.
+    found = sorted({p.parent for pattern in ("*/metadata.yaml", "*/*.mcap") for p in source.glob(pattern)})
     found += sorted(p for p in source.iterdir() if p.suffix in (".mcap", ".db3")) if source.is_dir() else []
     if not found:
         raise DataError(f"{source} holds no bag", expected="a bag, or a folder of bags", code=ErrorCode.FILE_MISSING)
