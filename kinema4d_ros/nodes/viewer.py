@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -30,7 +31,7 @@ from kinema4d_ros.nodes.viewer_prediction import PredictionShow
 from kinema4d_ros.viewer.desk import PlanDesk
 from kinema4d_ros.viewer.page import Page
 from kinema4d_ros.viewer.panel import Actions
-from kinema4d_ros.viewer.server import PageServer, is_loopback
+from kinema4d_ros.viewer.server import TOKEN_VARIABLE, PageServer, is_loopback
 
 __all__ = ["Viewer", "main"]
 
@@ -45,7 +46,11 @@ class Settings:
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
     lab: bool = parameter(False, "Offer the lab's objects and scenarios.", read_only=True)
-    host: str = parameter("127.0.0.1", "Address to listen on; the default is for this machine alone.", read_only=True)
+    host: str = parameter(
+        "127.0.0.1",
+        f"Address to listen on; the default is for this machine alone, others need a token in {TOKEN_VARIABLE}.",
+        read_only=True,
+    )
     port: int = parameter(8080, "TCP port; 0 takes any free one.", low=0, high=65535, read_only=True)
     allowed_hosts: str = parameter("", "Further names of this machine in browsers, with commas.", read_only=True)
     allow_remote_control: bool = parameter(
@@ -70,7 +75,7 @@ class Viewer(KinemaNode):
         self._objects: dict[str, PlacedObject] = {}
         self._objects_ns = 0
         extra = tuple(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
-        self._server = PageServer(settings.host, settings.port, extra)
+        self._server = PageServer(settings.host, settings.port, extra, os.environ.get(TOKEN_VARIABLE, ""))
         self._page = Page(
             self._server,
             self._robot,
@@ -115,7 +120,7 @@ class Viewer(KinemaNode):
         self.get_logger().info(f"the page is at {self._server.url}")
         if is_loopback(self._settings.host):
             return
-        who = "Anyone who can reach it may press Approve and Execute" if control else "Approve and Execute are off"
+        who = "Anyone with its token may press Approve and Execute" if control else "Approve and Execute are off"
         self.get_logger().warning(f"the page listens on {self._settings.host}, for the whole network. {who}")
 
     def _actions(self) -> Actions:

@@ -1,14 +1,15 @@
 """`PolicyServer`: any policy of this package behind a websocket, for the client in `remote.py`.
 
-Loopback only, unless a token is set: whoever can reach the port can make this machine compute.
+Loopback only, unless a token is set: whoever can reach the port can make this machine compute. Web pages are
+turned away by their `Origin`, and by a `Host` that only resolves to this machine.
 """
 
 from __future__ import annotations
 
-import hmac
+import contextlib
 import http
-import ipaddress
 import logging
+import socket
 import threading
 from types import TracebackType
 from typing import Any
@@ -19,19 +20,32 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
+from kinema4d_ros.access import is_loopback, is_own_name, require_token, same_secret
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.policies.guard import GuardedPolicy
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.registry import PolicySpec, make_policy
+from kinema4d_ros.policies.remote import TOKEN_VARIABLE
 from kinema4d_ros.policies.wire import MAX_MESSAGE_BYTES, PROTOCOL, VERSION, pack, unpack
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["PolicyServer"]
 
 MAX_CLIENTS = 8
+MAX_CONNECTIONS = 32
+"""Sockets at once, each with a thread. One more, and the oldest that has not said what it wants has to go."""
+
+REQUEST_TIMEOUT_S = 5.0
+"""For a client to say what it wants."""
+
+ALIVE_EVERY_S, ALIVE_WITHIN_S = 60.0, 120.0
+"""A client that is gone without a word does not keep its place."""
 
 _log = logging.getLogger(__name__)
+# The library logs a traceback for every visitor that is turned away or babbles.
+_quiet_log = logging.getLogger(f"{__name__}.connections")
+_quiet_log.setLevel(logging.CRITICAL)
 
 
 class PolicyServer:
@@ -59,17 +73,15 @@ class PolicyServer:
         token: str = "",
         act_timeout_s: float = 30.0,
     ) -> None:
-        if not token and not _is_loopback(host):
-            raise PolicyError(
-                f"host {host} can be reached from other machines and there is no token",
-                expected="127.0.0.1, or a token",
-                hint="set the token's environment variable on both sides, and use wss:// beyond your own network",
-                code=ErrorCode.ARGUMENT_INVALID,
-            )
+        require_token(host, token, TOKEN_VARIABLE, PolicyError)
         self._spec = spec if isinstance(spec, PolicySpec) else PolicySpec.parse(spec)
         make_policy(self._spec).close()  # a policy that cannot be made is better known now
         self._robot, self._token, self._act_timeout_s = robot, token, act_timeout_s
+        self._local = is_loopback(host)
         self._places = threading.BoundedSemaphore(MAX_CLIENTS)
+        self._lock = threading.Lock()
+        self._sockets: dict[socket.socket, bool] = {}
+        """True = has not said yet what it wants; in the order of their coming."""
         self._connections: set[ServerConnection] = set()
         try:
             self._server = serve(
@@ -79,9 +91,12 @@ class PolicyServer:
                 process_request=self._admit,
                 compression=None,
                 max_size=MAX_MESSAGE_BYTES,
-                open_timeout=10,
+                max_queue=2,
+                open_timeout=REQUEST_TIMEOUT_S,
                 close_timeout=1,
-                ping_interval=None,
+                ping_interval=ALIVE_EVERY_S,
+                ping_timeout=ALIVE_WITHIN_S,
+                logger=_quiet_log,
             )
         except (OSError, OverflowError) as error:
             raise PolicyError(
@@ -89,6 +104,7 @@ class PolicyServer:
                 expected="a free port",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             ) from None
+        self._talk, self._server.handler = self._server.handler, self._take
         self._thread = threading.Thread(target=self._server.serve_forever, name="policy server", daemon=True)
         self._thread.start()
 
@@ -115,17 +131,34 @@ class PolicyServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _take(self, accepted: socket.socket, address: Any) -> None:
+        with self._lock:
+            self._sockets[accepted] = True
+            full = len(self._sockets) > MAX_CONNECTIONS
+            oldest = next((one for one, waiting in self._sockets.items() if waiting), None)
+        try:
+            if full and oldest is not None:
+                with contextlib.suppress(OSError):  # it has just left by itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._talk(accepted, address)
+        finally:
+            with self._lock:
+                del self._sockets[accepted]
+
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        if self._token:
-            given = request.headers.get("Authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-                return Response(http.HTTPStatus.UNAUTHORIZED, "Unauthorized", Headers(), b"a token is needed\n")
+        headers = request.headers
         # A page in a browser on this machine reaches loopback too; programs send no Origin.
-        if request.headers.get("Origin") is not None:
-            return Response(http.HTTPStatus.FORBIDDEN, "Forbidden", Headers(), b"not for browsers\n")
+        if "Origin" in headers:
+            return _refusal(http.HTTPStatus.FORBIDDEN, "not for browsers")
+        if self._local and not is_own_name("".join(headers.get_all("Host"))):
+            return _refusal(http.HTTPStatus.FORBIDDEN, "this server does not go by that name")
+        if self._token and not same_secret("".join(headers.get_all("Authorization")), f"Bearer {self._token}"):
+            return _refusal(http.HTTPStatus.UNAUTHORIZED, "a token is needed")
         return None
 
     def _handle(self, connection: ServerConnection) -> None:
+        with self._lock:
+            self._sockets[connection.socket] = False
         if not self._places.acquire(blocking=False):
             connection.close(1013, "too many clients")
             return
@@ -186,17 +219,13 @@ def _observation(message: dict[str, Any], joints: int) -> Observation:
         ) from None
 
 
+def _refusal(status: http.HTTPStatus, why: str) -> Response:
+    body = f"{why}\n".encode()
+    return Response(status, status.phrase, Headers({"Content-Length": str(len(body)), "Connection": "close"}), body)
+
+
 def _chunk_message(chunk: ActionChunk) -> dict[str, Any]:
     fields = {"joints": chunk.joints, "base_T_tool": chunk.base_T_tool, "gripper_m": chunk.gripper_m}
     return {"type": "chunk", "times": chunk.times, "done": chunk.done} | {
         k: v for k, v in fields.items() if v is not None
     }
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

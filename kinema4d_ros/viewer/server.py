@@ -1,8 +1,9 @@
-"""A viser server that only its own page can speak to: own socket, checked origins, no framing, no sharing.
+"""A viser server that only its own page can speak to: own socket, a guarded door, bounded memory, no sharing.
 
 viser accepts a WebSocket from any web page, so a page in another tab of the same browser could press Execute.
-Here the browser's `Origin` and `Host` must name this server, no page may put this one into a frame, and the
-page may load nothing from elsewhere. A server that does not refuse a forged origin does not start.
+Here `door.py` looks at every request first: the browser's `Origin` and `Host` must name this server, no page may put
+this one into a frame, and what other machines can reach asks for a token. A server that does not refuse a forged
+origin does not start.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import http
 import io
-import ipaddress
 import logging
 import os
 import socket
@@ -22,25 +22,20 @@ from typing import Any
 import viser
 import websockets.asyncio.server
 from viser import _client_autobuild
-from websockets.datastructures import Headers
-from websockets.http11 import Request, Response
-from websockets.typing import Origin
 
+from kinema4d_ros.access import is_loopback, require_token
 from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.viewer.door import MAX_MESSAGE_BYTES, SOCKET_PROTOCOL, TITLE, BoundedConnection, FrontDoor, readable
 
-__all__ = ["TITLE", "PageServer", "is_loopback"]
+__all__ = ["TITLE", "TOKEN_VARIABLE", "PageServer", "is_loopback"]
 
-TITLE = "Kinema4D"
+TOKEN_VARIABLE = "KINEMA4D_PAGE_TOKEN"  # noqa: S105 - the name of the variable, not a token
+"""Environment variable with the page's token: parameters and command lines can be read by others."""
+
 CHECK_TIMEOUT_S = 5.0
-MAX_REFUSED = 100
-"""So many different visitors that were turned away are remembered."""
+REQUEST_TIMEOUT_S = 10.0
+"""For a visitor to say what it wants."""
 
-_POLICY = (
-    "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:; style-src 'self' 'unsafe-inline';"
-    " img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' {sockets} data: blob:;"
-    " worker-src 'self' blob: data:; media-src 'self' data: blob:; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
-)
 _patching = threading.Lock()
 # The library logs a traceback for every visitor that is turned away; we count them instead.
 _logger = logging.getLogger(f"{__name__}.connections")
@@ -54,26 +49,30 @@ class PageServer(viser.ViserServer):
         host: address to listen on.
         port: TCP port; 0 takes any free one.
         allowed_hosts: further names by which browsers reach this machine, without scheme and port.
+        token: that visitors have to know; needed on an address that other machines can reach, "" = none.
 
     Raises:
-        KinemaError: the address or port cannot be used.
+        KinemaError: the address or port cannot be used, or other machines could come in without a token.
         SetupError: the installed viser or websockets does not let itself be guarded.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 8080, allowed_hosts: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 8080, allowed_hosts: tuple[str, ...] = (), token: str = ""
+    ) -> None:
+        require_token(host, token, TOKEN_VARIABLE, code=ErrorCode.PARAMETER_INVALID)
         listener = _listen(host, port)
         self._bound_port = int(listener.getsockname()[1])
-        names = _names(host, allowed_hosts)
-        hosts = {f"{name}:{self._bound_port}" for name in names}
-        if self._bound_port == 80:
-            hosts |= names
         self.refused: Counter[str] = Counter()
         """Requests that were turned away, by the origin or name they came with."""
-        with _guarded(listener, hosts, self.refused) as served, _quiet():
+
+        def door(inner: Any) -> FrontDoor:
+            return FrontDoor(inner, host, self._bound_port, allowed_hosts, token, self.refused)
+
+        with _guarded(listener, door) as served, _quiet():
             super().__init__(host="127.0.0.1", port=0, label=TITLE, verbose=False)
-        self.url = f"http://{_readable(host)}:{self._bound_port}"
+        self.url = f"http://{readable(host)}:{self._bound_port}"
         try:
-            self._require_guard(listener if served else None, _readable(host))
+            self._require_guard(listener if served else None, readable(host))
         except SetupError:
             self.stop()
             raise
@@ -96,16 +95,6 @@ class PageServer(viser.ViserServer):
                 expected="403 for a WebSocket with a foreign Origin",
                 hint=f"install the locked viser and websockets; found viser {viser.__version__}",
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on that address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -137,35 +126,25 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _names(host: str, allowed_hosts: tuple[str, ...]) -> set[str]:
-    names = {"127.0.0.1", "localhost", "[::1]", *allowed_hosts}
-    if not is_loopback(host):
-        names |= {_readable(host), socket.gethostname()}
-    return {name.strip().lower() for name in names if name.strip()}
-
-
-def _readable(host: str) -> str:
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        return "127.0.0.1" if host != "::" else "[::1]"
-    return f"[{host}]" if ":" in host else host
-
-
 @contextlib.contextmanager
-def _guarded(listener: socket.socket, hosts: set[str], refused: Counter[str]) -> Iterator[list[bool]]:
-    """While it lasts, viser's call of `serve` gets our socket, our origins and our look at every request."""
+def _guarded(listener: socket.socket, door: Callable[[Any], FrontDoor]) -> Iterator[list[bool]]:
+    """While it lasts, viser's call of `serve` gets our socket, our limits and our door."""
     original = websockets.asyncio.server.serve
     built = _client_autobuild.ensure_client_is_built
     served: list[bool] = []
 
     def serve(handler: Any, _host: Any, _port: Any, *, process_request: Any, **options: Any) -> Any:
         served.append(True)
+        guard = door(process_request)
+        limits = {"max_size": MAX_MESSAGE_BYTES, "open_timeout": REQUEST_TIMEOUT_S}
         return original(
             handler,
             sock=listener,
-            origins=_origins(hosts),
-            process_request=_front_door(process_request, hosts, refused),
+            origins=guard.origins,
+            process_request=guard.look,
+            create_connection=BoundedConnection,
             logger=_logger,
-            **options,
+            **{**options, **limits},
         )
 
     with _patching:
@@ -179,66 +158,12 @@ def _guarded(listener: socket.socket, hosts: set[str], refused: Counter[str]) ->
             _client_autobuild.ensure_client_is_built = built
 
 
-def _origins(hosts: set[str]) -> list[Origin]:
-    return [Origin(f"{scheme}://{host}") for host in sorted(hosts) for scheme in ("http", "https")]
-
-
-def _front_door(
-    inner: Callable[[Any, Request], Response | None], hosts: set[str], refused: Counter[str]
-) -> Callable[[Any, Request], Any]:
-    origins = set(_origins(hosts))
-    # A policy cannot name IPv6 addresses; 'self' covers them where the browser counts WebSockets in.
-    policy = _POLICY.format(sockets=" ".join(f"ws://{host} wss://{host}" for host in sorted(hosts) if "[" not in host))
-
-    def refuse(connection: Any, who: str, why: str) -> Any:
-        key = who[:100] if len(refused) < MAX_REFUSED or who[:100] in refused else "others"
-        refused[key] += 1
-        return connection.respond(http.HTTPStatus.FORBIDDEN, why + "\n")
-
-    def look(connection: Any, request: Request) -> Any:
-        # A foreign name that resolves to this machine (DNS rebinding) still shows in the Host header.
-        named, origin = request.headers.get("Host", "").lower(), request.headers.get("Origin", "")
-        if named not in hosts:
-            return refuse(connection, named, "This server does not go by that name.")
-        if "Upgrade" in request.headers and origin not in origins:
-            return refuse(connection, origin, "Only this server's own page may connect.")
-        is_page = request.path.partition("?")[0] in ("/", "/index.html")
-        if is_page:
-            # Sent plain, because its title is changed below; it never leaves this machine as a rule.
-            _set(request.headers, "Accept-Encoding", "identity")
-        response = inner(connection, request)
-        if response is None:
-            return None
-        if is_page and response.status_code == http.HTTPStatus.OK:
-            response.body = bytes(response.body).replace(b"<title>Viser</title>", f"<title>{TITLE}</title>".encode(), 1)
-            _set(response.headers, "Content-Length", str(len(response.body)))
-        for name, value in (
-            ("Content-Security-Policy", policy),
-            ("X-Frame-Options", "DENY"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Referrer-Policy", "no-referrer"),
-            ("Cross-Origin-Opener-Policy", "same-origin"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-            ("Cache-Control", "no-store"),
-        ):
-            _set(response.headers, name, value)
-        return response
-
-    return look
-
-
-def _set(headers: Headers, name: str, value: str) -> None:
-    if name in headers:
-        del headers[name]
-    headers[name] = value
-
-
 def _forged_status(host: str, port: int) -> int:
     """HTTP status with which the server answers a WebSocket of another web page; 0 without an answer."""
     request = (
         f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: http://forged.invalid\r\nConnection: Upgrade\r\n"
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-        f"Sec-WebSocket-Protocol: viser-v{viser.__version__}\r\n\r\n"
+        f"Sec-WebSocket-Protocol: {SOCKET_PROTOCOL}\r\n\r\n"
     )
     try:
         with socket.create_connection((host.strip("[]"), port), timeout=CHECK_TIMEOUT_S) as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import re
+import secrets
 import socket
 import threading
 import time
@@ -22,6 +23,7 @@ from support.sim_graph import NodeProcess, running
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
+from kinema4d_ros.viewer.server import TOKEN_VARIABLE
 
 pytest.importorskip("playwright", reason="needs playwright")
 
@@ -249,9 +251,21 @@ def test_a_taken_port_ends_the_node_with_its_name() -> None:
         assert "'port'" in node.text
 
 
-def test_a_page_for_the_whole_network_only_shows() -> None:
+def test_a_page_for_the_whole_network_only_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = secrets.token_urlsafe(24)
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
     with running(("viewer",), {"viewer": {"port": 0, "host": "0.0.0.0"}}) as alone:  # noqa: S104
         alone["viewer"].wait_for_line("Approve and Execute are off")
     options = {"port": 0, "host": "0.0.0.0", "allow_remote_control": True}  # noqa: S104
     with running(("viewer",), {"viewer": options}) as alone:
-        alone["viewer"].wait_for_line("Anyone who can reach it may press")
+        alone["viewer"].wait_for_line("Anyone with its token may press")
+    assert token not in alone["viewer"].text
+
+
+def test_a_page_for_the_whole_network_does_not_start_without_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    node = NodeProcess("viewer", {"port": 0, "host": "0.0.0.0"})  # noqa: S104
+    assert node.process.wait(timeout=WAIT_S) == 2
+    time.sleep(0.2)
+    assert "there is no token" in node.text
+    assert TOKEN_VARIABLE in node.text

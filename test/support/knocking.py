@@ -1,0 +1,118 @@
+"""Knocking at a server's door as a stranger does: raw requests, silent crowds, forged names; and where it listens."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from support.ros_graph import ROOT
+
+WAIT_S = 60.0
+"""Against hangs; nothing asserts how long an answer took."""
+
+LISTENING = "0A"
+
+
+def raw(port: int, data: bytes, *, host: str = "127.0.0.1", wait_s: float = WAIT_S) -> bytes:
+    """What the server sends back until it hangs up; nothing when it hangs up without a word."""
+    answer = b""
+    with socket.create_connection((host, port), timeout=wait_s) as connection:
+        try:
+            connection.sendall(data)
+            while part := connection.recv(65536):
+                answer += part
+        except ConnectionError:  # it hung up while bytes were on their way
+            return answer
+    return answer
+
+
+def status(answer: bytes) -> int:
+    """HTTP status of an answer; 0 without one."""
+    parts = answer.split(maxsplit=2)
+    return int(parts[1]) if len(parts) > 1 and parts[0].startswith(b"HTTP/") else 0
+
+
+def ask(port: int, path: str = "/", *, method: str = "GET", headers: Mapping[str, str] | None = None) -> bytes:
+    """One request with the right Host, unless another is given."""
+    fields = {"Host": f"127.0.0.1:{port}", "Connection": "close", **(headers or {})}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return raw(port, ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+
+
+def upgrade(**further: str) -> dict[str, str]:
+    """Headers of a WebSocket's opening; `Origin`, `Sec_WebSocket_Protocol` and others may be added."""
+    own = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    own["Sec-WebSocket-Key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
+    return own | {name.replace("_", "-"): value for name, value in further.items()}
+
+
+@contextlib.contextmanager
+def crowd(port: int, count: int, first_words: bytes) -> Iterator[list[socket.socket]]:
+    """Connections that say a few words and then nothing; those that the server hung up on are among them."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for _ in range(count):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=WAIT_S))
+            with contextlib.suppress(ConnectionError):
+                one.sendall(first_words)
+            made.append(one)
+        yield made
+
+
+def rubbish(chance: random.Random, size: int) -> bytes:
+    """Bytes at random; every third time behind the beginning of a real request."""
+    start = chance.choice((b"", b"GET / HTTP/1.1\r\nHost: ", b"\x16\x03\x01"))
+    return start + chance.randbytes(chance.randrange(1, size)) + b"\r\n\r\n"
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses ("127.0.0.1:8080") of a process's listening TCP sockets, as the kernel has them."""
+    own = set()
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            own.add(str(handle.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in own:
+                address, _, port = fields[1].partition(":")
+                words = [bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8)]
+                found.add(f"{ipaddress.ip_address(b''.join(words))}:{int(port, 16)}")
+    return found
+
+
+def in_own_network(script: str, address: str = "10.99.0.1") -> str:
+    """What a Python script prints in a network namespace of its own, where this machine has one more address.
+
+    Raises:
+        AssertionError: the script fails; OSError where the kernel grants no namespace: `can_have_own_network`.
+    """
+    prepare = f'ip link set lo up && ip addr add {address}/32 dev lo && exec "$0" -c "$1"'
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "test")])}
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--net", "sh", "-c", prepare, sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=3 * WAIT_S,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def can_have_own_network() -> bool:
+    """Whether this machine lets us make network namespaces."""
+    if not (shutil.which("unshare") and shutil.which("ip")):
+        return False
+    command = ["unshare", "--map-root-user", "--net", "ip", "link", "set", "lo", "up"]
+    return subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False).returncode == 0
