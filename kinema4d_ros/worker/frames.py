@@ -94,7 +94,7 @@ def error_to_json(error: BaseException) -> bytes:
             "expected": error.expected,
             "hint": error.hint,
         }
-    elif isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    elif _is_about_memory(error):
         fields = {
             "code": int(ErrorCode.GENERATOR_OUT_OF_MEMORY),
             "what": f"the generator ran out of memory: {error}",
@@ -109,6 +109,15 @@ def error_to_json(error: BaseException) -> bytes:
             "hint": "its log has the traceback",
         }
     return json.dumps(fields).encode()
+
+
+def _is_about_memory(error: BaseException) -> bool:
+    """True for Python's and torch's own errors, and for what torch's CPU allocator and OpenCV raise in their place."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = ("can't allocate memory", "OutOfMemoryError", "std::bad_alloc")
+    # OpenCV's error is no RuntimeError, and neither library is known here.
+    return type(error).__name__ in ("RuntimeError", "error") and any(word in str(error) for word in words)
 
 
 def error_from_json(payload: bytes) -> KinemaError:

@@ -7,13 +7,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.worker import Worker, WorkerTimes
+from kinema4d_ros.worker.frames import error_from_json, error_to_json
 
 CHILD = """
 import ctypes, os, signal, sys, time
@@ -191,3 +194,28 @@ def test_the_worker_ends_with_its_supervisor(worker: Worker) -> None:
     assert process is not None
     assert process.wait(timeout=10) == 0
     assert not Path(f"/proc/{pid}").exists()
+
+
+def _torch_memory() -> None:
+    torch = pytest.importorskip("torch")
+    torch.empty(1 << 50, dtype=torch.uint8)
+
+
+def _opencv_memory() -> None:
+    cv2.copyMakeBorder(np.zeros((1000, 1000), np.uint8), 0, 2_000_000, 0, 2_000_000, cv2.BORDER_CONSTANT)
+
+
+def _numpy_memory() -> None:
+    np.empty(1 << 50, np.uint8)
+
+
+@pytest.mark.parametrize("allocate", [_torch_memory, _opencv_memory, _numpy_memory])
+def test_allocations_that_fail_keep_their_code_whichever_library_raised_them(allocate: Callable[[], None]) -> None:
+    with pytest.raises(Exception, match="allocate") as caught:
+        allocate()
+    assert error_from_json(error_to_json(caught.value)).code == ErrorCode.GENERATOR_OUT_OF_MEMORY
+
+
+def test_other_errors_of_the_same_types_are_failures() -> None:
+    for error in (RuntimeError("shapes do not fit"), cv2.error("bad argument")):
+        assert error_from_json(error_to_json(error)).code == ErrorCode.GENERATOR_FAILED
