@@ -88,7 +88,8 @@ class ExecutionGate:
         """Take the plan whose preview a person can now see. It replaces the one before, and its approval.
 
         `world_ns` is the stamp of the camera image that the preview starts from, nanoseconds; a preview of
-        a world that has changed since is refused. None: of the world as it is.
+        a world that has changed since is refused, and so is one older than the newest preview's: recordings that
+        are replayed renew nothing. None: of the world as it is.
         """
         if plan_hash != (found := hash_trajectory(plan)):
             raise KinemaError(
@@ -99,23 +100,33 @@ class ExecutionGate:
             )
         plan.validate(self.robot, check_velocity=True)
         with self._lock:
-            world_ns = self._changed_ns + 1 if world_ns is None else world_ns
+            before = self._previewed
+            seen_ns = before.world_ns if before is not None and not before.void else 0
+            if world_ns is None:
+                world_ns = max(self._changed_ns, seen_ns) + 1
             if world_ns <= self._changed_ns:
                 raise self._refuse("the preview shows a world that has changed since", ErrorCode.WORLD_CHANGED)
-            before = self._previewed
+            if world_ns < seen_ns:
+                raise self._refuse("a preview of a newer image was announced already", ErrorCode.PLAN_STALE)
             if before is not None and before.plan_hash != plan_hash:
                 self._superseded.add(before.plan_hash)
             if before is not None and (before.plan_hash != plan_hash or before.void):
                 self._approval = None
+            elif before is not None and before.world_ns == world_ns:
+                # The same announcement once more, as a replayed recording sends it: that makes no plan younger.
+                now_s = before.at_s
             self._superseded.discard(plan_hash)
             self._previewed = _Previewed(plan, plan_hash, now_s, world_ns)
 
     def world_changed(self, stamp_ns: int) -> bool:
         """The world is another since this stamp: previews of images up to it are void. True when one was."""
         with self._lock:
-            # Not the latest of all: a simulation that starts again sets its clock back.
+            # A simulation that starts again sets its clock back; stamps from before cannot be compared with that.
+            went_back = stamp_ns < self._changed_ns
             self._changed_ns = stamp_ns
-            if self._previewed is None or self._previewed.void or self._previewed.world_ns > stamp_ns:
+            if self._previewed is None or self._previewed.void:
+                return False
+            if self._previewed.world_ns > stamp_ns and not went_back:
                 return False
             # The approval stays, so that whoever holds its token is told why it no longer works.
             self._previewed = replace(self._previewed, void=True)

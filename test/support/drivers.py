@@ -32,6 +32,8 @@ class Drivers:
         self.encoding = "rgb8"
         self.describe: Callable[[Any], None] = lambda info: None
         """Changes the camera info before it is sent."""
+        self.alter: Callable[[Any], Any] | None = None
+        """Changes a joint state before it is sent; None in its place keeps it back."""
         self._image = image_from_array(studio(camera), "rgb8", header(1, camera.frame_id))
         self._outputs = {e.name: self.publisher(e) for e in (names.JOINT_STATES, names.CAMERA_IMAGE, names.CAMERA_INFO)}
         self.node.create_timer(0.02, self._send_joints)
@@ -46,6 +48,8 @@ class Drivers:
     def _send_joints(self) -> None:
         state = JointState(header=header(self.now()), name=list(self.robot.joint_names))
         state.position = self.positions.tolist()
+        if self.alter is not None and (state := self.alter(state)) is None:
+            return
         self._outputs[names.JOINT_STATES.name].publish(state)
 
     def _send_picture(self) -> None:

@@ -197,6 +197,30 @@ def test_a_change_before_the_image_voids_nothing(scene: Scene) -> None:
     scene.execute(token)
 
 
+def test_a_replayed_announcement_renews_nothing(yam: Robot) -> None:
+    scene = Scene(yam, GatePolicy(plan_max_age_s=10.0))
+    scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=1_000)
+    scene.gate.previewed(scene.plan, scene.hash, 9.0, world_ns=1_000)
+    assert refused(scene.approve, now_s=11.0) == ErrorCode.PLAN_STALE
+    scene.gate.previewed(scene.plan, scene.hash, 12.0, world_ns=1_001)
+    scene.execute(scene.approve(now_s=13.0), now_s=14.0)
+
+
+def test_an_older_preview_does_not_replace_a_newer_one(scene: Scene) -> None:
+    older = make_plan(scene.robot, 0.3)
+    scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=2_000)
+    assert refused(scene.gate.previewed, older, hash_trajectory(older), 0.5, world_ns=1_999) == ErrorCode.PLAN_STALE
+    scene.execute(scene.approve())
+
+
+def test_a_world_whose_clock_went_back_has_changed(scene: Scene) -> None:
+    scene.gate.world_changed(5_000)
+    scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=6_000)
+    token = scene.approve()
+    assert scene.gate.world_changed(10)
+    assert refused(scene.execute, token) == ErrorCode.WORLD_CHANGED
+
+
 def test_a_clock_that_went_back_does_not_close_the_gate_for_ever(scene: Scene) -> None:
     scene.gate.world_changed(5_000_000_000)
     scene.gate.world_changed(10)
@@ -232,8 +256,8 @@ class Attack(RuleBasedStateMachine):
 
     @rule(after=st.integers(1, 5))
     def change_the_world(self, after: int) -> None:
-        self.gate.world_changed(10 * self.changes + after)
         self.changes += 1
+        self.gate.world_changed(1_000_000 * self.changes + after)
         self.void = self.newest is not None
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 31.0, 121.0]))
