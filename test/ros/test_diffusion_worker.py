@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("diffusers", reason="needs the packages of requirements/model.in")
 
 from rclpy.serialization import deserialize_message, serialize_message
+from support.pick_goal import pick_goal
 from support.requests import robot_of_a_square
 
 from kinema4d_model.bundle import ModelBundle
@@ -24,16 +25,9 @@ from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.params import check
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.evaluation import GeometricJudge, Lifted, Task
-from kinema4d_ros.kinematics import choose_kinematics
-from kinema4d_ros.lab import LabCamera, LabSimulation
-from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.nodes.generator import Settings, backend_of
-from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.resources import share_path
-from kinema4d_ros.robot import Robot
 from kinema4d_ros.worker import Worker, WorkerTimes
 
 pytestmark = pytest.mark.timeout(300)
@@ -109,25 +103,14 @@ def test_the_composite_needs_no_model() -> None:
 @pytest.mark.skipif(shipped_weights("nano") is None, reason="needs the nano model's weights in the package")
 def test_the_default_generator_is_the_shipped_nano_and_it_hears_of_the_hand() -> None:
     """A pick in the lab, through the messages: the hand's way arrives, and the box goes along with it."""
-    robot = Robot.load("yam")
-    camera = read_camera(share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link).rectified()
-    camera = camera.scaled(360, 240)
-    lab = LabSimulation("canonical", seed=0, robot=robot)
-    state = lab.state()
-    seen = LabCamera(robot, camera).capture(state, truth=True)
-    plan = pick_plan(state, state.target, choose_kinematics(robot)).resample(31)
-    drawn = render_pointmaps(robot, plan, camera, rgb=False)
-    made = GenerateRollout.Goal(
-        robot_frames=frames_to_msg(drawn, header(1).stamp, [link.name for link in robot.links]), plan_hash="e" * 64
-    )
-    made.image = image_from_array(seen.rgb, "rgb8", header(1, camera.frame_id))
+    asked = pick_goal(360, 240, frames=31)
     worker = worker_for(device="cpu")
     try:
-        result = deserialize_message(worker.run(bytes(serialize_message(made))), GenerateRollout.Result)
+        result = deserialize_message(worker.run(bytes(serialize_message(asked.goal))), GenerateRollout.Result)
     finally:
         worker.stop()
     rollout = rollout_from_msg(result.rollout)
     assert rollout.provenance.preset == "nano"
     assert "depth lifted from the picture; carried to" in rollout.provenance.versions["frames"]
-    verdict = GeometricJudge().judge(rollout, Task(Lifted(), seen.mask(state.target)))
+    verdict = GeometricJudge().judge(rollout, Task(Lifted(), asked.target_mask))
     assert verdict.success, verdict.reason
