@@ -12,6 +12,7 @@ from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.checkpoints.folder import PRESET_FILE
 from kinema4d_model.checkpoints.lora import activate, adapter_names, load_lora, merge, remove
 from kinema4d_model.checkpoints.manifest import file_sha256
+from kinema4d_model.checkpoints.official import LORA_FILE
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_model.speed import torch_dtype
@@ -49,8 +50,8 @@ def load_bundle(
     Args:
         preset: a name, the path of a YAML file, or the preset itself. Sizes are always the folder's. So are sampler
             and speed options where a preset of that name is asked for by name; otherwise they are `preset`'s.
-        checkpoint: a folder written by `ModelBundle.save_pretrained` or by `kinema4d fetch-weights`; by default
-            the preset's own.
+        checkpoint: a folder written by `ModelBundle.save_pretrained`, by `kinema4d fetch-weights` or by a LoRA
+            training, whose base is then looked for where the preset's own weights are; by default the preset's own.
         lora: safetensors of another adapter on top, for example one distilled for few steps.
         sampler, speed: fields that replace those of either.
 
@@ -68,10 +69,12 @@ def load_bundle(
         bundle = ModelBundle.from_pretrained(folder, dtype=dtype)
         bundle.preset = dataclasses.replace(bundle.preset, name=chosen.name, sampler=chosen.sampler, speed=chosen.speed)
     else:
-        base = next((p for p in (folder, folder / "base") if (p / "transformer").is_dir()), None)
+        adapter = (folder / LORA_FILE).is_file()
+        root = checkpoint_folder(chosen) if adapter else folder
+        base = next((p for p in (root, root / "base") if (p / "transformer").is_dir()), None)
         if base is None:
-            raise _missing(chosen, folder)
-        official = folder / _OFFICIAL[chosen.robot.variant]
+            raise _missing(chosen, root)
+        official = folder if adapter else folder / _OFFICIAL[chosen.robot.variant]
         bundle = ModelBundle.from_wan(
             base, official if official.is_dir() else None, preset=chosen, dtype=torch_dtype(chosen.speed.dtype)
         )

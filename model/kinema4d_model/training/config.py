@@ -181,6 +181,7 @@ class RunSpec:
         validation_samples: episodes a validation looks at.
         strips: of those, sampled and drawn beside the truth.
         log_every: steps between lines of the log.
+        wandb: project of Weights & Biases that gets the numbers too; needs the package wandb.
         threads: of one process on a CPU; None leaves torch's choice.
         export_dtype: of the network's weights in the exported folder.
     """
@@ -198,6 +199,7 @@ class RunSpec:
     validation_samples: int = 64
     strips: int = 4
     log_every: int = 10
+    wandb: str | None = None
     threads: int | None = None
     export_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
@@ -230,7 +232,7 @@ class TrainConfig:
     def sha256(self) -> str:
         """Of everything that decides the losses; how often something is logged or saved does not."""
         document = plain(self)
-        for key in ("checkpoint_every", "keep", "strips", "log_every", "threads"):
+        for key in ("checkpoint_every", "keep", "strips", "log_every", "wandb", "threads"):
             del document["run"][key]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

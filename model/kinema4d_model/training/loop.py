@@ -138,7 +138,14 @@ class Trainer:
     def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
         """Train to the end, or until `stop` says True after a step; both end with a checkpoint."""
         run, accelerator = self.config.run, self.accelerator
-        log = MetricsLog(self.folder, self.progress.step, run.steps, active=accelerator.is_main_process, bar=self._bar)
+        log = MetricsLog(
+            self.folder,
+            self.progress.step,
+            run.steps,
+            active=accelerator.is_main_process,
+            bar=self._bar,
+            wandb=run.wandb,
+        )
         saved = self.progress.step
         # Numbers below 1e-38 cost a CPU a hundred times as much and mean nothing here; elsewhere they may.
         torch.set_flush_denormal(True)

@@ -1,4 +1,4 @@
-"""Numbers of a run: one JSON line each, TensorBoard where it is installed, a progress bar for people."""
+"""Numbers of a run: one JSON line each, TensorBoard where it is installed, W&B where asked for, a progress bar."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from kinema4d_ros.errors import SetupError
 from kinema4d_ros.files import replacing_file
 
 __all__ = ["MetricsLog", "read_log"]
@@ -34,14 +35,27 @@ class MetricsLog:
         steps: of the whole run.
         active: False for all but one process: then nothing happens.
         bar: show a progress bar.
+        wandb: project of Weights & Biases; None tells nobody.
     """
 
-    def __init__(self, folder: Path, start: int, steps: int, *, active: bool = True, bar: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        start: int,
+        steps: int,
+        *,
+        active: bool = True,
+        bar: bool = True,
+        wandb: str | None = None,
+    ) -> None:
         self._active = active
         self._bar: Any = None
         self._board: Any = None
+        self._run: Any = None
         if not active:
             return
+        if wandb is not None:
+            self._run = _wandb_run(wandb, folder)
         path = folder / "metrics.jsonl"
         kept = [line for line in read_log(path) if line["step"] <= start] if path.is_file() and start else []
         with replacing_file(path) as temporary:
@@ -52,7 +66,7 @@ class MetricsLog:
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
         except ImportError:
-            pass
+            self.say(f"TensorBoard is not installed (pip install tensorboard): the numbers are in {path} alone")
         self._bar = tqdm(total=steps, initial=start, unit="step", disable=not bar, dynamic_ncols=True)
 
     def write(self, step: int, **values: float) -> None:
@@ -64,6 +78,8 @@ class MetricsLog:
         for name, value in values.items():
             if self._board is not None:
                 self._board.add_scalar(name, value, step)
+        if self._run is not None:
+            self._run.log(dict(values), step=step)
 
     def advance(self, shown: Mapping[str, str] | None = None) -> None:
         """One step on the bar."""
@@ -84,3 +100,21 @@ class MetricsLog:
             self._file.close()
             if self._board is not None:
                 self._board.close()
+            if self._run is not None:
+                self._run.finish()
+
+
+def _wandb_run(project: str, folder: Path) -> Any:
+    """A run of the project that goes on when the training does: its id is the folder's own."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise SetupError(
+            "run.wandb is set, and the package wandb is not installed",
+            expected="it, or no run.wandb in the config",
+            hint="pip install wandb",
+        ) from error
+    known = folder / "wandb_id.txt"
+    if not known.is_file():
+        known.write_text(wandb.util.generate_id(), encoding="utf-8")
+    return wandb.init(project=project, dir=str(folder), id=known.read_text(encoding="utf-8").strip(), resume="allow")

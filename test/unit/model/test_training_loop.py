@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from kinema4d_model.training.loop import Trainer, gather_learning, make_accelera
 from kinema4d_model.training.metrics_log import MetricsLog, read_log
 from kinema4d_model.training.network_task import NetworkTask
 from kinema4d_model.training.stages import learning_names, make_bundle, run_stages
-from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError, SetupError
 from kinema4d_ros.media.images import read_image
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -297,6 +298,12 @@ def test_lines_from_after_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
     log.write(2, loss=7.0)
     log.close()
     assert [(line["step"], line["loss"]) for line in read_log(tmp_path / "metrics.jsonl")] == [(1, 1.0), (2, 7.0)]
+
+
+@pytest.mark.skipif(find_spec("wandb") is not None, reason="only where wandb is not installed")
+def test_asking_for_wandb_without_the_package_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="run.wandb is set"):
+        MetricsLog(tmp_path, 0, 5, bar=False, wandb="kinema4d")
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(run: Path, tmp_path: Path) -> None:
