@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
@@ -20,6 +21,9 @@ from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaErro
 __all__ = ["GenerateClient"]
 
 POLL_S = 0.01
+LOOK_S = 0.25
+"""How often to look whether the generator is still the same."""
+
 PATIENCE_S = 10.0
 """The generator ends itself at its time-out; a few seconds more tell a lost machine from a slow one."""
 
@@ -69,8 +73,9 @@ class GenerateClient:
                     code=ErrorCode.GENERATOR_UNAVAILABLE,
                 )
             time.sleep(POLL_S)
+        servers = self._servers()
         asked = self._ask(lambda: self._client.send_goal_async(goal, lambda message: feedback(message.feedback)))
-        handle = self._wait(asked, self._server_timeout_s, None, raise_if_unwanted)
+        handle = self._wait(asked, self._server_timeout_s, None, raise_if_unwanted, servers)
         if not handle.accepted:
             raise GeneratorError(
                 "the generator is busy",
@@ -78,8 +83,13 @@ class GenerateClient:
                 hint="wait, or give it a longer queue",
                 code=ErrorCode.GENERATOR_BUSY,
             )
+        # Whoever took the goal is one of those that were there before or are there now.
+        servers |= self._servers()
         patience_s = self._generate_timeout_s + PATIENCE_S
-        result = self._wait(self._ask(handle.get_result_async), patience_s, handle, raise_if_unwanted).result
+        answer = self._wait(self._ask(handle.get_result_async), patience_s, handle, raise_if_unwanted, servers)
+        if answer.status == GoalStatus.STATUS_UNKNOWN:
+            raise _without("the generator started again and does not know the goal", ErrorCode.GENERATOR_UNAVAILABLE)
+        result = answer.result
         raise_from_msg(result.error)
         return result
 
@@ -95,10 +105,24 @@ class GenerateClient:
                 raise Cancelled("the node is about to end")
         return task.result()
 
-    def _wait(self, future: Any, timeout_s: float, handle: Any, raise_if_unwanted: Callable[[], None]) -> Any:
-        """The future's result; cancels the goal when it is unwanted, gives up when its server is gone."""
+    def _servers(self) -> set[bytes]:
+        """Which generators are there: one that was started again is another one."""
+        found = self._node.get_publishers_info_by_topic(f"{names.GENERATE.name}/_action/feedback")
+        return {bytes(info.endpoint_gid) for info in found}
+
+    def _wait(
+        self,
+        future: Any,
+        timeout_s: float,
+        handle: Any,
+        raise_if_unwanted: Callable[[], None],
+        servers: set[bytes],
+    ) -> Any:
+        """The future's result; cancels the goal when it is unwanted, gives up when all `servers` are gone."""
         deadline = time.monotonic() + timeout_s
         lost_at = math.inf
+        look_at = 0.0
+        there = True
         while not future.done():
             now = time.monotonic()
             try:
@@ -107,16 +131,22 @@ class GenerateClient:
                 if handle is not None:
                     handle.cancel_goal_async()
                 raise
-            lost_at = math.inf if self._client.server_is_ready() else min(lost_at, now)
+            if now >= look_at:
+                # A generator that was killed and started again is ready, but knows nothing of our goal.
+                there = self._client.server_is_ready() and bool(servers & self._servers())
+                look_at = now + LOOK_S
+            lost_at = math.inf if there else min(lost_at, now)
             if now > deadline or now - lost_at > self._server_timeout_s:
                 if handle is not None:
                     handle.cancel_goal_async()
-                lost = now <= deadline
-                raise GeneratorError(
-                    "the generator went away" if lost else f"no answer from the generator after {timeout_s:g} s",
-                    expected="a rollout",
-                    hint="look at the generator's log; preview again when it is back",
-                    code=ErrorCode.GENERATOR_UNAVAILABLE if lost else ErrorCode.GENERATOR_TIMEOUT,
-                )
+                if now <= deadline:
+                    raise _without("the generator went away", ErrorCode.GENERATOR_UNAVAILABLE)
+                raise _without(f"no answer from the generator after {timeout_s:g} s", ErrorCode.GENERATOR_TIMEOUT)
             time.sleep(POLL_S)
         return future.result()
+
+
+def _without(why: str, code: ErrorCode) -> GeneratorError:
+    return GeneratorError(
+        why, expected="a rollout", hint="look at the generator's log; preview again when it is back", code=code
+    )
