@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ MAX_AGE_S = 1.0
 def page(arguments: argparse.Namespace, camera: PinholeCamera) -> int:
     """Serve the page until Ctrl-C."""
     from kinema4d_ros.viewer.calibration_page import CalibrationPage
-    from kinema4d_ros.viewer.server import PageServer
+    from kinema4d_ros.viewer.server import TOKEN_VARIABLE, PageServer
 
     if bool(arguments.topic) == bool(arguments.images):
         raise KinemaError(
@@ -57,7 +58,7 @@ def page(arguments: argparse.Namespace, camera: PinholeCamera) -> int:
             refresh = _refresher(live, manual)
         else:
             manual = ManualCalibration(robot, camera, _from_files(arguments, robot))
-        server = PageServer("127.0.0.1", arguments.port)
+        server = PageServer("127.0.0.1", arguments.port, token=os.environ.get(TOKEN_VARIABLE, ""))
         stack.callback(server.stop)
         shown = CalibrationPage(server, manual, Path(arguments.out), refresh)
         stack.callback(shown.close)

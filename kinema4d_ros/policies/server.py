@@ -81,7 +81,7 @@ class PolicyServer:
         self._places = threading.BoundedSemaphore(MAX_CLIENTS)
         self._lock = threading.Lock()
         self._sockets: dict[socket.socket, bool] = {}
-        """True = has not said yet what it wants; in the order of their coming."""
+        """In the order of their coming; True = has not said what it wants, and nobody has hung up on it."""
         self._connections: set[ServerConnection] = set()
         try:
             self._server = serve(
@@ -134,10 +134,12 @@ class PolicyServer:
     def _take(self, accepted: socket.socket, address: Any) -> None:
         with self._lock:
             self._sockets[accepted] = True
-            full = len(self._sockets) > MAX_CONNECTIONS
-            oldest = next((one for one, waiting in self._sockets.items() if waiting), None)
+            oldest = None
+            if len(self._sockets) > MAX_CONNECTIONS:
+                oldest = next((one for one, waiting in self._sockets.items() if waiting), accepted)
+                self._sockets[oldest] = False
         try:
-            if full and oldest is not None:
+            if oldest is not None:
                 with contextlib.suppress(OSError):  # it has just left by itself
                     oldest.shutdown(socket.SHUT_RDWR)
             self._talk(accepted, address)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from support.browser import CHROMIUM, MISSING, Window, chromium
 from support.drivers import Drivers
+from support.knocking import ask, listeners, status, upgrade
 from support.ros_graph import ROOT, Graph
 from support.seen_robot import random_joints
 
@@ -125,6 +126,10 @@ def test_sliders_fit_reset_and_save(browser: Any, folder: Path, tmp_path: Path) 
     with served(folder, *options, "--out", str(out)) as url:
         window = Window(browser, url, wait_s=WAIT_S, size=(1300, 900))
         window.wait_for_text("IoU")
+        port = int(url.rsplit(":", 1)[1])
+        assert listeners(port) == {"127.0.0.1"}
+        assert status(ask(port, headers={"Host": f"evil.example:{port}"})) == 403
+        assert status(ask(port, headers=upgrade(Origin="http://evil.example"))) == 403
         first = numbers(window)
         assert first["iou"] < 0.9
         assert first["x"] == pytest.approx(ROUGH[0, 3], abs=1e-4)

@@ -79,15 +79,22 @@ def listening(pid: int) -> set[str]:
     for handle in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             own.add(str(handle.readlink()))
-    found = set()
+    return {f"{address}:{port}" for address, port, inode in _listeners() if f"socket:[{inode}]" in own}
+
+
+def listeners(port: int) -> set[str]:
+    """Addresses on which anybody on this machine listens on a TCP port."""
+    return {address for address, used, _ in _listeners() if used == port}
+
+
+def _listeners() -> Iterator[tuple[str, int, str]]:
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in own:
+            if fields[3] == LISTENING:
                 address, _, port = fields[1].partition(":")
                 words = [bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8)]
-                found.add(f"{ipaddress.ip_address(b''.join(words))}:{int(port, 16)}")
-    return found
+                yield str(ipaddress.ip_address(b"".join(words))), int(port, 16), fields[9]
 
 
 def in_own_network(script: str, address: str = "10.99.0.1") -> str:
