@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kinema4d_ros.shared_memory import sweep_shared_memory
+
 __all__ = ["ProcessSpec", "Supervised", "Supervisor"]
 
 FIRST_DELAY_S = 0.5
@@ -73,6 +75,8 @@ class Supervised:
         if self.process is None:
             if now_s < self._start_at_s:
                 return False
+            if self.restarts >= 0:
+                sweep_shared_memory()
             self._start(now_s)
             return True
         code = self.process.poll()
