@@ -1,8 +1,8 @@
 """What killed processes leave in shared memory: DDS segments whose owner is dead, removed.
 
-Fast DDS gives every process a segment `fastrtps_<id>` of 64 MB and a lock `fastrtps_<id>_el`, which the process holds as
-long as it lives. It removes both when it ends, not when it is killed; a node that is killed again and again would fill
-the memory.
+Fast DDS gives every process a segment `fastrtps_<id>` of 64 MB and a lock `fastrtps_<id>_el`, which the process holds
+as long as it lives. It removes both when it ends, not when it is killed; a node that is killed again and again would
+fill the memory.
 """
 
 from __future__ import annotations

@@ -1,0 +1,191 @@
+"""The whole graph under its own supervisor, whose nodes a test kills with SIGKILL; counts what the dead leave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from support.proc import family
+from support.ros_graph import ROOT, wait_for
+from support.sim_graph import process_environment, small_camera
+from support.slow_generator import VARIABLE
+
+from kinema4d_ros.cli.sim import node_process
+from kinema4d_ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
+from kinema4d_ros.processes import Supervisor
+
+WORKER = "generator's worker"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where DDS keeps it
+_SEGMENT = re.compile(r"fast(rtps|dds)_[0-9a-f]{16}")
+MARK = "KINEMA4D_TEST_KILLED_GRAPH"
+"""Set in every process of the graph, so that those which outlive it are found."""
+
+PARAMETERS = """
+/**/preview:
+  ros__parameters: {frames: 9}
+/**/evaluation:
+  ros__parameters: {model: composite, width: 96, frames: 5, folder: FOLDER/evaluations}
+/**/recorder:
+  ros__parameters: {folder: FOLDER/runs}
+/**/lab:
+  ros__parameters: {joint_rate_hz: 25.0, image_rate_hz: 3.0}
+/**/twin:
+  ros__parameters: {rate_hz: 3.0, drift_period_s: 0.0}
+"""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When it happened: monotonic seconds and the wall clock's nanoseconds."""
+
+    name: str
+    at_s: float
+    at_ns: int
+
+
+class KilledGraph:
+    """Lab, twin, preview, generator, playback, gate, viewer, recorder and evaluation, restarted when they die."""
+
+    def __init__(self, folder: Path, generation_s: float) -> None:
+        self.folder, self.mark = folder, f"{os.getpid()}-{time.monotonic_ns()}"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        (folder / "params.yaml").write_text(PARAMETERS.replace("FOLDER", str(folder)))
+        (folder / "seconds").write_text(str(generation_s))
+        values = read_arguments(
+            SIM_ARGUMENTS,
+            {
+                "calibration": small_camera(folder),
+                "preset": "composite",
+                "record": "true",
+                "evaluation": "true",
+                "params_file": str(folder / "params.yaml"),
+            },
+        )
+        environment = process_environment({VARIABLE: str(folder / "seconds"), MARK: self.mark})
+        specs = []
+        for spec in sim_graph(values):
+            process = node_process(spec, values)
+            command = list(process.command)
+            if spec.name == "generator":
+                # The same node with a back-end that takes its time, so that it can be killed at work.
+                command[1:3] = [str(ROOT / "test" / "support" / "slow_generator.py")]
+            if spec.name == "viewer":
+                command += ["-p", f"port:={self.port}"]
+            specs.append(replace(process, command=command, environment={**environment, **process.environment}))
+        self.lines: list[str] = []
+        self.supervisor = Supervisor(specs, self.lines.append)
+        self.names = [spec.name for spec in specs]
+        self.segments: set[str] = set()
+        self._thread = threading.Thread(target=self.supervisor.run, name="supervisor")
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines[-200:])
+
+    def pid(self, name: str) -> int | None:
+        """Of a node's present life."""
+        process = next(m for m in self.supervisor.members if m.spec.name == name).process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def worker_pid(self) -> int | None:
+        node = self.pid("generator")
+        if node is None:
+            return None
+        with contextlib.suppress(OSError):
+            return next((pid for pid in family(node)[1:] if "slow_generator" in _command(pid)), None)
+        return None
+
+    def kill(self, name: str) -> Kill:
+        """SIGKILL for the node and all it started, or for the generator's worker alone."""
+        which = self.worker_pid if name == WORKER else lambda: self.pid(name)
+        pid = wait_for(which, 120, f"a running {name}")
+        if name != WORKER:
+            for one in family(pid):
+                self.segments |= _segments(one)
+        kill = Kill(name, time.monotonic(), time.time_ns())
+        if name == WORKER:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            os.killpg(pid, signal.SIGKILL)
+        return kill
+
+    def page_answers(self) -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.port}/", timeout=2) as page:
+            return bool(page.status == 200)
+        return False
+
+    def newest_bag(self) -> Path:
+        """The MCAP file of the recorder's present life."""
+        return max((self.folder / "runs").glob("*/*.mcap"), key=lambda path: path.stat().st_ctime_ns)
+
+    def shared_memory(self) -> tuple[int, float]:
+        """Files and MB that processes which were killed have left in shared memory."""
+        left = [path for name in self.segments if (path := SHARED_MEMORY / name).exists()]
+        held = 0
+        for path in left:
+            with contextlib.suppress(FileNotFoundError):
+                held += path.stat().st_blocks * 512
+        return len(left), held / 1e6
+
+    def zombies(self) -> list[int]:
+        """Processes below this one that have ended and were not waited for."""
+        return [pid for pid in family(os.getpid()) if _state(pid) == "Z"]
+
+    def survivors(self) -> list[str]:
+        """Commands of processes of this graph that are still there."""
+        wanted = f"{MARK}={self.mark}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if wanted in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
+                    found.append(_command(int(folder.name)))
+        return found
+
+    def close(self) -> None:
+        self.supervisor.stop.set()
+        self._thread.join(timeout=90)
+        assert not self._thread.is_alive(), "the supervisor did not end"
+
+
+@contextmanager
+def killed_graph(folder: Path, generation_s: float = 1.0) -> Iterator[KilledGraph]:
+    made = KilledGraph(folder, generation_s)
+    try:
+        yield made
+    finally:
+        made.close()
+        (folder / "graph.log").write_text("\n".join(made.lines))
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def _state(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def _segments(pid: int) -> set[str]:
+    """Names of a process's own files in shared memory; ports are everybody's."""
+    paths: set[Path] = set()
+    with contextlib.suppress(OSError):
+        paths |= {Path(line.split()[-1]) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
+    for link in Path(f"/proc/{pid}/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            paths.add(link.readlink())
+    return {path.name for path in paths if path.parent == SHARED_MEMORY and _SEGMENT.match(path.name)}

@@ -1,0 +1,161 @@
+"""After a kill: how long until a node does its own work again, seen from outside, and what its files lack."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rclpy.action import ActionClient
+from support.goals import goal
+from support.killed_graph import WORKER, Kill, KilledGraph
+from support.motions import WAIT_S, swing
+from support.ros_graph import Graph, wait_for
+
+from kinema4d_msgs.action import EvaluatePolicy, GenerateRollout
+from kinema4d_msgs.srv import Playback
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.client import PreviewClient
+from kinema4d_ros.bridge.stamps import nanoseconds
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.readers.unfinished import opened_bag
+
+ANSWER_S = 3.0
+"""How long one question may take before it is asked again."""
+
+
+class Recoveries:
+    """Watches killed nodes until they work again; several at once, each in a thread."""
+
+    def __init__(self, graph: KilledGraph, ros: Graph, user: PreviewClient) -> None:
+        self._graph, self._ros, self._user = graph, ros, user
+        node = ros.node("recoveries")
+        self._generate = ActionClient(node, GenerateRollout, names.GENERATE.name)
+        self._evaluate = ActionClient(node, EvaluatePolicy, names.EVALUATE.name)
+        self._goal = goal()
+        self._states: list[int] = []
+        user.listen(names.JOINT_STATES, lambda message: self._states.append(nanoseconds(message.header.stamp)))
+        self.seconds: dict[str, list[float]] = {}
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+        self._rollout_lives = True
+
+    def watch(self, kills: list[Kill], rollout_lives: bool) -> None:
+        """Begin to measure; `rollout_lives`: a rollout was announced as done, and the preview that keeps it lives."""
+        self._rollout_lives = rollout_lives
+        for kill in kills:
+            thread = threading.Thread(target=self._measure, args=(kill,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        if self._errors:
+            raise AssertionError(f"{self._errors[0]}\n{self._graph.text}") from self._errors[0]
+
+    def _measure(self, kill: Kill) -> None:
+        works: dict[str, Callable[[Kill], bool]] = {
+            "lab": lambda k: self._newer(k, names.JOINT_STATES) and self._newer(k, names.CAMERA_IMAGE),
+            "twin": lambda k: self._newer(k, names.ROBOT_OVERLAY),
+            "preview": self._previews,
+            "generator": self._generates,
+            WORKER: self._generates,
+            "playback": self._plays,
+            "gate": self._gates,
+            "viewer": lambda k: self._graph.page_answers(),
+            "recorder": self._records,
+            "evaluation": self._evaluates,
+        }
+        try:
+            wait_for(lambda: self._is_another(kill) and works[kill.name](kill), WAIT_S, f"{kill.name} at work again")
+            self.seconds.setdefault(kill.name, []).append(time.monotonic() - kill.at_s)
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _is_another(self, kill: Kill) -> bool:
+        if kill.name == WORKER:
+            return True
+        member = next(m for m in self._graph.supervisor.members if m.spec.name == kill.name)
+        return bool(self._graph.pid(kill.name) and member._started_s > kill.at_s)
+
+    def _newer(self, kill: Kill, endpoint: Any) -> bool:
+        message = self._user.newest(endpoint)
+        return message is not None and nanoseconds(message.header.stamp) > kill.at_ns
+
+    def _previews(self, _kill: Kill) -> bool:
+        try:
+            return bool(self._user.preview(swing(self._user, 0.02), timeout_s=ANSWER_S + 2.0))
+        except KinemaError:
+            return False
+
+    def _generates(self, _kill: Kill) -> bool:
+        handle = self._asked(lambda: self._generate.send_goal_async(self._goal))
+        if handle is None or not handle.accepted:
+            time.sleep(0.05)
+            return False
+        answer = self._asked(handle.get_result_async, 4 * ANSWER_S)
+        return answer is not None and answer.result.error.code == ErrorCode.NONE
+
+    def _plays(self, _kill: Kill) -> bool:
+        """Its service answers; and who joins late is given the rollout that was announced."""
+        try:
+            answer = self._user.call(names.PLAYBACK, Playback.Request(command=Playback.Request.STATUS), ANSWER_S)
+        except KinemaError:
+            return False
+        rollout = self._user.newest(names.PREDICTED_ROLLOUT)
+        return not self._rollout_lives or rollout is None or answer.rollout_id == rollout.rollout_id
+
+    def _gates(self, _kill: Kill) -> bool:
+        try:
+            self._user.call(names.APPROVE, names.APPROVE.interface().Request(plan_hash="none"), ANSWER_S)
+        except KinemaError:
+            return False
+        return True
+
+    def _records(self, kill: Kill) -> bool:
+        bag = self._graph.newest_bag()
+        if bag.stat().st_ctime_ns < kill.at_ns or not bag.stat().st_size:
+            return False
+        size = bag.stat().st_size
+        time.sleep(0.05)
+        return bag.stat().st_size > size
+
+    def evaluate(self) -> None:
+        """Give the evaluation something to do, long enough to be killed at."""
+        wanted = EvaluatePolicy.Goal(task="pick", scenario="canonical", policy="expert", episodes=100)
+        wait_for(lambda: self._asked(lambda: self._evaluate.send_goal_async(wanted)), WAIT_S, "an evaluation's begin")
+
+    def _evaluates(self, _kill: Kill) -> bool:
+        """A goal that it must refuse is refused by its own words."""
+        handle = self._asked(lambda: self._evaluate.send_goal_async(EvaluatePolicy.Goal(policy="expert", episodes=0)))
+        if handle is None or not handle.accepted:
+            return False
+        answer = self._asked(handle.get_result_async)
+        return answer is not None and answer.result.error.code != ErrorCode.NONE
+
+    def _asked(self, ask: Callable[[], Any], timeout_s: float = ANSWER_S) -> Any:
+        """The answer, or None when there is none in time. Asked in the executor's thread, see GenerateClient."""
+        task = self._ros.executor.create_task(ask)
+        self._ros.executor.wake()
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if task.done() and task.result().done():
+                return task.result().result()
+            time.sleep(0.005)
+        return None
+
+    def lost(self, bag: Path, kill: Kill) -> tuple[float, int]:
+        """Seconds before the kill of which the bag has nothing, and joint states that it lacks."""
+        with opened_bag(bag.parent) as (reader, notice):
+            assert "never finished" in notice
+            wanted = [c for c in reader.connections if c.topic.endswith(names.JOINT_STATES.name)]
+            received = [stamp_ns for _, stamp_ns, _ in reader.messages(connections=wanted)]
+            last_ns = max((stamp_ns for _, stamp_ns, _ in reader.messages()), default=0)
+        assert received, "the bag has no joint states"
+        lacking = sum(received[-1] < stamp_ns <= kill.at_ns for stamp_ns in self._states)
+        self._states.clear()
+        return max(0.0, (kill.at_ns - last_ns) * 1e-9), lacking
