@@ -1,6 +1,7 @@
 """`kinema4d data`: make, check, look at and convert training episodes.
 
 make    episodes from the MuJoCo lab; goes on where it was stopped
+import  episodes from what others recorded; goes on where it was stopped
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--ood", type=int, default=0, metavar="N", help="episodes outside the training ranges (default: 0)")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     add("--seed", type=int, default=0, help="of all randomness (default: 0)")
+    add("--failures", action="store_true", help="also nine failures of every demonstration: noise on its motion")
     make.set_defaults(run=_make)
 
     check = actions.add_parser("check", help="every defect of a dataset, by name; exit code 1 if there is one")
@@ -100,11 +102,17 @@ def _make(arguments: argparse.Namespace) -> int:
         def show(done: int, total: int) -> None:
             if bar.n == 0 and done < total:
                 bar.initial = done
-            bar.n = done
+            bar.total, bar.n = total, done
             bar.refresh()
 
         dataset = make_dataset(
-            load_config(arguments.config), arguments.out, counts, arguments.seed, arguments.workers, show
+            load_config(arguments.config),
+            arguments.out,
+            counts,
+            arguments.seed,
+            arguments.workers,
+            show,
+            failures=arguments.failures,
         )
     print(f"{dataset.path}: " + ", ".join(f"{dataset.count(s)} {s}" for s in dataset.splits))
     return 0

@@ -66,7 +66,11 @@ def check_dataset(
         there[split] += len(index.episodes)
         found += _check_shard(index, split, limit, redraw, keys, scenes)
     for split, count in there.items():
-        promised = dataset.document["splits"][split]
+        try:
+            promised = dataset.promised(split)
+        except DataError as error:
+            found.append(Defect(f"{dataset.path.name}/{split}", "dataset", error.what))
+            continue
         if count != promised:
             what = f"{count} episodes, dataset.json promises {promised}"
             found.append(Defect(f"{dataset.path.name}/{split}", "count", what))

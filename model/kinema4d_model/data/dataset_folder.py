@@ -2,6 +2,7 @@
 
 DIR/dataset.json                 format, name, configuration, seed, how many episodes of each split, versions
 DIR/train/train-000000.tar ...   shards, each with its index
+DIR/train/train-failures-000000.tar ...   failures synthesised from the demonstrations of train-000000.tar, if asked for
 DIR/val/..., DIR/ood/...
 """
 
@@ -20,7 +21,7 @@ from kinema4d_model.data.shards import ShardIndex, open_index
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.files import read_bytes, replacing_file
 
-__all__ = ["FORMAT", "DatasetFolder", "lock_folder", "shard_name"]
+__all__ = ["FORMAT", "DatasetFolder", "failure_shard_name", "lock_folder", "shard_name"]
 
 FORMAT = "kinema4d-dataset-1"
 _MAX_BYTES = 10_000_000
@@ -29,6 +30,11 @@ _MAX_BYTES = 10_000_000
 def shard_name(split: str, number: int) -> str:
     """Such as "train/train-000003.tar"."""
     return f"{split}/{split}-{number:06d}.tar"
+
+
+def failure_shard_name(split: str, number: int) -> str:
+    """Such as "train/train-failures-000003.tar"."""
+    return f"{split}/{split}-failures-{number:06d}.tar"
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,8 @@ class DatasetFolder:
             raise DataError(f"{file}: format {found!r}"[:300], expected=FORMAT, code=ErrorCode.FILE_UNSUPPORTED)
         if not isinstance(document.get("splits"), dict):
             raise DataError(f"{file}: splits are {document.get('splits')!r}"[:300], expected="a count by split")
+        if not isinstance(document.get("failures", {}), dict):
+            raise DataError(f"{file}: failures are {document['failures']!r}"[:300], expected="a count by split")
         return cls(folder, document)
 
     @classmethod
@@ -78,6 +86,13 @@ class DatasetFolder:
     def splits(self) -> tuple[str, ...]:
         """Names of the splits."""
         return tuple(self.document["splits"])
+
+    def promised(self, split: str) -> int:
+        """Episodes of a split that there should be, synthesised failures included."""
+        try:
+            return int(self.document["splits"][split]) + int(self.document.get("failures", {}).get(split, 0))
+        except (TypeError, ValueError):
+            raise DataError(f"{self.path}: episodes of '{split}' are not counted", expected="a whole number") from None
 
     def shards(self, split: str) -> list[Path]:
         """Shards of a split that are there, in order."""

@@ -15,10 +15,12 @@ from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.transforms import from_rpy, make
 
-__all__ = ["RATE_HZ", "SEGMENTS", "SIGMAS", "UNIT_M", "UNIT_RAD", "all_failures", "disturb"]
+__all__ = ["RATE_HZ", "SEGMENTS", "SIGMAS", "UNIT_M", "UNIT_RAD", "VARIANTS", "disturb"]
 
 SEGMENTS = 3
 SIGMAS = (0.5, 0.8, 1.2)
+VARIANTS = tuple((segment, sigma) for segment in range(SEGMENTS) for sigma in SIGMAS)
+"""(segment, sigma) of the nine failures; `lab_failures` makes episodes of them."""
 RATE_HZ = 10.0
 UNIT_M = 0.010
 UNIT_RAD = 0.05
@@ -57,17 +59,6 @@ def disturb(
         column = robot.joint_names.index(robot.gripper.joint)
         arm[:, column] = q[:, column]
     return _slowed(robot.joint_names, steps.times, arm, np.array([j.limits.velocity for j in robot.actuated]))
-
-
-def all_failures(
-    kinematics: Kinematics, demonstration: JointTrajectory, seed: int
-) -> list[tuple[int, float, JointTrajectory]]:
-    """The nine failures of a demonstration: (segment, sigma, trajectory)."""
-    return [
-        (segment, sigma, disturb(kinematics, demonstration, segment, sigma, np.random.default_rng([seed, segment, i])))
-        for segment in range(SEGMENTS)
-        for i, sigma in enumerate(SIGMAS)
-    ]
 
 
 def _moved(pose: NDArray[np.float64], shift: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -46,6 +46,11 @@ class Cast:
     points: tuple[Array, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def clear(self) -> list[Array]:
+        """x, y (2,) points that the hand comes down to: nothing else may stand there."""
+        return [self.plan.tool[:2, 3], *(self.plan.path if self.plan.path is not None else ())]
+
 
 Caster = Callable[[SceneDraw, Kinematics, Array, np.random.Generator, Mapping[str, float]], Cast]
 

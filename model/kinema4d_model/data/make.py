@@ -1,28 +1,30 @@
 """`make_dataset`: a whole dataset from the lab, on several processes, deterministic and resumable.
 
 A shard is the unit of work: it is drawn again from its numbers if it is not there, so a run that was killed at
-any moment goes on with the first missing shard and ends with the same bytes as one that was not.
+any moment goes on with the first missing shard and ends with the same bytes as one that was not. Failures of a shard's
+demonstrations go to a shard of their own beside it: the same split, for it is the same scene.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder, shard_name
+from kinema4d_model.data.dataset_folder import DatasetFolder, failure_shard_name, lock_folder, shard_name
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import SPLITS, LabConfig
 from kinema4d_model.data.lab_episode import make_episode
-from kinema4d_model.data.shards import open_index, write_shard
+from kinema4d_model.data.lab_failures import Demonstration, failure_episodes
+from kinema4d_model.data.shards import open_index, read_document, write_shard
 from kinema4d_model.data.versions import versions
 
-__all__ = ["Job", "make_dataset", "pending_jobs"]
+__all__ = ["FailureJob", "Job", "failure_jobs", "make_dataset", "pending_jobs"]
 
 Progress = Callable[[int, int], None]
 
@@ -56,6 +58,42 @@ class Job:
         return self.last - self.first
 
 
+@dataclass(frozen=True)
+class FailureJob:
+    """One shard of failures to make: nine of each demonstration of a shard."""
+
+    folder: Path
+    config: LabConfig
+    split: str
+    number: int
+    demonstrations: tuple[Demonstration, ...]
+
+    @property
+    def path(self) -> Path:
+        """Of the shard."""
+        return self.folder / failure_shard_name(self.split, self.number)
+
+    @property
+    def keys(self) -> list[str]:
+        """Of the episodes it makes."""
+        return [key for d in self.demonstrations for key in d.failure_keys]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the shard is there with these episodes."""
+        if not self.path.is_file():
+            return False
+        try:
+            return [e.key for e in open_index(self.path).episodes] == self.keys
+        except DataError:
+            return False
+
+    def run(self) -> int:
+        """Make and write the shard; returns how many episodes it has."""
+        made = (e for d in self.demonstrations for e in failure_episodes(self.config, d))
+        return len(write_shard(self.path, ((e.key, encode_episode(e)) for e in made)).episodes)
+
+
 def make_dataset(
     config: LabConfig,
     folder: str | Path,
@@ -63,8 +101,11 @@ def make_dataset(
     seed: int,
     workers: int = 1,
     progress: Progress | None = None,
+    failures: bool = False,
 ) -> DatasetFolder:
     """Make what is missing of a dataset with so many episodes by split; `progress` gets (done, in all).
+
+    `failures` adds the nine failures of every demonstration that is there when all episodes are made.
 
     Raises:
         DataError: the folder holds a dataset of another configuration or seed, or somebody else is writing to it.
@@ -87,7 +128,34 @@ def make_dataset(
             done += made
             if progress is not None:
                 progress(done, total)
+        if not failures:
+            return dataset
+        wanted = failure_jobs(config, dataset)
+        promised = {split: sum(len(j.keys) for j in wanted if j.split == split) for split in dataset.splits}
+        dataset = DatasetFolder.create(target, {**dataset.document, "failures": promised})
+        left = [job for job in wanted if not job.is_done]
+        total += sum(promised.values())
+        done = total - sum(len(job.keys) for job in left)
+        for made in _results(left, workers):
+            done += made
+            if progress is not None:
+                progress(done, total)
     return dataset
+
+
+def failure_jobs(config: LabConfig, dataset: DatasetFolder) -> list[FailureJob]:
+    """The shards of failures that belong to the demonstrations that are there."""
+    jobs = []
+    for split in dataset.splits:
+        for shard in dataset.shards(split):
+            if shard.name.startswith(f"{split}-failures-"):
+                continue
+            index = open_index(shard)
+            documents = (read_document(index, i) for i in range(len(index.episodes)))
+            found = tuple(d for d in map(Demonstration.of, documents) if d is not None)
+            if found:
+                jobs.append(FailureJob(dataset.path, config, split, int(shard.stem.split("-")[-1]), found))
+    return jobs
 
 
 def pending_jobs(config: LabConfig, folder: Path, counts: Mapping[str, int], seed: int) -> list[Job]:
@@ -132,7 +200,8 @@ def _claim(config: LabConfig, folder: Path, counts: Mapping[str, int], seed: int
             )
     # More episodes of the same numbers are welcome: the first ones stay as they are.
     splits = {split: max(int(counts.get(split, 0)), int(there["splits"].get(split, 0))) for split in SPLITS}
-    return DatasetFolder.create(folder, {**document, "splits": splits})
+    kept = {"failures": there["failures"]} if "failures" in there else {}
+    return DatasetFolder.create(folder, {**document, "splits": splits, **kept})
 
 
 def _sweep(folder: Path) -> None:
@@ -143,7 +212,7 @@ def _sweep(folder: Path) -> None:
                 path.unlink()
 
 
-def _results(jobs: list[Job], workers: int) -> Iterator[int]:
+def _results(jobs: Sequence[Job | FailureJob], workers: int) -> Iterator[int]:
     if workers == 1 or len(jobs) < 2:
         for job in jobs:
             yield job.run()

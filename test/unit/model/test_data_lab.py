@@ -14,17 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kinema4d_model.data.check import check_dataset
 from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder
 from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.failures import SIGMAS, all_failures, disturb
+from kinema4d_model.data.failures import SIGMAS, VARIANTS, disturb
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.lab_episode import episode_kind, make_episode
+from kinema4d_model.data.lab_failures import Demonstration
 from kinema4d_model.data.lab_plans import Grasp, grasp_plan
 from kinema4d_model.data.lab_scene import SceneDraw, colour_word
 from kinema4d_model.data.make import make_dataset, pending_jobs
-from kinema4d_model.data.shards import read_episode
+from kinema4d_model.data.shards import open_index, read_episode
+from kinema4d_ros.cli import main
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabObject, PlacedObject
 from kinema4d_ros.render import render_pointmaps
@@ -129,8 +132,11 @@ def test_nine_failures_leave_the_gripper_alone() -> None:
     ghost = PlacedObject.standing(LabObject("cube", "box", (0.04, 0.04, 0.04), (1, 0, 0), 0.05), 0.32, 0.05, 0.2)
     rng = np.random.default_rng(0)
     demonstration = grasp_plan(kinematics, robot.home_position(), ghost, Grasp.drawn(rng), rng).trajectory
-    failures = all_failures(kinematics, demonstration, seed=4)
-    assert {(s, g) for s, g, _ in failures} == {(s, g) for s in range(3) for g in SIGMAS}
+    assert set(VARIANTS) == {(s, g) for s in range(3) for g in SIGMAS}
+    failures = [
+        (s, g, disturb(kinematics, demonstration, s, g, np.random.default_rng([4, s, SIGMAS.index(g)])))
+        for s, g in VARIANTS
+    ]
     finger = robot.joint_names.index(robot.gripper.joint)  # type: ignore[union-attr]
     tool = [link.name for link in robot.links].index(robot.tool_link)
     moved: dict[float, list[float]] = {}
@@ -211,3 +217,67 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> No
         make_dataset(replace(config, document={**config.document, "tail_s": 0.1}), killed, counts, seed=7)
     with lock_folder(killed), pytest.raises(DataError, match="another process"):
         make_dataset(config, killed, counts, seed=7)
+
+
+def test_every_demonstration_gets_its_nine_failures_beside_it(tmp_path: Path) -> None:
+    document = {**only("push").document, "kinds": {"push": 1.0}}
+    (tmp_path / "push.yaml").write_text(json.dumps(document))
+    folder = tmp_path / "data"
+    arguments = ["data", "make", "--config", str(tmp_path / "push.yaml"), "--out", str(folder), "--episodes", "1"]
+    assert main([*arguments, "--seed", "7"]) == 0
+    dataset = DatasetFolder.open(folder)
+    before = {p.name: p.read_bytes() for p in dataset.shards("train")}
+    episodes = [read_episode(index, 0) for index in dataset.indices("train")]
+    parents = [e for e in episodes if e.outcome.success]
+    assert parents, "a seed with a successful push"
+    assert main([*arguments, "--seed", "7", "--failures"]) == 0
+
+    dataset = DatasetFolder.open(folder)
+    assert dataset.document["failures"] == {"train": 9 * len(parents), "val": 0, "ood": 0}
+    assert check_dataset(folder, redraw=False) == []
+    assert all((folder / "train" / name).read_bytes() == data for name, data in before.items()), "demonstrations stay"
+    robot = load_robot("yam")
+    finger = robot.joint_names.index(robot.gripper.joint)  # type: ignore[union-attr]
+    shards = [s for s in dataset.shards("train") if "failures" in s.name]
+    assert len(shards) == len(parents)
+    for parent, shard in zip(parents, shards, strict=True):
+        index = open_index(shard)
+        nine = [read_episode(index, i) for i in range(len(index.episodes))]
+        assert [(e.details["segment"], e.details["sigma"]) for e in nine] == list(VARIANTS)
+        assert {e.details["parent"] for e in nine} == {parent.key}
+        assert len({e.details["table"] for e in nine}) > 1, "another room each time"
+        assert len({e.rgb[0].tobytes() for e in nine}) == 9
+        for e in nine:
+            assert (e.task, e.details["split"]) == (parent.task, "train")
+            assert np.array_equal(e.camera.base_T_camera, parent.camera.base_T_camera)
+            assert e.actions[:, finger] == pytest.approx(parent.actions[-1, finger], abs=0.05)  # type: ignore[index]
+            moved = e.outcome.facts["moved_m"]
+            assert e.outcome.success is (moved > 0.02), "the physics decides"
+            target = next(o for o in e.outcome.objects if o.name == e.outcome.target)
+            same = next(o for o in parent.outcome.objects if o.name == parent.outcome.target)
+            assert (target.size, target.shape) == (same.size, same.shape)
+            assert np.array_equal(target.base_T_object[0, :2, 3], same.base_T_object[0, :2, 3])
+            assert target.rgb != same.rgb
+
+    # A run that lost a shard makes the same bytes again; one that has all does nothing.
+    whole = shards[0].read_bytes()
+    shards[0].write_bytes(whole[:2000])
+    assert "count" in [d.name for d in check_dataset(folder, redraw=False)]
+    assert main([*arguments, "--seed", "7", "--failures"]) == 0
+    assert shards[0].read_bytes() == whole
+    stamp = shards[0].stat().st_mtime_ns
+    assert main([*arguments, "--seed", "7"]) == 0
+    assert shards[0].stat().st_mtime_ns == stamp
+    assert DatasetFolder.open(folder).document["failures"]["train"] == 9 * len(parents)
+
+
+def test_only_successes_are_demonstrations_and_noise_is_none(pick: Episode) -> None:
+    document = json.loads(encode_episode(pick)["json"])
+    found = Demonstration.of(document)
+    assert found is not None
+    assert (found.key, found.kind, found.split, found.seed) == (pick.key, "pick", "train", 3)
+    assert len(set(found.failure_keys)) == 9
+    assert Demonstration.of({**document, "task": "noise"}) is None
+    assert Demonstration.of({**document, "outcome": {**document["outcome"], "success": False}}) is None
+    with pytest.raises(DataError, match=pick.key):
+        Demonstration.of({**document, "seeds": {}})

@@ -1,0 +1,238 @@
+"""A drawn scene becomes an episode: physics, outcome, pictures with their truth, or a word why it is not usable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
+from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, load_robot
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.lab_cast import Cast
+from kinema4d_model.data.lab_config import LabConfig
+from kinema4d_model.data.lab_scene import colour_word
+from kinema4d_model.data.versions import versions
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.lab import (
+    FULL,
+    SMALL,
+    LabCamera,
+    LabImage,
+    LabSimulation,
+    LabState,
+    PlacedObject,
+    Scenario,
+    ScenarioError,
+    Style,
+)
+from kinema4d_ros.render import render_pointmaps
+
+__all__ = ["Refused", "Scene", "first_look", "outcome_of", "record", "simulate"]
+
+Array = NDArray[np.float64]
+
+LIFTED_M = 0.04
+MOVED_M = 0.02
+PLACED_M = 0.03
+SEEN_FRACTION = 0.45
+"""Of the pixels that the target would cover in the first picture if nothing stood before it."""
+LEAST_PIXELS = 16
+TABLE_EDGE_M = -0.02
+
+
+class Refused(Exception):  # noqa: N818 - an ordinary event: the next attempt follows
+    """An attempt that gives no usable episode, with one word why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """Everything that is drawn before the physics runs.
+
+    Attributes:
+        kind: of the episode, such as "pick".
+        split, number: which episode it is.
+        cast: the motion and what it is about.
+        start: (J,) where the arm begins.
+        objects: all that stand on the table, the target first.
+        camera: that looks on.
+        style: table, walls, light, the robot's shell.
+    """
+
+    kind: str
+    split: str
+    number: int
+    cast: Cast
+    start: Array
+    objects: tuple[PlacedObject, ...]
+    camera: PinholeCamera
+    style: Style
+
+
+def first_look(config: LabConfig, scene: Scene, state: LabState) -> tuple[LabCamera, LabImage]:
+    """The camera and its first picture.
+
+    Raises:
+        Refused: the target is not well in view.
+    """
+    quality = SMALL if config.quality == "small" else FULL
+    eye = LabCamera(load_robot(config.robot), scene.camera, style=scene.style, quality=quality)
+    first = eye.capture(state, truth=True)
+    _require_seen(first, eye, state, scene.cast.target.name)
+    return eye, first
+
+
+def record(
+    config: LabConfig,
+    scene: Scene,
+    states: list[LabState],
+    outcome: Outcome,
+    eye: LabCamera,
+    first: LabImage,
+    *,
+    key: str,
+    seeds: Mapping[str, int],
+    refused: Mapping[str, int],
+) -> Episode:
+    """The episode of states that were simulated, with all its pictures."""
+    robot, cast, camera = load_robot(config.robot), scene.cast, scene.camera
+    pictures = [first, *(eye.capture(state, truth=True) for state in states[1:])]
+    depth = unpack_depth(pack_depth(np.stack([_known(p.depth_m) for p in pictures])))
+    actions = np.stack([s.commanded for s in states])
+    condition = render_pointmaps(robot, actions, camera, threads=1)
+    points = points_from_depth(depth, camera)
+    colour = colour_word(cast.target.object.rgb)
+    return Episode(
+        key=key,
+        rgb=np.stack([p.rgb for p in pictures]),
+        depth_m=depth,
+        ids=np.stack([_known(p.segmentation) for p in pictures]),
+        names=first.names,
+        link_count=len(robot.links),
+        times=np.array([s.time_s for s in states]),
+        camera=camera,
+        robot=config.robot,
+        joint_names=robot.joint_names,
+        joints=np.stack([s.positions for s in states]),
+        actions=actions,
+        condition_ids=condition.link_ids,
+        bounds=point_bounds(points),
+        known_bounds=point_bounds(points[:1], condition.xyz),
+        task=scene.kind,
+        outcome=outcome,
+        source=f"lab/{config.name}",
+        captions=_captions(scene.kind, colour, cast),
+        seeds=seeds,
+        versions=versions(),
+        details={
+            "split": scene.split,
+            "variant": cast.variant,
+            "table": scene.style.table,
+            "refused": dict(refused),
+            **cast.plan.facts,
+            **cast.details,
+        },
+    )
+
+
+def simulate(config: LabConfig, scene: Scene) -> list[LabState]:
+    """States at the frames: evenly spaced, in whole steps of the physics.
+
+    Raises:
+        Refused: things do not stand, or the motion is too fast.
+    """
+    cast = scene.cast
+    goal = cast.plan.goal if cast.plan.goal is not None else cast.target.position[:2]
+    scenario = Scenario(scene.kind, scene.number, scene.objects, cast.target.name, np.asarray(goal), scene.style.seed)
+    try:
+        lab = LabSimulation(scenario, robot=load_robot(config.robot), start=scene.start, timestep_s=config.step_s)
+    except ScenarioError:
+        raise Refused("unstable") from None
+    try:
+        lab.follow(cast.plan.trajectory)
+    except KinemaError:
+        raise Refused("too fast") from None
+    length = cast.plan.trajectory.duration_s + config.tail_s
+    step_s = config.step_s * max(1, int(np.ceil(length / (config.frames - 1) / config.step_s)))
+    states = [lab.state()]
+    try:
+        for _ in range(config.frames - 1):
+            lab.step(step_s)
+            states.append(lab.state())
+    except KinemaError:
+        raise Refused("physics") from None
+    if not all(np.all(np.isfinite(s.positions)) for s in states):
+        raise Refused("physics")
+    return states
+
+
+def outcome_of(scene: Scene, states: list[LabState]) -> Outcome:
+    """What the physics made of it.
+
+    Raises:
+        Refused: the target fell from the table.
+    """
+    kind, cast = scene.kind, scene.cast
+    name = cast.target.name
+    tracks = []
+    for thing in states[0].objects.values():
+        poses = np.stack([s.objects[thing.name].base_T_object for s in states])
+        tracks.append(ObjectTrack(thing.name, thing.object.shape, thing.object.size, thing.object.rgb, poses))
+    poses = next(t.base_T_object for t in tracks if t.name == name)
+    first, last = poses[0, :3, 3], poses[-1, :3, 3]
+    if np.any(poses[:, 2, 3] < TABLE_EDGE_M):
+        raise Refused("fell")
+    facts: dict[str, Any] = {
+        "lifted_m": float(last[2] - first[2]),
+        "highest_m": float(poses[:, 2, 3].max() - first[2]),
+        "moved_m": float(np.hypot(*(last - first)[:2])),
+        "upright": float(poses[-1, 2, 2]),
+    }
+    if kind in ("pick", "miss", "slip", "noise"):
+        success = facts["lifted_m"] > LIFTED_M
+    elif kind == "push":
+        success = facts["moved_m"] > MOVED_M
+    else:
+        goal = np.asarray(cast.plan.goal)
+        facts["goal_error_m"] = float(np.hypot(*(last[:2] - goal)))
+        success = facts["goal_error_m"] < PLACED_M
+        if kind == "stack":
+            success = success and facts["lifted_m"] > 0.5 * float(cast.details["support_height_m"])
+    return Outcome(bool(success), name, facts, tuple(tracks))
+
+
+def _require_seen(first: LabImage, eye: LabCamera, state: LabState, target: str) -> None:
+    """The target must be inside the first picture and not mostly behind the arm or another object."""
+    seen = first.mask(target)
+    if int(seen.sum()) < LEAST_PIXELS or seen[[0, -1]].any() or seen[:, [0, -1]].any():
+        raise Refused("out of view")
+    thing = state.objects[target]
+    half = np.array(thing.object.size) / 2
+    corners = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) * half
+    p_base = corners @ thing.base_T_object[:3, :3].T + thing.position
+    camera_T_base = eye.camera.camera_T_base
+    uv = eye.camera.project(p_base @ camera_T_base[:3, :3].T + camera_T_base[:3, 3])
+    # About 0.7 of the box around the corners is what a box or a cylinder covers of it.
+    covered = 0.7 * float(np.prod(np.ptp(uv, axis=0)))
+    if seen.sum() < SEEN_FRACTION * covered:
+        raise Refused("hidden")
+
+
+def _known(array: Any) -> NDArray[Any]:
+    if array is None:
+        raise DataError("a picture came without its truth", expected="depth and segmentation")
+    return np.asarray(array)
+
+
+def _captions(kind: str, colour: str, cast: Cast) -> dict[str, str]:
+    thing = f"the {colour} {cast.target.object.shape}"
+    verb = {
+        "push": f"push {thing}",
+        "place": f"pick up {thing} and put it down elsewhere",
+        "stack": f"stack {thing} on the box",
+    }.get(kind, f"pick up {thing}")
+    return {"instruction": verb, "description": f"a robot arm over a table with {thing}"}
