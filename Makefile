@@ -11,7 +11,7 @@ RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-lerobot sim test faults lint bench doctor lock error-codes clean
+.PHONY: help setup setup-bench setup-lerobot sim test faults lint bench nano doctor lock error-codes clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ bench: setup-bench ## measure against MuJoCo, pyrender, Open3D and plain rclpy
 	@$(RUN) $(VENV)/bin/python bench/render.py
 	@$(RUN) $(VENV)/bin/python bench/ros.py
 	@$(RUN) $(VENV)/bin/python bench/nano.py
+
+nano: setup ## make the nano model again: episodes, training, figures; goes on where it was stopped (hours)
+	@$(RUN) $(VENV)/bin/kinema4d data make --config nano --out runs/data/nano --episodes 6000 --val 300 --ood 200 --workers 2
+	@$(RUN) OMP_NUM_THREADS=2 $(VENV)/bin/kinema4d train --config nano --out runs/nano --resume
+	@$(RUN) $(VENV)/bin/kinema4d assess --data runs/data/nano --split train --leak
+	@$(RUN) $(VENV)/bin/kinema4d assess --data runs/data/nano --split val --twins 40 --checkpoint runs/nano/model --out out/nano
 
 doctor: setup ## tell what this machine has and lacks
 	@$(RUN) $(VENV)/bin/kinema4d doctor

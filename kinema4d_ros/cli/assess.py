@@ -1,8 +1,9 @@
 """`kinema4d assess`: how good a trained model is on episodes it has never seen, beside what needs no learning.
 
 kinema4d assess --data runs/data/nano --split val --out out/assess                the shipped nano
-kinema4d assess --data runs/data/nano --split ood --checkpoint runs/nano/export    another checkpoint
+kinema4d assess --data runs/data/nano --split ood --checkpoint runs/nano/model     another checkpoint
 kinema4d assess --data runs/data/nano --twins 40                                   does it read the picture?
+kinema4d assess --data runs/data/nano --split train --leak                         do the commands tell the outcome?
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--twins", type=int, default=0, metavar="N", help="also N picks with the target moved, and gone"
     )
     parser.add_argument(
+        "--leak", action="store_true", help="only ask how well outcomes are told without a picture; needs no model"
+    )
+    parser.add_argument(
         "--strips", type=int, default=8, metavar="N", help="pictures, the worst and the best (default: 8)"
     )
     parser.add_argument("--config", default="nano", metavar="NAME|FILE", help="of the dataset, for --twins")
@@ -43,6 +47,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Predict, compare, write."""
+    if arguments.leak:
+        return _leak(arguments)
     try:
         from kinema4d_model.assessment.report import write_assessment
         from kinema4d_model.backend import DiffusionGenerator
@@ -65,3 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
         strips=arguments.strips,
         config=arguments.config,
     )
+
+
+def _leak(arguments: argparse.Namespace) -> int:
+    try:
+        from kinema4d_model.assessment.leak import leak_table
+        from kinema4d_model.assessment.run import episodes_of
+    except ImportError as error:
+        raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+    table = leak_table(episodes_of(arguments.data, arguments.split, arguments.limit))
+    print(table.text())
+    return 1 if table.leaks else 0
