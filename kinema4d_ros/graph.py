@@ -69,6 +69,11 @@ class NodeSpec:
         """For launch_ros and `ros2 run`."""
         return f"kinema4d_{self.name}"
 
+    @property
+    def enclave(self) -> str:
+        """Whose keys and rights it has where ROS security is on: see config/sros2."""
+        return f"/kinema4d/{self.name}"
+
 
 ROBOT = Argument("robot", "yam", "a robot's name, or the path of a .urdf or .xacro file")
 CALIBRATION = Argument("calibration", "demo_lab", "the camera: a path, or a name in calibration/")

@@ -49,6 +49,7 @@ def _node(spec: NodeSpec, values: dict[str, str]) -> Any:
         name=spec.name,
         namespace=values["namespace"],
         parameters=[values["params_file"] or str(share_path("config/sim.yaml")), parameters],
+        ros_arguments=["--enclave", spec.enclave],
         output="screen",
         respawn=True,
         respawn_delay=1.0,

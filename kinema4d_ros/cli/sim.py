@@ -65,7 +65,7 @@ def graph_environment() -> dict[str, str]:
 
 def node_process(spec: NodeSpec, values: dict[str, str]) -> ProcessSpec:
     """The process of a node: its module with ROS arguments."""
-    command = [sys.executable, "-m", spec.module, "--ros-args"]
+    command = [sys.executable, "-m", spec.module, "--ros-args", "--enclave", spec.enclave]
     if values["namespace"]:
         command += ["-r", f"__ns:=/{values['namespace'].strip('/')}"]
     command += ["--params-file", values["params_file"] or str(share_path("config/sim.yaml"))]
