@@ -89,7 +89,7 @@ def test_fid_is_the_frechet_distance_of_the_features() -> None:
     a, b = (v.astype(np.float64).mean(axis=(1, 2)) for v in (predicted, truth))
     ca, cb = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
     expected = ((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(ca + cb - 2 * np.real(sqrtm(ca @ cb)))
-    assert fid(Means(), [predicted[:10], predicted[10:]], [truth]) == pytest.approx(expected, rel=1e-4)
+    assert fid(Means(), [predicted[:10], predicted[10:]], [truth]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_fvd_compares_clips_of_16_frames_every_8() -> None:
@@ -109,7 +109,7 @@ def test_fvd_compares_clips_of_16_frames_every_8() -> None:
     )
     ca, cb = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
     expected = ((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(ca + cb - 2 * np.real(sqrtm(ca @ cb)))
-    assert fvd(Means(), [predicted], [truth]) == pytest.approx(expected, rel=1e-4)
+    assert fvd(Means(), [predicted], [truth]) == pytest.approx(expected, rel=1e-5)
     assert seen == [(1, 3, 16, 12, 14)] * 6
 
 
