@@ -116,6 +116,18 @@ class ErrorCode(IntEnum):
     POLICY_BAD_ACTION = 1003
 
 
+_MAX_LETTERS = 1500
+
+
+def _shown(text: str) -> str:
+    """Text for a log or a terminal: values from files may be endless, or hold what a terminal would obey."""
+    if len(text) > _MAX_LETTERS:
+        text = f"{text[: _MAX_LETTERS - 300]} [{len(text) - _MAX_LETTERS:,} letters] {text[-300:]}"
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
 class KinemaError(Exception):
     """Base of all deliberate errors.
 
@@ -140,10 +152,17 @@ class KinemaError(Exception):
         code: ErrorCode | None = None,
     ) -> None:
         self.code = self.default_code if code is None else code
-        self.what = what
-        self.expected = expected
-        self.hint = hint
-        super().__init__(what)
+        self.what = _shown(what)
+        self.expected = _shown(expected)
+        self.hint = _shown(hint)
+        super().__init__(self.what)
+
+    def name_file(self, path: object) -> None:
+        """Put the file that was being read before the text, unless it is there."""
+        name = _shown(str(path))
+        if name not in str(self):
+            self.what = f"{name}: {self.what}"
+            self.args = (self.what,)
 
     def __str__(self) -> str:
         text = f"[{self.code.name}] {self.what}"

@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,14 +22,27 @@ from typing import Any
 
 import yaml
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.documents import parse_json, parse_yaml
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 
-__all__ = ["read_bytes", "read_yaml", "replacing_file", "replacing_folder", "swap", "write_yaml"]
+__all__ = [
+    "read_bytes",
+    "read_json",
+    "read_yaml",
+    "reading",
+    "replacing_file",
+    "replacing_folder",
+    "swap",
+    "what_it_is",
+    "write_yaml",
+    "writing",
+]
 
 _MAX_YAML_BYTES = 1_000_000
-
+_MAX_JSON_BYTES = 50_000_000
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_OS_ERROR = re.compile(r"\(os error (\d{1,3})\)")
 _NEIGHBOUR = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{12}(\.[^.]*)?")
 
 
@@ -75,9 +89,17 @@ def swap(one: Path, other: Path) -> bool:
 def _is_about(error: OSError, temporary: Path, target: Path) -> bool:
     """True for errors about this file or a full disk; the caller's block may raise others, which are its own."""
     if error.filename is None:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
     name = Path(os.fsdecode(error.filename))
     return name.is_relative_to(temporary) or target.is_relative_to(name)
+
+
+def _os_error(error: Exception) -> OSError | None:
+    """The system's error in what a library raised: those written in Rust raise types of their own."""
+    if isinstance(error, OSError):
+        return error
+    found = _OS_ERROR.search(str(error))
+    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
 
 
 def _not_writable(target: Path, error: OSError) -> FileFormatError:
@@ -86,6 +108,27 @@ def _not_writable(target: Path, error: OSError) -> FileFormatError:
         expected="a place this user may write to, with free space",
         code=ErrorCode.FILE_NOT_WRITABLE,
     )
+
+
+@contextmanager
+def writing(target: str | Path, temporary: Path | None = None) -> Iterator[None]:
+    """Errors of the system in this block, about `target` or a full disk, become FILE_NOT_WRITABLE of `target`.
+
+    `temporary` is what the block writes in the place of `target`; it stands for the target in messages, too.
+    """
+    path = Path(target)
+    written = path if temporary is None else temporary
+    try:
+        yield
+    except FileFormatError as error:
+        if error.code == ErrorCode.FILE_NOT_WRITABLE and str(written) in error.what:
+            error.what = error.what.replace(str(written), str(path))
+        raise
+    except Exception as error:
+        cause = _os_error(error)
+        if cause is None or not _is_about(cause, written, path):
+            raise
+        raise _not_writable(path, cause) from error
 
 
 @contextmanager
@@ -98,13 +141,10 @@ def replacing_file(path: str | Path) -> Iterator[Path]:
     temporary = _neighbour(target)
     _sweep(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(target)
-    except OSError as error:
-        if not _is_about(error, temporary, target):
-            raise
-        raise _not_writable(target, error) from error
+        with writing(target, temporary):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            temporary.replace(target)
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -130,21 +170,18 @@ def replacing_folder(path: str | Path, is_ours: Callable[[Path], bool]) -> Itera
     old = target.with_name(f".{target.stem}.replaced-{uuid.uuid4().hex[:12]}{target.suffix}")
     _sweep(target)
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if not (target.exists() and swap(temporary, target)):
-            if target.exists():
-                target.rename(old)
-            try:
-                temporary.rename(target)
-            except OSError:
-                if old.exists():
-                    old.rename(target)
-                raise
-    except OSError as error:
-        if not _is_about(error, temporary, target):
-            raise
-        raise _not_writable(target, error) from error
+        with writing(target, temporary):
+            temporary.mkdir(parents=True)
+            yield temporary
+            if not (target.exists() and swap(temporary, target)):
+                if target.exists():
+                    target.rename(old)
+                try:
+                    temporary.rename(target)
+                except OSError:
+                    if old.exists():
+                        old.rename(target)
+                    raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -154,9 +191,11 @@ def read_bytes(path: str | Path, limit: int | None = None) -> bytes:
     """The file's content, or an error that names it; `limit` is the largest size in bytes that makes sense."""
     source = Path(path)
     try:
-        size = source.stat().st_size
-        if limit is not None and size > limit:
-            raise FileFormatError(f"{source} has {size} bytes", expected=f"at most {limit}")
+        status = source.stat()
+        if what_it_is(status):
+            raise FileFormatError(f"{source} cannot be read: it is {what_it_is(status)}", expected="a file")
+        if limit is not None and status.st_size > limit:
+            raise FileFormatError(f"{source} has {status.st_size} bytes", expected=f"at most {limit}")
         return source.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise FileFormatError(
@@ -169,19 +208,50 @@ def read_bytes(path: str | Path, limit: int | None = None) -> bytes:
         raise FileFormatError(f"{source} cannot be read: {error.strerror or error}", expected="a file") from error
 
 
+def what_it_is(status: os.stat_result) -> str:
+    """Nothing for a plain file; else what is there: reading a pipe waits for ever, reading a device never ends."""
+    mode = status.st_mode
+    if stat.S_ISREG(mode):
+        return ""
+    if stat.S_ISDIR(mode):
+        return "a folder"
+    return "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "a pipe or a socket"
+
+
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping at the top of a small YAML file, plain data only."""
-    data = read_bytes(path, _MAX_YAML_BYTES)
-    try:
-        document = yaml.safe_load(data.decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        detail = " ".join(str(error).split())[:300]
-        raise FileFormatError(f"{path} is not YAML: {detail}", expected="a UTF-8 text file of plain YAML") from None
+    document = parse_yaml(read_bytes(path, _MAX_YAML_BYTES), path)
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise FileFormatError(
             f"{path} holds {type(document).__name__} instead of named values", expected="lines such as `key: value`"
         )
     return document
+
+
+def read_json(path: str | Path, limit: int = _MAX_JSON_BYTES) -> Any:
+    """The document of a JSON file, plain data of a sensible size and depth."""
+    return parse_json(read_bytes(path, limit), path)
+
+
+@contextmanager
+def reading(
+    path: str | Path, expected: str, *, error: type[KinemaError] = FileFormatError, code: ErrorCode | None = None
+) -> Iterator[None]:
+    """Every error of the block names the file; what a damaged file did to its parser becomes one of ours.
+
+    Args:
+        path: of the file or folder.
+        expected: what it should have been.
+        error, code: of errors that nobody raised on purpose.
+    """
+    try:
+        yield
+    except KinemaError as found:
+        found.name_file(path)
+        raise
+    except Exception as damage:  # a damaged file can make its parser fail in any way
+        detail = f"{type(damage).__name__}: {damage}" if str(damage) else type(damage).__name__
+        raise error(f"{path} cannot be read: {detail}", expected=expected, code=code) from damage
 
 
 def write_yaml(path: str | Path, document: Mapping[str, Any], comment: str = "") -> None:

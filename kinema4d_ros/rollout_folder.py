@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import read_bytes, replacing_folder
+from kinema4d_ros.files import read_bytes, read_json, reading, replacing_folder
 from kinema4d_ros.media.ply import write_ply
 from kinema4d_ros.media.video import VideoWriter
 from kinema4d_ros.pointmap.png import decode_png, encode_png
@@ -76,7 +76,11 @@ def save_rollout(rollout: Rollout, folder: str | Path) -> Path:
 
 def load_rollout(folder: str | Path) -> Rollout:
     """The rollout that `save_rollout` wrote; every frame file is compared with its hash before it is decoded."""
-    source = Path(folder)
+    with reading(folder, "the folder of a saved rollout"):
+        return _load(Path(folder))
+
+
+def _load(source: Path) -> Rollout:
     meta = _read_meta(source)
     try:
         camera = _camera(meta["camera"])
@@ -86,7 +90,7 @@ def load_rollout(folder: str | Path) -> Rollout:
         rollout_id, plan_hash = meta["rollout_id"], meta["plan_hash"]
         if times.ndim != 1 or not 1 <= len(times) <= _MAX_FRAMES:
             raise ValueError(f"times have shape {times.shape}")
-    except (KeyError, TypeError, ValueError, KinemaError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, KinemaError) as error:
         detail = error.what if isinstance(error, KinemaError) else f"{type(error).__name__}: {error}"
         raise FileFormatError(
             f"{source / 'meta.json'} does not describe a rollout: {detail}", expected="the fields that save writes"
@@ -166,11 +170,10 @@ def _read_meta(folder: Path) -> dict[str, Any]:
             code=ErrorCode.FILE_MISSING,
         )
     path = folder / "meta.json"
-    data = read_bytes(path, _MAX_META_BYTES)
     try:
-        meta = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not JSON: {error}"[:300], expected="a complete file", hint=_RESAVE) from None
+        meta = read_json(path, _MAX_META_BYTES)
+    except FileFormatError as error:
+        raise FileFormatError(error.what, expected="a complete file", hint=_RESAVE, code=error.code) from None
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         found = meta.get("format") if isinstance(meta, dict) else type(meta).__name__
         raise FileFormatError(

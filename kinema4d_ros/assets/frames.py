@@ -78,7 +78,8 @@ class FrameSource:
                 if not container.streams.video:
                     raise FileFormatError(f"{self.path} has no pictures", expected="a video")
                 yield from container.decode(video=0)
-        except av.FFmpegError as error:
+        except (av.FFmpegError, ValueError, MemoryError, LookupError) as error:
+            # ValueError: text in the file's own head that is no UTF-8.
             raise FileFormatError(
                 f"{self.path} cannot be decoded: {error}", expected="a video that FFmpeg reads"
             ) from None

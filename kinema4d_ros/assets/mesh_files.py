@@ -86,6 +86,6 @@ def _read_with_trimesh(path: Path) -> ColouredMesh:
         raise MeshError(
             f"{path} is no mesh: {type(error).__name__}: {str(error)[:200]}", expected="triangles in a PLY or GLB file"
         ) from None
-    if len(faces) and faces.max() >= len(vertices):
+    if len(faces) and (faces.max() >= len(vertices) or faces.min() < 0):
         raise MeshError(f"{path} refers to vertices it does not have", expected="a complete file")
     return ColouredMesh(vertices, faces, rgb)

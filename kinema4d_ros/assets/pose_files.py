@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.assets.stages import read_json
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.files import read_bytes
+from kinema4d_ros.files import read_bytes, read_json, reading
 from kinema4d_ros.transforms import from_quaternion, invert
 
 __all__ = ["read_colmap", "read_pose_file", "read_transforms"]
@@ -42,7 +41,8 @@ _OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 def read_pose_file(path: str | Path) -> dict[str, PinholeCamera]:
     """Cameras by picture name (without folder and suffix): a COLMAP folder, or a transforms .json."""
     source = Path(path)
-    cameras = read_colmap(source) if source.is_dir() else read_transforms(source)
+    with reading(source, "COLMAP's text files or a transforms JSON", error=CalibrationError):
+        cameras = read_colmap(source) if source.is_dir() else read_transforms(source)
     if not cameras:
         raise CalibrationError(f"{source} has no camera poses", expected="at least one picture with a pose")
     return cameras

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import read_bytes, replacing_folder
+from kinema4d_ros.files import read_json, replacing_folder
 
 __all__ = ["STAMP", "StageRunner", "hash_files", "read_json", "write_json"]
 
 STAMP = "stamp.json"
 _VERSION = 1
-_MAX_JSON_BYTES = 50_000_000
 
 Work = Callable[[Path], None]
 
@@ -106,14 +105,6 @@ def hash_files(paths: Iterable[Path]) -> str:
                 ) from None
             total.update(f"{file.name}\0{digest.hexdigest()}\n".encode())
     return total.hexdigest()
-
-
-def read_json(path: Path) -> Any:
-    """The document of a JSON file, or an error that names it."""
-    try:
-        return json.loads(read_bytes(path, _MAX_JSON_BYTES).decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not JSON: {str(error)[:200]}", expected="a UTF-8 JSON document") from None
 
 
 def write_json(path: Path, document: Any) -> None:

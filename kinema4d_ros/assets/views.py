@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.stages import read_json
 from kinema4d_ros.calibration.board_pose import find_board_pose
 from kinema4d_ros.calibration.boards import Board
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError, ErrorCode
+from kinema4d_ros.files import read_bytes, read_json, reading
 from kinema4d_ros.media import read_image
+from kinema4d_ros.media.images import decode_image
 from kinema4d_ros.transforms import invert
 
 __all__ = ["BoardLocator", "FileLocator", "View", "cameras_document", "load_views"]
@@ -157,18 +159,19 @@ def cameras_document(views: Sequence[tuple[str, int, PinholeCamera]]) -> list[di
 
 def load_lenses(poses: Path) -> list[PinholeCamera]:
     """The cameras that took the frames of a poses stage, with distortion."""
-    return [
-        PinholeCamera(
-            entry["width"],
-            entry["height"],
-            np.array(entry["K"]),
-            base_T_camera=np.array(entry["world_T_camera"]),
-            distortion=tuple(entry["distortion"]),
-            distortion_model=entry["distortion_model"],
-            base_frame="world",
-        )
-        for entry in read_json(poses / "cameras.json")
-    ]
+    with reading(poses / "cameras.json", "the cameras of a poses stage"):
+        return [
+            PinholeCamera(
+                entry["width"],
+                entry["height"],
+                np.array(entry["K"]),
+                base_T_camera=np.array(entry["world_T_camera"]),
+                distortion=tuple(entry["distortion"]),
+                distortion_model=entry["distortion_model"],
+                base_frame="world",
+            )
+            for entry in read_json(poses / "cameras.json")
+        ]
 
 
 def load_views(poses: Path, masks: Path | None = None, depth: Path | None = None) -> list[View]:
@@ -177,23 +180,26 @@ def load_views(poses: Path, masks: Path | None = None, depth: Path | None = None
     Depth pictures are 16-bit PNGs in units of 0.1 mm, 0 = unknown, rectified as the images are.
     """
     views = []
-    for entry, lens in zip(read_json(poses / "cameras.json"), load_lenses(poses), strict=True):
-        camera = lens.rectified()
-        file = f"{entry['name']}.png"
-        mask = None if masks is None else read_image(masks / file).max(axis=2) > 127
-        metres = read_depth(depth / file) if depth is not None and (depth / file).is_file() else None
-        views.append(View(entry["name"], entry["orbit"], read_image(poses / "images" / file), camera, mask, metres))
+    with reading(poses / "cameras.json", "the cameras of a poses stage"):
+        for entry, lens in zip(read_json(poses / "cameras.json"), load_lenses(poses), strict=True):
+            camera = lens.rectified()
+            file = f"{_plain_name(entry['name'])}.png"
+            mask = None if masks is None else read_image(masks / file).max(axis=2) > 127
+            metres = read_depth(depth / file) if depth is not None and (depth / file).is_file() else None
+            views.append(View(entry["name"], entry["orbit"], read_image(poses / "images" / file), camera, mask, metres))
     return views
+
+
+def _plain_name(name: Any) -> str:
+    """A view's name, which becomes a file's: it must not lead to another folder."""
+    if not isinstance(name, str) or Path(name).name != name:
+        raise AssetError(f"a view is called {name!r}", expected="a name without a folder")
+    return name
 
 
 def read_depth(path: Path) -> NDArray[np.float32]:
     """(H, W) float32 metres, NaN = unknown, of a 16-bit PNG in units of 0.1 mm."""
-    import cv2
-
-    from kinema4d_ros.files import read_bytes
-
-    data = np.frombuffer(read_bytes(path, 200_000_000), np.uint8)
-    picture = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if data.size else None
-    if picture is None or picture.dtype != np.uint16 or picture.ndim != 2:
+    picture = decode_image(read_bytes(path, 200_000_000), path, cv2.IMREAD_UNCHANGED)
+    if picture.dtype != np.uint16 or picture.ndim != 2:
         raise AssetError(f"{path} is no depth picture", expected="a 16-bit grey PNG in units of 0.1 mm, 0 = unknown")
     return np.where(picture > 0, picture.astype(np.float32) * np.float32(1e-4), np.float32(np.nan))

@@ -11,7 +11,7 @@ from kinema4d_ros.calibration.easy_handeye import from_easy_handeye_document
 from kinema4d_ros.calibration.extrinsics import Extrinsics
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.files import read_yaml, write_yaml
+from kinema4d_ros.files import read_yaml, reading, write_yaml
 
 __all__ = ["camera_document", "camera_from_document", "load_camera", "read_camera", "read_pose", "save_camera"]
 
@@ -33,7 +33,8 @@ def read_camera(path: str | Path, *, base_frame: str | None = None) -> PinholeCa
     document = read_yaml(path)
     kind = _kind(document, path)
     if kind == "a camera file":
-        return camera_from_document(document, str(path), base_frame=base_frame)
+        with reading(path, "a camera file", error=CalibrationError):
+            return camera_from_document(document, str(path), base_frame=base_frame)
     other = "extrinsics" if kind == "a CameraInfo file" else "intrinsics"
     raise CalibrationError(
         f"{path} is {kind}: it lacks {other}",
@@ -44,18 +45,20 @@ def read_camera(path: str | Path, *, base_frame: str | None = None) -> PinholeCa
 
 def load_camera(intrinsics: str | Path, extrinsics: str | Path, *, base_frame: str | None = None) -> PinholeCamera:
     """The camera of a CameraInfo YAML and an extrinsics YAML (ours or easy_handeye2's)."""
-    return _join(read_camera_info(intrinsics), read_pose(extrinsics), base_frame)
+    with reading(extrinsics, "the pose of that camera", error=CalibrationError):
+        return _join(read_camera_info(intrinsics), read_pose(extrinsics), base_frame)
 
 
 def read_pose(path: str | Path) -> Extrinsics:
     """The extrinsics of our YAML, of a camera file, or of easy_handeye2's file."""
     document = read_yaml(path)
     kind = _kind(document, path)
-    if kind == "an easy_handeye2 file":
-        return from_easy_handeye_document(document, str(path))
-    if kind == "a camera file":
-        return Extrinsics.from_document(_section(document, "extrinsics", path), f"'extrinsics' of {path}")
-    return Extrinsics.from_document(document, str(path))
+    with reading(path, "the pose of a camera", error=CalibrationError):
+        if kind == "an easy_handeye2 file":
+            return from_easy_handeye_document(document, str(path))
+        if kind == "a camera file":
+            return Extrinsics.from_document(_section(document, "extrinsics", path), f"'extrinsics' of {path}")
+        return Extrinsics.from_document(document, str(path))
 
 
 def camera_from_document(document: dict[str, Any], source: str, *, base_frame: str | None = None) -> PinholeCamera:

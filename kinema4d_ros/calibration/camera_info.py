@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.calibration._fields import Fields
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.distortion import MODELS
-from kinema4d_ros.files import read_yaml, write_yaml
+from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.files import read_yaml, reading, write_yaml
 
 __all__ = ["CameraInfo", "read_camera_info", "write_camera_info"]
 
@@ -101,7 +102,8 @@ class CameraInfo:
 
 def read_camera_info(path: str | Path) -> CameraInfo:
     """Read a CameraInfo YAML."""
-    return CameraInfo.from_document(read_yaml(path), str(path))
+    with reading(path, "a ROS CameraInfo file", error=CalibrationError):
+        return CameraInfo.from_document(read_yaml(path), str(path))
 
 
 def write_camera_info(path: str | Path, info: CameraInfo) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from kinema4d_ros.calibration._fields import Fields
 from kinema4d_ros.calibration.extrinsics import Extrinsics, unit_quaternion
 from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.files import read_yaml
+from kinema4d_ros.files import read_yaml, reading
 from kinema4d_ros.transforms import make
 
 __all__ = ["from_easy_handeye_document", "read_easy_handeye"]
@@ -22,7 +22,8 @@ def read_easy_handeye(path: str | Path) -> Extrinsics:
 
     `tracking_base_frame`, the frame the marker was seen in, must be the camera's optical frame.
     """
-    return from_easy_handeye_document(read_yaml(path), str(path))
+    with reading(path, "an easy_handeye2 calibration", error=CalibrationError):
+        return from_easy_handeye_document(read_yaml(path), str(path))
 
 
 def from_easy_handeye_document(document: Mapping[str, Any], source: str) -> Extrinsics:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration._fields import Fields
 from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.files import read_yaml, write_yaml
+from kinema4d_ros.files import read_yaml, reading, write_yaml
 from kinema4d_ros.transforms import from_quaternion, make, require_rigid, to_quaternion
 
 __all__ = ["Extrinsics", "Residuals", "read_extrinsics", "write_extrinsics"]
@@ -27,6 +27,8 @@ _KEYS = (
     "method",
     "date",
     "residuals",
+    "covariance",
+    "degrees_of_freedom",
     "notes",
 )
 _MAX_DISTANCE_M = 100.0
@@ -41,12 +43,16 @@ class Residuals:
         mm: root mean square position error, millimetres.
         mask_iou: overlap of the rendered and the seen robot, 0 to 1.
         poses: number of robot poses used.
+        spread_deg: largest angle between two of them, degrees.
+        spread_mm: largest distance between two of them, millimetres.
     """
 
     px: float | None = None
     mm: float | None = None
     mask_iou: float | None = None
     poses: int | None = None
+    spread_deg: float | None = None
+    spread_mm: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +66,8 @@ class Extrinsics:
         method, notes: free text.
         date: ISO 8601, or "".
         residuals: quality.
+        covariance: (6, 6) float64 of a small change of the pose, as `pose_estimate` defines it; None = not known.
+        degrees_of_freedom: that the covariance was estimated with; infinite unless something else is known.
     """
 
     parent_frame: str
@@ -69,6 +77,8 @@ class Extrinsics:
     date: str = ""
     residuals: Residuals = field(default_factory=Residuals)
     notes: str = ""
+    covariance: NDArray[np.float64] | None = None
+    degrees_of_freedom: float = float("inf")
 
     def __post_init__(self) -> None:
         """Refuse frames without a name and poses that cannot be."""
@@ -94,6 +104,10 @@ class Extrinsics:
                 hint="the translation may be in millimetres",
             )
         object.__setattr__(self, "parent_T_child", pose)
+        if self.covariance is not None:
+            object.__setattr__(self, "covariance", _require_covariance(self.covariance))
+        if not self.degrees_of_freedom > 0:
+            raise CalibrationError(f"degrees_of_freedom is {self.degrees_of_freedom}", expected="more than 0")
 
     @staticmethod
     def from_document(document: Mapping[str, Any], source: str) -> Extrinsics:
@@ -112,12 +126,21 @@ class Extrinsics:
             date=_date(fields, document),
             residuals=_residuals(fields),
             notes=fields.text("notes", ""),
+            covariance=fields.numbers("covariance", 36).reshape(6, 6) if "covariance" in fields else None,
+            degrees_of_freedom=(
+                fields.number("degrees_of_freedom") if "degrees_of_freedom" in fields else float("inf")
+            ),
         )
 
     def document(self) -> dict[str, Any]:
         """The mapping to write."""
         measured = {key: value for key, value in asdict(self.residuals).items() if value is not None}
-        optional = {"method": self.method, "date": self.date, "residuals": measured, "notes": self.notes}
+        optional: dict[str, Any] = {"method": self.method, "date": self.date, "residuals": measured}
+        if self.covariance is not None:
+            optional["covariance"] = self.covariance.tolist()
+            if np.isfinite(self.degrees_of_freedom):
+                optional["degrees_of_freedom"] = float(self.degrees_of_freedom)
+        optional["notes"] = self.notes
         return {
             "parent_frame": self.parent_frame,
             "child_frame": self.child_frame,
@@ -129,7 +152,8 @@ class Extrinsics:
 
 def read_extrinsics(path: str | Path) -> Extrinsics:
     """Read our extrinsics YAML."""
-    return Extrinsics.from_document(read_yaml(path), str(path))
+    with reading(path, "an extrinsics file", error=CalibrationError):
+        return Extrinsics.from_document(read_yaml(path), str(path))
 
 
 def write_extrinsics(path: str | Path, extrinsics: Extrinsics) -> None:
@@ -148,6 +172,19 @@ def unit_quaternion(xyzw: NDArray[np.float64], source: str) -> NDArray[np.float6
             code=ErrorCode.NOT_A_ROTATION,
         )
     return from_quaternion(xyzw)[:3, :3]
+
+
+def _require_covariance(value: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(6, 6) symmetric, none of its variances negative; millimetres taken for metres would show as metres of sigma."""
+    C = np.asarray(value, dtype=np.float64)
+    if C.shape != (6, 6) or not np.isfinite(C).all():
+        raise CalibrationError(f"the covariance has shape {C.shape}", expected="6 x 6 finite numbers")
+    largest = float(np.abs(C).max())
+    if not np.allclose(C, C.T, atol=1e-6 * largest) or float(np.linalg.eigvalsh(C)[0]) < -1e-6 * largest:
+        raise CalibrationError(
+            "the covariance is none", expected="a symmetric 6 x 6 matrix without negative variances, m and rad squared"
+        )
+    return np.asarray((C + C.T) / 2)
 
 
 def _rotation(fields: Fields, source: str) -> NDArray[np.float64]:
@@ -176,15 +213,15 @@ def _residuals(fields: Fields) -> Residuals:
     if "residuals" not in fields:
         return Residuals()
     section = fields.section("residuals")
-    section.only(("px", "mm", "mask_iou", "poses"))
-    for key, upper in (("px", np.inf), ("mm", np.inf), ("mask_iou", 1.0)):
+    numbers = ("px", "mm", "mask_iou", "spread_deg", "spread_mm")
+    section.only((*numbers, "poses"))
+    for key in numbers:
+        upper = 1.0 if key == "mask_iou" else np.inf
         if key in section and not 0.0 <= section.number(key) <= upper:
             raise section.refuse(key, "a number from 0 to 1" if upper == 1.0 else "a number that is not negative")
     if "poses" in section and section.integer("poses") < 1:
         raise section.refuse("poses", "a positive whole number")
     return Residuals(
-        px=section.number("px") if "px" in section else None,
-        mm=section.number("mm") if "mm" in section else None,
-        mask_iou=section.number("mask_iou") if "mask_iou" in section else None,
+        **{key: section.number(key) for key in numbers if key in section},
         poses=section.integer("poses") if "poses" in section else None,
     )

@@ -97,7 +97,7 @@ def read_pairs(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float6
     for key in ("recon", "base"):
         try:
             array = np.array(document.get(key), dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             array = np.empty(0)
         if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
             raise CalibrationError(

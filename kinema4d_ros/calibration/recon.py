@@ -15,7 +15,7 @@ from scipy.spatial import cKDTree
 from kinema4d_ros.calibration.board_pose import skew
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
-from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError
+from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError, MeshError
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.model import Robot
@@ -141,13 +141,14 @@ def load_surface(path: str | Path, count: int = _POINTS) -> Surface:
         return sample_surface(mesh.vertices, mesh.faces, count)
     if not file.is_file():
         raise FileFormatError(f"{file} does not exist", expected="a mesh file", code=ErrorCode.FILE_MISSING)
-    import trimesh
+    # Here, because that package needs this one; it opens no file but the one it is given.
+    from kinema4d_ros.assets.mesh_files import read_mesh_file
 
     try:
-        loaded = trimesh.load(file, force="mesh", process=False)
-        return sample_surface(loaded.vertices, loaded.faces, count)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise FileFormatError(f"{file} is no mesh: {error}", expected="triangles in a PLY or GLB file") from None
+        mesh = read_mesh_file(file)
+    except MeshError as error:
+        raise FileFormatError(error.what, expected=error.expected, hint=error.hint) from None
+    return sample_surface(mesh.vertices, mesh.faces, count)
 
 
 def align_reconstruction(

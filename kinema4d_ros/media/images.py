@@ -5,22 +5,27 @@ All images are (H, W, 3) uint8 RGB.
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+import PIL.Image
 from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, RenderError
 from kinema4d_ros.files import read_bytes, replacing_file
 
-__all__ = ["colour_depth", "overlay", "read_image", "require_image", "strip", "write_image"]
+__all__ = ["colour_depth", "decode_image", "overlay", "read_image", "require_image", "strip", "write_image"]
 
 Image = NDArray[np.uint8]
 
 _GAP_PX = 2
 _MAX_FILE_BYTES = 200_000_000
+_MAX_PIXELS = 100_000_000
 
 
 def require_image(image: NDArray[np.generic], name: str, size: tuple[int, int] | None = None) -> Image:
@@ -115,11 +120,28 @@ def write_image(path: str | Path, image: Image) -> None:
 
 def read_image(path: str | Path) -> Image:
     """A picture file as RGB; grey and 16-bit pictures are converted."""
-    data = np.frombuffer(read_bytes(path, _MAX_FILE_BYTES), np.uint8)
-    try:
-        bgr = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
-    except cv2.error:
-        bgr = None
-    if bgr is None:
-        raise FileFormatError(f"{path} is not a picture, or is damaged", expected="a PNG, JPEG or similar")
+    bgr = decode_image(read_bytes(path, _MAX_FILE_BYTES), path, cv2.IMREAD_COLOR)
     return np.ascontiguousarray(bgr[..., ::-1])
+
+
+def decode_image(data: bytes, name: object, flags: int) -> NDArray[Any]:
+    """What OpenCV makes of a picture file's bytes; `name` is what errors call it.
+
+    The size is read first: a small file can claim, or unpack to, more pixels than there is memory.
+    """
+    expected = f"a PNG, JPEG or similar of at most {_MAX_PIXELS:,} pixels"
+    try:
+        with warnings.catch_warnings(), PIL.Image.open(io.BytesIO(data)) as header:
+            warnings.simplefilter("ignore")
+            width, height = header.size
+    except Exception as error:  # a damaged header can make its parser fail in any way
+        raise FileFormatError(f"{name} is not a picture, or is damaged", expected=expected) from error
+    if not 0 < width * height <= _MAX_PIXELS:
+        raise FileFormatError(f"{name} claims {width} x {height} pixels", expected=expected)
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        image = None
+    if image is None:
+        raise FileFormatError(f"{name} is not a picture, or is damaged", expected=expected)
+    return np.asarray(image)

@@ -13,7 +13,6 @@ NAME/
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.arrays import read_arrays
 from kinema4d_ros.calibration import camera_from_document, save_camera
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_bytes, read_yaml, replacing_folder
+from kinema4d_ros.files import read_bytes, read_json, read_yaml, reading, replacing_folder
 from kinema4d_ros.pointmap.png import decode_png, encode_png
 from kinema4d_ros.pointmap.sequence import PointmapSequence
 from kinema4d_ros.pointmap.wire import DEPTH_UNIT_M, WireFrames, decode_frames, encode_frames
@@ -76,7 +76,11 @@ def save_pointmaps(
 
 def load_pointmaps(path: str | Path) -> PointmapSequence:
     """Read a folder that `save_pointmaps` wrote; whatever is missing, damaged or inconsistent is named."""
-    folder = Path(path)
+    with reading(path, "a folder that save_pointmaps wrote"):
+        return _load(Path(path))
+
+
+def _load(folder: Path) -> PointmapSequence:
     meta = _read_meta(folder)
     camera = camera_from_document(read_yaml(folder / "camera.yaml"), str(folder / "camera.yaml"))
     if (meta["width"], meta["height"]) != (camera.width, camera.height):
@@ -114,16 +118,13 @@ def _lossless(
 
 def _read_points(path: Path, count: int) -> NDArray[np.float32]:
     """(count, 3) float32; the archive's own sizes are checked before anything is unpacked."""
-    read_bytes(path, limit=24 * count + 65536)
     expected = f"points.npz with 'points' of shape ({count}, 3), float32"
     try:
-        with zipfile.ZipFile(path) as archive:
-            if archive.getinfo("points.npy").file_size > 12 * count + 1024:
-                raise _malformed(path, "there are more points than robot pixels", expected)
-        with np.load(path, allow_pickle=False) as archive_arrays:
-            points: NDArray[np.float32] = archive_arrays["points"]
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError) as error:
-        raise _malformed(path, f"it cannot be read ({error})", expected) from None
+        points: NDArray[np.float32] = read_arrays(path, ("points",), limit=24 * count + 65536)["points"]
+    except FileFormatError as error:
+        if error.code is ErrorCode.FILE_MISSING:
+            raise
+        raise _malformed(path, error.what, expected) from None
     if points.shape != (count, 3) or points.dtype != np.float32:
         raise _malformed(path, f"it holds {points.dtype} of shape {points.shape}", expected)
     return points
@@ -131,10 +132,7 @@ def _read_points(path: Path, count: int) -> NDArray[np.float32]:
 
 def _read_meta(folder: Path) -> dict[str, Any]:
     path = folder / "meta.json"
-    try:
-        meta = json.loads(read_bytes(path, 10_000_000))
-    except (ValueError, RecursionError) as error:
-        raise _malformed(path, f"it is not JSON ({error})", "meta.json of save_pointmaps") from None
+    meta = read_json(path, 10_000_000)
     if not isinstance(meta, dict) or meta.get("format") != _FORMAT:
         raise _malformed(path, "it does not describe pointmaps", f'"format": "{_FORMAT}"')
     if meta.get("version") != _VERSION:
@@ -183,8 +181,8 @@ def _read_frames(folder: Path, count: int) -> list[bytes]:
 
 def _is_ours(folder: Path) -> bool:
     try:
-        meta = json.loads((folder / "meta.json").read_bytes())
-    except (OSError, ValueError):
+        meta = read_json(folder / "meta.json")
+    except FileFormatError:
         return False
     return isinstance(meta, dict) and meta.get("format") == _FORMAT
 

@@ -11,7 +11,6 @@ arm starts near home, not at it. An episode's numbers follow from its own seed, 
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.arrays import read_arrays
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.files import read_json, replacing_file
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
@@ -42,6 +42,7 @@ HOLD_S = 0.6
 
 LIFTED_M = 0.04
 _FORMAT = "kinema4d_demonstrations"
+_MAX_DEMO_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -180,15 +181,15 @@ def read_demo(path: str | Path) -> Demonstration:
         PolicyError: it is not there, cut off, or something else.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            demo = Demonstration(archive["image"], archive["state"], archive["action"], bool(archive["lifted"]))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        found = read_arrays(path, ("image", "state", "action", "lifted"), _MAX_DEMO_BYTES)
+    except FileFormatError as error:
         raise PolicyError(
-            f"{path} is no demonstration: {error}",
+            f"{path} is no demonstration: {error.what}",
             expected="image, state, action and lifted",
             hint="delete the file and make it again",
             code=ErrorCode.FILE_MALFORMED,
         ) from None
+    demo = Demonstration(found["image"], found["state"], found["action"], bool(found["lifted"].any()))
     if not (demo.image.ndim == 4 and demo.state.shape == demo.action.shape and len(demo.image) == len(demo.state)):
         raise PolicyError(
             f"{path}: image {demo.image.shape}, state {demo.state.shape}, action {demo.action.shape}",
@@ -213,8 +214,8 @@ def _claim(root: Path, settings: DemoSettings, view: WorkspaceView, robot: Robot
             temporary.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
         return
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+        found = read_json(file)
+    except FileFormatError:
         found = {}
     other = [
         key for key in wanted if not isinstance(found, dict) or found.get(key) != json.loads(json.dumps(wanted))[key]

@@ -8,7 +8,6 @@ v3.0  data/chunk-000/file-000.parquet          rows of many episodes
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_json
 from kinema4d_ros.readers.common import MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed, require_file
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
@@ -77,10 +77,10 @@ def _info(path: Path) -> dict[str, Any]:
     file = path / "meta" / "info.json"
     require_file(file)
     expected = "codebase_version v2.1 or v3.0, fps and features"
+    info = read_json(file)
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
         version, fps, features = info["codebase_version"], float(info["fps"]), info["features"]
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise malformed(file, f"it cannot be used: {error!r}", expected) from None
     if not str(version).startswith(("v2.", "v3.")):
         raise FileFormatError(f"{file}: version {version}", expected=expected, code=ErrorCode.FILE_UNSUPPORTED)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import reading
 from kinema4d_ros.readers.common import Reading
 from kinema4d_ros.readers.tables import read_csv, read_json, read_npz
 from kinema4d_ros.robot.model import Robot
@@ -43,7 +44,11 @@ def read_trajectory(path: str | Path, robot: Robot | None = None, **options: Any
 
 def read_with_notes(path: str | Path, robot: Robot | None = None, **options: Any) -> Reading:
     """Like `read_trajectory`, with the notes in the result."""
-    path = Path(path)
+    with reading(path, "a complete trajectory file"):
+        return _read(Path(path), robot, options)
+
+
+def _read(path: Path, robot: Robot | None, options: dict[str, Any]) -> Reading:
     if not path.exists():
         raise FileFormatError(f"{path} does not exist", expected="a trajectory file", code=ErrorCode.FILE_MISSING)
     tables = {".csv": read_csv, ".json": read_json, ".npz": read_npz}

@@ -13,14 +13,14 @@ import json
 import math
 import re
 import warnings
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kinema4d_ros.arrays import read_arrays
 from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_json as parse_document
 from kinema4d_ros.readers.common import MAX_BYTES, MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed, require_file
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
@@ -65,10 +65,7 @@ def read_json(path: Path, robot: Robot | None = None) -> Reading:
     """A trajectory from a JSON file."""
     require_file(path)
     expected = f'an object with "format": "{JSON_FORMAT}", "version": 1, "names", "times" and "positions"'
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise malformed(path, f"it is not JSON: {error}", expected, "the file may have been cut off") from None
+    data = parse_document(path, MAX_BYTES)
     if not isinstance(data, dict) or data.get("format") != JSON_FORMAT or data.get("version") != 1:
         raise malformed(path, "it is JSON, but not a trajectory of this version", expected)
     names = data.get("names")
@@ -81,15 +78,7 @@ def read_npz(path: Path, robot: Robot | None = None) -> Reading:
     """A trajectory from a NumPy archive."""
     require_file(path)
     expected = "arrays names (N,) of text, times (T,) and positions (T, N)"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            _require_honest_sizes(path, archive)
-        with np.load(path, allow_pickle=False) as archive:
-            arrays: dict[str, NDArray[Any]] = {key: archive[key] for key in ("names", "times", "positions")}
-    except KeyError as error:
-        raise malformed(path, f"an array is missing: {error}", expected) from None
-    except (ValueError, OSError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise malformed(path, f"it cannot be read: {error}", expected, "the file may have been cut off") from None
+    arrays = read_arrays(path, ("names", "times", "positions"), MAX_BYTES)
     if arrays["names"].ndim != 1 or arrays["names"].dtype.kind != "U":
         raise malformed(path, f"its names have type {arrays['names'].dtype}, shape {arrays['names'].shape}", expected)
     return _reading(path, robot, arrays["names"].tolist(), arrays["times"], arrays["positions"])
@@ -134,19 +123,3 @@ def _column(path: Path, field: str) -> tuple[str, float]:
     if name == "time" and unit not in TIME_UNITS:
         raise malformed(path, f"time is in '{unit}'", "time, time[s] or time[ms]")
     return name, UNITS[unit]
-
-
-def _require_honest_sizes(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuses archives that unpack to more than they may, or arrays that claim more than is there."""
-    unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > MAX_BYTES:
-        raise malformed(path, f"it unpacks to {unpacked:,} bytes", f"at most {MAX_BYTES:,}")
-    for entry in archive.infolist():
-        with archive.open(entry) as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize > entry.file_size:
-            raise malformed(
-                path, f"array {entry.filename} claims shape {shape} of {dtype}", "numbers and text, all of them there"
-            )

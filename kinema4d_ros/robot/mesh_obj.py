@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode, MeshError
+from kinema4d_ros.files import read_bytes
 from kinema4d_ros.robot.topology import Soup
 
 __all__ = ["read_obj"]
@@ -15,6 +16,8 @@ __all__ = ["read_obj"]
 Colors = dict[str, tuple[float, float, float]]
 
 _UNCOLOURED = (0.5, 0.5, 0.5)
+_MAX_LIBRARIES = 64
+_MAX_LIBRARY_BYTES = 16 * 2**20
 
 
 def read_obj(data: bytes, name: str, folder: Path, root: Path) -> Soup:
@@ -30,6 +33,7 @@ def read_obj(data: bytes, name: str, folder: Path, root: Path) -> Soup:
     faces: list[tuple[int, int, int]] = []
     face_material: list[str] = []
     colors: Colors = {}
+    libraries: set[str] = set()
     material = ""
     for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
         keyword, _, rest = line.strip().partition(" ")
@@ -46,7 +50,11 @@ def read_obj(data: bytes, name: str, folder: Path, root: Path) -> Soup:
                     face_material.append(material)
             elif keyword == "usemtl":
                 material = rest.strip()
-            elif keyword == "mtllib":
+            elif keyword == "mtllib" and rest.strip() not in libraries:
+                # Read once each: a file that names a library a million times must not cost a million readings.
+                libraries.add(rest.strip())
+                if len(libraries) > _MAX_LIBRARIES:
+                    raise ValueError(f"more than {_MAX_LIBRARIES} material libraries")
                 colors.update(_read_colors(rest.strip(), name, folder, root))
         except (ValueError, IndexError) as error:
             raise MeshError(
@@ -85,7 +93,7 @@ def _read_colors(library: str, name: str, folder: Path, root: Path) -> Colors:
         return {}
     colors: Colors = {}
     current = ""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in read_bytes(path, _MAX_LIBRARY_BYTES).decode("utf-8", errors="replace").splitlines():
         keyword, _, rest = line.strip().partition(" ")
         if keyword == "newmtl":
             current = rest.strip()

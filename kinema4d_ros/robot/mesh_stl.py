@@ -13,7 +13,8 @@ __all__ = ["read_stl"]
 
 _HEADER_BYTES = 84
 _FACET = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
-_VERTEX_LINE = re.compile(rb"^[ \t]*vertex[ \t]+(\S+)[ \t]+(\S+)[ \t]+(\S+)[ \t]*\r?$", re.MULTILINE)
+# A number has a few letters; a long one would make the table below as wide for all of them.
+_VERTEX_LINE = re.compile(rb"^[ \t]*vertex[ \t]+(\S{1,40})[ \t]+(\S{1,40})[ \t]+(\S{1,40})[ \t]*\r?$", re.MULTILINE)
 
 
 def read_stl(data: bytes, name: str) -> Soup:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kinema4d_ros.errors import ErrorCode, MeshError
+from kinema4d_ros.files import reading, what_it_is
 from kinema4d_ros.robot.mesh_obj import read_obj
 from kinema4d_ros.robot.mesh_stl import read_stl
 from kinema4d_ros.robot.model import TriangleMesh
@@ -42,10 +43,13 @@ def load_mesh(path: str | Path, scale: Scale = (1.0, 1.0, 1.0), root: str | Path
             expected="a readable file",
             code=ErrorCode.MESH_MISSING,
         ) from None
+    if what_it_is(status):
+        raise MeshError(f"mesh {file} is {what_it_is(status)}", expected="a file")
     if status.st_size > MAX_MESH_BYTES:
         raise MeshError(f"mesh {file} has {status.st_size} bytes", expected=f"at most {MAX_MESH_BYTES}")
     folder = file.parent if root is None else Path(root)
-    return _load(file, status.st_mtime_ns, status.st_size, scale, folder)
+    with reading(file, "a mesh file", error=MeshError):
+        return _load(file, status.st_mtime_ns, status.st_size, scale, folder)
 
 
 @lru_cache(maxsize=256)

@@ -28,13 +28,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, RobotError
+from kinema4d_ros.documents import parse_yaml
+from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.files import read_bytes
 from kinema4d_ros.robot.gripper import Gripper, VendorJoint
 from kinema4d_ros.robot.model import Joint, Link
 
 __all__ = ["Semantics", "load_semantics", "sidecar_path"]
+
+_MAX_BYTES = 1_000_000
 
 LIMIT_TOLERANCE = 1e-9
 """How far a named pose may lie outside the joint limits: rounding only."""
@@ -65,7 +68,7 @@ def load_semantics(path: Path, links: tuple[Link, ...], joints: tuple[Joint, ...
     tool_link = data.get("tool_link", None)
     if tool_link is None:
         tool_link = _deepest_link(links, joints)
-    elif tool_link not in {link.name for link in links}:
+    elif not isinstance(tool_link, str) or tool_link not in {link.name for link in links}:
         raise reader.refuse(f"tool_link is {tool_link!r}", "a link of the URDF", ErrorCode.UNKNOWN_LINK)
     poses = {
         str(name): reader.pose(pose, f"poses.{name}")
@@ -73,7 +76,7 @@ def load_semantics(path: Path, links: tuple[Link, ...], joints: tuple[Joint, ...
     }
     home: Mapping[str, float] = {}
     if "home" in data:
-        if data["home"] not in poses:
+        if not isinstance(data["home"], str) or data["home"] not in poses:
             raise reader.refuse(f"home is {data['home']!r}", f"one of the poses {', '.join(poses)}")
         home = poses[data["home"]]
     gripper = reader.gripper(data["gripper"]) if "gripper" in data else None
@@ -100,10 +103,7 @@ class _Reader:
         return RobotError(f"{self.path}: {what}", expected=expected, code=code)
 
     def parse(self) -> Any:
-        try:
-            return yaml.safe_load(self.path.read_text(encoding="utf-8")) or {}
-        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-            raise FileFormatError(f"{self.path} is not readable YAML: {error}", expected="a YAML mapping") from None
+        return parse_yaml(read_bytes(self.path, _MAX_BYTES), self.path) or {}
 
     def mapping(self, value: Any, where: str, allowed: set[str] | None = None) -> dict[Any, Any]:
         if not isinstance(value, dict):
@@ -122,7 +122,7 @@ class _Reader:
         return float(value)
 
     def moving_joint(self, name: Any, where: str) -> Joint:
-        joint = self.joints.get(name)
+        joint = self.joints.get(name) if isinstance(name, str) else None
         if joint is None or not joint.moves:
             raise self.refuse(f"{where} names joint {name!r}", "a moving joint of the URDF", ErrorCode.UNKNOWN_JOINT)
         return joint

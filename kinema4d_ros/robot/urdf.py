@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from urdf_parser_py.urdf import URDF
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, RobotError
+from kinema4d_ros.files import read_bytes, reading
 from kinema4d_ros.resources import share_directory
 from kinema4d_ros.robot.geometry import Materials, read_geometry
 from kinema4d_ros.robot.model import Inertial, Joint, JointLimits, Link, Mimic, Robot
@@ -33,6 +34,11 @@ def load_robot(source: str | Path) -> Robot:
     `kinema4d_ros.robot.semantics`).
     """
     path = _find(source)
+    with reading(path, "a URDF with all required elements and attributes", error=RobotError):
+        return _load(path)
+
+
+def _load(path: Path) -> Robot:
     text = _expand(path) if path.suffix == ".xacro" else _read_text(path)
     root = screen_xml(text, str(path))
     prune_urdf(root, str(path))
@@ -99,14 +105,7 @@ def _find(source: str | Path) -> Path:
 def _read_text(path: Path) -> str:
     if path.stat().st_size > MAX_XML_BYTES:
         raise RobotError(f"{path} has {path.stat().st_size} bytes", expected="a URDF file", code=ErrorCode.URDF_UNSAFE)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise FileFormatError(
-            f"robot file '{path}' cannot be read: {error.strerror}",
-            expected="a file that this user may read",
-            code=ErrorCode.FILE_MISSING,
-        ) from None
+    data = read_bytes(path)
     root = screen_xml(data, str(path))  # on bytes: here the XML declaration decides the encoding
     return data.decode("utf-8") if _is_utf8(data) else ElementTree.tostring(root, encoding="unicode")
 

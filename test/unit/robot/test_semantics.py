@@ -68,8 +68,8 @@ def test_everything(load: Load) -> None:
     ("sidecar", "complaint", "code"),
     [
         ("- 1", "the file is list", "FILE_MALFORMED"),
-        ("a: [", "not readable YAML", "FILE_MALFORMED"),
-        ("!!python/object/apply:os.getcwd []", "not readable YAML", "FILE_MALFORMED"),
+        ("a: [", "is not YAML", "FILE_MALFORMED"),
+        ("!!python/object/apply:os.getcwd []", "is not YAML", "FILE_MALFORMED"),
         ("tool: x", "unknown keys tool", "FILE_MALFORMED"),
         ("tool_link: x", "tool_link is 'x'", "UNKNOWN_LINK"),
         ("home: x", "home is 'x'", "FILE_MALFORMED"),
