@@ -117,6 +117,7 @@ def calibrate_hand_eye(
         poses=len(kept),
         spread=pose_spread(arms[list(kept)]),
         findings=sorted_findings([*early, *late]),
+        views=tuple((view.name or f"view {i}", float(rms[i])) for i, view in enumerate(views)),
     )
     return HandEye(X, covariance[:6, :6], dof, quality, "hand-eye", "", Z, rms, kept)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.camera_info import CameraInfo
-from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
+from kinema4d_ros.calibration.quality import Finding, Quality, finding, pose_spread, sorted_findings
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.distortion import MODELS
 from kinema4d_ros.errors import CalibrationError
@@ -46,6 +46,7 @@ class Intrinsics:
         camera_T_board: (N, 4, 4) of the views given; NaN for a view that was left out.
         coverage: (6, 8) corners in each cell of the image, used ones.
         tilt_deg: (N,) angle between the board's normal and the optical axis.
+        names: of the views given.
     """
 
     camera: PinholeCamera
@@ -58,6 +59,7 @@ class Intrinsics:
     camera_T_board: NDArray[np.float64]
     coverage: NDArray[np.int64]
     tilt_deg: NDArray[np.float64]
+    names: tuple[str, ...]
 
     @property
     def quality(self) -> Quality:
@@ -81,7 +83,16 @@ class Intrinsics:
         if self.sigma[0] > 0.005 * self.camera.K[0, 0]:
             text = f"one sigma of the focal length is {100 * self.sigma[0] / self.camera.K[0, 0]:.1f} %"
             found.append(finding("wide_uncertainty", text))
-        return Quality(px=self.rms_px, poses=len(self.kept), findings=sorted_findings(found))
+        used = self.camera_T_board[list(self.kept)]
+        focal = float(np.sqrt(self.camera.K[0, 0] * self.camera.K[1, 1]))
+        return Quality(
+            px=self.rms_px,
+            mm=1e3 * self.rms_px * float(np.median(np.linalg.norm(used[:, :3, 3], axis=1))) / focal,
+            poses=len(self.kept),
+            spread=pose_spread(used),
+            findings=sorted_findings(found),
+            views=tuple(zip(self.names, map(float, self.view_rms_px), strict=True)),
+        )
 
     def info(self, name: str = "camera") -> CameraInfo:
         """What to write with `write_camera_info`."""
@@ -251,6 +262,7 @@ def _result(
     camera: PinholeCamera,
     count: int,
 ) -> Intrinsics:
+    names = tuple(view.name or f"view {i}" for i, view in enumerate(views))
     view_rms = np.full(len(views), np.nan)
     poses = np.full((len(views), 4, 4), np.nan)
     view_rms[kept] = [_rms(r) for r in fit.residuals]
@@ -261,10 +273,11 @@ def _result(
         rms_px=_rms(np.concatenate(fit.residuals)),
         view_rms_px=view_rms,
         kept=tuple(kept),
-        dropped=tuple(views[i].name or f"view {i}" for i in range(len(views)) if i not in kept),
+        dropped=tuple(names[i] for i in range(len(views)) if i not in kept),
         corners_dropped=sum(int((~corners[i]).sum()) for i in kept),
         sigma=fit.sigma[: 4 + count],
         camera_T_board=poses,
         coverage=coverage(used, camera.width, camera.height),
         tilt_deg=np.degrees(np.arccos(np.clip(np.abs(poses[:, 2, 2]), 0, 1))),
+        names=names,
     )

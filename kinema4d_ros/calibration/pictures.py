@@ -17,7 +17,15 @@ from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.transforms import apply
 
-__all__ = ["Tone", "caption", "coverage_picture", "frame_axes", "outline_picture", "reconstruction_picture"]
+__all__ = [
+    "Tone",
+    "caption",
+    "coverage_picture",
+    "frame_axes",
+    "outline_picture",
+    "reconstruction_picture",
+    "write_text",
+]
 
 Image = NDArray[np.uint8]
 
@@ -39,7 +47,7 @@ def coverage_picture(result: Intrinsics, width: int = 720) -> Image:
     for row in range(rows):
         for column in range(columns):
             at = (round((column + 0.35) * width / columns), round((row + 0.6) * height / rows))
-            _write(picture, str(int(counts[row, column])), at)
+            write_text(picture, str(int(counts[row, column])), at)
     bars = np.full((140, width, 3), 255, np.uint8)
     rms = result.view_rms_px
     top = max(float(np.nanmax(rms)), 1e-6)
@@ -69,7 +77,7 @@ def outline_picture(image: Image, seen: NDArray[np.bool_] | None, drawn: NDArray
     out[blue] = SEEN
     out[red] = DRAWN
     out[red & near] = BOTH
-    _write(out, text, (10, 24))
+    write_text(out, text, (10, 24))
     return np.asarray(out, np.uint8)
 
 
@@ -109,7 +117,8 @@ def _outline(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(mask & ~inner)
 
 
-def _write(picture: Image, text: str, at: tuple[int, int]) -> None:
+def write_text(picture: Image, text: str, at: tuple[int, int]) -> None:
+    """White text with a shadow, in place; `at` is where its baseline begins."""
     for shift, colour in ((1, (0, 0, 0)), (0, (255, 255, 255))):
         place = (at[0] + shift, at[1] + shift)
         cv2.putText(picture, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.55, colour, 1, cv2.LINE_AA)

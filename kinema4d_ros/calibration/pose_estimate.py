@@ -101,6 +101,8 @@ class PoseEstimate:
             method=self.method,
             date=datetime.date.today().isoformat(),
             residuals=self.quality.residuals(),
+            covariance=self.covariance,
+            degrees_of_freedom=self.degrees_of_freedom,
             notes="; ".join([*([self.notes] if self.notes else []), *notes]),
         )
 
@@ -111,19 +113,41 @@ class Agreement:
 
     Attributes:
         shift_mm, turn_deg: between them.
-        agrees: the difference is what their uncertainties allow, with 99 % probability.
+        distance: the same in units of their uncertainties, squared; NaN if neither is known.
+        threshold: what chance allows of it, with 99 % probability.
     """
 
     shift_mm: float
     turn_deg: float
-    agrees: bool
+    distance: float
+    threshold: float
+
+    @property
+    def agrees(self) -> bool:
+        """The difference is what the uncertainties allow; False too if that cannot be told (`known`)."""
+        return self.distance <= self.threshold
+
+    @property
+    def known(self) -> bool:
+        """At least one of the two says how sure it is."""
+        return not np.isnan(self.distance)
 
 
-def agreement(a: PoseEstimate, b: PoseEstimate) -> Agreement:
-    """Compare two ways to the same camera: they share no assumption, so agreement means something."""
-    d = difference(a.base_T_camera, b.base_T_camera)
-    distance = float(d @ np.linalg.solve(a.covariance + b.covariance, d))
-    threshold = region_threshold(min(a.degrees_of_freedom, b.degrees_of_freedom), 0.99)
-    return Agreement(
-        1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:]))), distance <= threshold
-    )
+def agreement(a: PoseEstimate | Extrinsics, b: PoseEstimate | Extrinsics) -> Agreement:
+    """Compare two ways to the same camera: they share no assumption, so agreement means something.
+
+    An estimate without an uncertainty is taken as exact, so that the other's alone decides.
+    """
+    d = difference(_pose(a), _pose(b))
+    shift, turn = 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
+    known = [(e.covariance, e.degrees_of_freedom) for e in (a, b) if e.covariance is not None]
+    if not known:
+        return Agreement(shift, turn, float("nan"), float("nan"))
+    # Where all that is known is exact, rounding must not make a difference: a micrometre and a microradian are nothing.
+    C = np.sum([covariance for covariance, _ in known], axis=0) + 1e-12 * np.eye(6)
+    distance = float(d @ np.linalg.solve(C, d))
+    return Agreement(shift, turn, distance, region_threshold(min(freedom for _, freedom in known), 0.99))
+
+
+def _pose(estimate: PoseEstimate | Extrinsics) -> Array:
+    return estimate.base_T_camera if isinstance(estimate, PoseEstimate) else estimate.parent_T_child

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +35,8 @@ FINDINGS: dict[str, str] = {
     "weak_geometry": "add joint configurations that show the arm from other sides",
     "did_not_converge": "start from a better guess",
     "wide_uncertainty": "add poses, or views that are nearer",
+    "unchecked_size": "measure a square with a ruler, and compare with another way: --against OTHER.yaml",
+    "disagreement": "one of them is wrong: look at the board's size, whether board or camera moved, and the masks",
 }
 """Every finding by name, and what to do about it."""
 
@@ -83,6 +86,7 @@ class Quality:
         poses: used.
         spread: of the poses.
         findings: what is wrong, worst first.
+        views: name of each image and its root mean square residual in pixels; NaN for one that was left out.
     """
 
     px: float | None = None
@@ -91,6 +95,7 @@ class Quality:
     poses: int | None = None
     spread: PoseSpread | None = None
     findings: tuple[Finding, ...] = field(default_factory=tuple)
+    views: tuple[tuple[str, float], ...] = ()
 
     @property
     def verdict(self) -> Literal["good", "usable", "bad"]:
@@ -112,7 +117,29 @@ class Quality:
 
     def residuals(self) -> Residuals:
         """For the extrinsics file."""
-        return Residuals(px=self.px, mm=self.mm, mask_iou=self.mask_iou, poses=self.poses)
+        s = self.spread
+        return Residuals(
+            px=self.px,
+            mm=self.mm,
+            mask_iou=self.mask_iou,
+            poses=self.poses,
+            spread_deg=None if s is None else s.rotation_deg,
+            spread_mm=None if s is None else 1e3 * s.translation_m,
+        )
+
+    def numbers(self) -> dict[str, Any]:
+        """For programs: what JSON can hold; an image that was left out has no residual."""
+        return {
+            "px": self.px,
+            "mm": self.mm,
+            "mask_iou": self.mask_iou,
+            "poses": self.poses,
+            "spread": None if self.spread is None else asdict(self.spread),
+            "views": {name: None if math.isnan(px) else px for name, px in self.views},
+            "verdict": self.verdict,
+            "findings": list(self.names),
+            "says": [str(f) for f in self.findings],
+        }
 
     def lines(self) -> list[str]:
         """For people."""
@@ -129,6 +156,9 @@ class Quality:
                 f"spread: {s.rotation_deg:.0f} degrees, {s.second_axis_deg:.0f} about a second axis, "
                 f"{s.translation_m * 1e3:.0f} mm"
             )
+        if len(self.views) > 1:
+            worst = sorted((v for v in self.views if not math.isnan(v[1])), key=lambda v: -v[1])[:3]
+            out.append(f"worst of {len(self.views)} images: " + ", ".join(f"{name} {px:.2f} px" for name, px in worst))
         return out + [f"{f.severity}: {f}" for f in self.findings]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -141,6 +142,16 @@ class Silhouettes:
 
     def __len__(self) -> int:
         return len(self.mask)
+
+    def part(self, frames: Sequence[int]) -> Silhouettes:
+        """Some of the configurations only."""
+        some = copy(self)
+        some.base_T_link, some.mask = self.base_T_link[frames], self.mask[frames]
+        some._levels = {
+            scale: level._replace(mask=level.mask[frames], distance=level.distance[frames], slope=level.slope[frames])
+            for scale, level in self._levels.items()
+        }
+        return some
 
     def seen(self, scale: float) -> SeenSilhouettes:
         """The seen silhouettes at a share of the image's size."""

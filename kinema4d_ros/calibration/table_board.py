@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ class TableBoard(PoseEstimate):
     """The camera's pose, and the part of its uncertainty that comes from the images alone.
 
     Attributes:
-        image_covariance: (6, 6); `covariance` adds that of the board's measured place.
+        image_covariance: (6, 6); `covariance` adds that of the board's measured place and size.
     """
 
     image_covariance: Array = None  # type: ignore[assignment]
@@ -44,6 +44,7 @@ def calibrate_table_board(
     *,
     place_sigma_m: float = 0.001,
     place_sigma_deg: float = 0.2,
+    size_sigma: float = 0.005,
 ) -> TableBoard:
     """The pose of a camera that sees a board at a known place.
 
@@ -53,13 +54,16 @@ def calibrate_table_board(
         board: that they show.
         camera: intrinsics; its pose is ignored.
         place_sigma_m, place_sigma_deg: how well the place was measured, one standard deviation; part of the result's.
+        size_sigma: the same for the size of a square, as a share of it. A board that is 1 % larger and 1 % further away
+            looks the same, so the images cannot tell.
     """
     place = require_rigid(base_T_board, "base_T_board")
     if not views:
         raise CalibrationError("no view shows the board (too_few_poses)", expected="at least one")
-    if not (0 <= place_sigma_m < 1 and 0 <= place_sigma_deg < 90):
+    if not (0 <= place_sigma_m < 1 and 0 <= place_sigma_deg < 90 and 0 <= size_sigma < 0.5):
         raise CalibrationError(
-            f"place_sigma_m is {place_sigma_m}, place_sigma_deg is {place_sigma_deg}", expected="small positive numbers"
+            f"place_sigma_m is {place_sigma_m}, place_sigma_deg is {place_sigma_deg}, size_sigma is {size_sigma}",
+            expected="small positive numbers",
         )
     if board.symmetric:
         raise CalibrationError(
@@ -69,11 +73,10 @@ def calibrate_table_board(
     poses = [find_board_pose(view, board, camera) for view in views]
     best = min(poses, key=lambda pose: pose.rms_px)
     start = place @ invert(best.camera_T_board)
-    points = [apply(place, board.points[view.ids]) for view in views]
 
-    def residual(x: Array) -> Array:
-        camera_T_base = invert(changed(start, x))
-        parts = [residual_px(camera, apply(camera_T_base, p), v.uv) for p, v in zip(points, views, strict=True)]
+    def residual(x: Array, size: float = 1.0) -> Array:
+        camera_T_board = invert(changed(start, x)) @ place
+        parts = [residual_px(camera, apply(camera_T_board, size * board.points[v.ids]), v.uv) for v in views]
         return np.concatenate(parts).ravel()
 
     fit = least_squares(residual, np.zeros(6), loss="soft_l1", f_scale=1.5, x_scale=0.05)
@@ -81,19 +84,41 @@ def calibrate_table_board(
     left = residual(fit.x)
     used = np.abs(left) < 6 * float(np.median(np.abs(left))) / 0.67 + 0.2
     J = np.stack([(residual(fit.x + d) - residual(fit.x - d)) / (2 * _STEP) for d in _STEP * np.eye(6)], axis=1)[used]
+    by_size = (residual(fit.x, 1 + _STEP) - residual(fit.x, 1 - _STEP))[used] / (2 * _STEP)
+    way: Array = -np.linalg.pinv(J) @ by_size
     variance = float(left[used] @ left[used]) / max(int(used.sum()) - 6, 1)
     image = np.asarray(np.linalg.pinv(J.T @ J) * variance)
     covariance = image + _place_covariance(place, best.camera_T_board, place_sigma_m, np.radians(place_sigma_deg))
+    covariance += size_sigma**2 * np.outer(way, way)
     rms = float(np.sqrt(2 * np.mean(left[used] ** 2)))
     depth = float(np.linalg.norm(best.camera_T_board[:3, 3]))
     quality = Quality(
         px=rms,
         mm=float(1e3 * rms * depth / np.sqrt(camera.K[0, 0] * camera.K[1, 1])),
         poses=len(views),
-        findings=sorted_findings(_findings(rms, all(pose.ambiguous for pose in poses), views, camera)),
+        findings=sorted_findings(
+            [*_findings(rms, all(pose.ambiguous for pose in poses), views, camera), _unchecked(board, way, size_sigma)]
+        ),
+        views=tuple(_view_residuals(views, left, used)),
     )
     freedom = float(max(int(used.sum()) - 6, 1))
     return TableBoard(result, covariance, freedom, quality, "board on the table", "", image)
+
+
+def _unchecked(board: Board, way: Array, size_sigma: float) -> Finding:
+    text = (
+        f"a square of {1e3 * board.square_m:g} mm is taken as stated to {size_sigma:.1%}; "
+        f"each percent more or less moves the camera by {10 * float(np.linalg.norm(way[:3])):.1f} mm"
+    )
+    return finding("unchecked_size", text)
+
+
+def _view_residuals(views: Sequence[BoardView], left: Array, used: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
+    ends = np.cumsum([2 * len(view.ids) for view in views])
+    for i, (view, end) in enumerate(zip(views, ends, strict=True)):
+        at = slice(int(end) - 2 * len(view.ids), int(end))
+        mine = left[at][used[at]]
+        yield view.name or f"view {i}", float(np.sqrt(2 * np.mean(mine**2))) if len(mine) else float("nan")
 
 
 def _place_covariance(place: Array, camera_T_board: Array, sigma_m: float, sigma_rad: float) -> Array:

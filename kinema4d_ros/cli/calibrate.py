@@ -5,11 +5,13 @@ intrinsics   focal length and lens from images of a board, in files or collected
 extrinsics   the camera's pose from a board on the gripper (--link) or at a measured place (--table)
 markerless   the camera's pose from masks of the robot and a rough guess
 recon        a reconstructed mesh laid onto the robot, from picked pairs
-check        the robot drawn over an image, with IoU and residual
+check        is the camera where the file says? The robot drawn over an image, with IoU, residual and a verdict
+compare      do several files put the camera in the same place, within their uncertainties?
 page         the camera's pose by hand: sliders and a live overlay in a browser
 
 Joint positions are a trajectory file (CSV, JSON, NPZ) with one row for each image, in the order of the images' names.
-A result with errors is not written unless --force is given. docs/calibration.md tells more.
+A result with errors is not written unless --force is given, and the exit code is 2; so it is when check finds that the
+camera moved and when compared files disagree. 1: it cannot be told. docs/calibration.md tells more.
 """
 
 from __future__ import annotations
@@ -52,20 +54,33 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--table", nargs=6, type=float, metavar=("X", "Y", "Z", "R", "P", "Y"),
         help="the board lies still: its pose in the base frame, metres and radians",
     )  # fmt: skip
+    extrinsics.add_argument(
+        "--size-tolerance", type=float, default=0.5, metavar="PERCENT",
+        help="with --table, how well the size of a square is known, one sigma (default: 0.5)",
+    )  # fmt: skip
+    extrinsics.add_argument(
+        "--masks", type=Path, metavar="DIR", help="masks of the robot, one for each image: the IoU is told too"
+    )
+    _against_option(extrinsics)
     markerless = _way(ways, "markerless", "the camera's pose from masks of the robot", out="extrinsics.yaml")
     markerless.add_argument("masks", nargs="+", type=Path, help="masks (robot white), or a folder of them")
     _robot_options(markerless)
     markerless.add_argument(
         "--guess", type=Path, required=True, metavar="FILE", help="extrinsics within 5 cm and 5 degrees"
     )
+    _against_option(markerless)
     recon = _way(ways, "recon", "lay a reconstructed mesh onto the robot", out="recon.yaml")
     recon.add_argument("mesh", type=Path, help=".stl, .obj, .dae, .ply or .glb")
     recon.add_argument("--pairs", type=Path, required=True, metavar="FILE", help="YAML with lists `recon` and `base`")
     recon.add_argument("--similarity", action="store_true", help="the mesh's unit is unknown")
     _robot_options(recon, camera=False)
-    check = _way(ways, "check", "draw the robot over an image", out="check.png")
+    compare = _way(ways, "compare", "do several files put the camera in the same place?")
+    compare.add_argument("files", nargs="+", type=Path, metavar="FILE", help="camera or extrinsics files, two or more")
+    check = _way(ways, "check", "is the camera where the file says? Draws the robot over an image", out="check.png")
     check.add_argument("image", type=Path, help="of the robot")
-    check.add_argument("--mask", type=Path, metavar="FILE", help="of the robot in that image, for IoU and residual")
+    check.add_argument(
+        "--mask", type=Path, metavar="FILE", help="of the robot in that image: IoU, and a sharper verdict"
+    )
     _robot_options(check)
     page = _way(ways, "page", "place the camera by hand, in a browser on this machine", out="extrinsics.yaml")
     page.add_argument("images", nargs="*", type=Path, help="images of the robot, or a folder of them")
@@ -86,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _way(
-    ways: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, *, out: str
+    ways: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, *, out: str = ""
 ) -> argparse.ArgumentParser:
     parser = ways.add_parser(name, help=text, description=text)
     if name in ("board", "intrinsics", "extrinsics"):
@@ -94,14 +109,22 @@ def _way(
             "--board", required=True, metavar="SPEC",
             help="charuco:COLSxROWS:SQUARE_M:MARKER_M, chessboard:COLSxROWS:SQUARE_M or apriltag:ID:SIDE_M",
         )  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"result (default: {out})")
-    if name not in ("board", "check", "page"):
+    if out:
+        parser.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"result (default: {out})")
+    if name not in ("board", "check", "compare", "page"):
         parser.add_argument("--picture", type=Path, metavar="PNG", help="also draw the result")
         parser.add_argument("--force", action="store_true", help="write a result that the quality gate refuses")
     if name != "page":
         parser.add_argument("--json", action="store_true", help="print numbers for a program")
     parser.set_defaults(run=run)
     return parser
+
+
+def _against_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--against", nargs="+", type=Path, default=[], metavar="FILE",
+        help="results of other ways for the same camera: a disagreement is an error",
+    )  # fmt: skip
 
 
 def _robot_options(parser: argparse.ArgumentParser, *, camera: bool = True) -> None:

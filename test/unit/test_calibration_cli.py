@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.board_on_arm import BOARD, GRIPPER_T_BOARD, show_board
-from support.seen_robot import see_robot
+from support.seen_robot import draw_masks, see_robot
 
 from kinema4d_ros.calibration import Extrinsics, read_camera, read_camera_info, save_camera, write_camera_info
 from kinema4d_ros.calibration.boards import parse_board
@@ -84,6 +85,9 @@ def test_intrinsics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["fx"] == pytest.approx(930, rel=0.005)
     assert found["without_board"] == 1
     assert found["verdict"] in ("good", "usable")
+    assert found["mm"] > 0
+    assert found["spread"]["rotation_deg"] > 20
+    assert sorted(found["views"]) == [f"{i:02d}.png" for i in range(9)]
     assert read_camera_info(out).camera(np.eye(4)).K[0, 0] == pytest.approx(930, rel=0.005)
     assert read_image(picture).shape[1] == 720
     write_gray(tmp_path / "images" / "98.png", painter.draw(random_board_pose(CHARUCO, CAMERA, rng))[:, ::-1])
@@ -103,13 +107,28 @@ def test_extrinsics_from_a_board_on_the_gripper(
     out = tmp_path / "camera.yaml"
     command = ["calibrate", "extrinsics", str(tmp_path / "images"), "--board", board.text, "--camera", str(info)]
     joints = ["--joints", str(tmp_path / "joints.csv")]
-    assert main([*command, *joints, "--out", str(out), "--json"]) == 0
+    picture = tmp_path / "boards.png"
+    assert main([*command, *joints, "--out", str(out), "--json", "--picture", str(picture)]) == 0
     found = numbers(capsys)
+    assert read_image(picture).shape == (3 * 420, 560 + 420, 3)
     millimetres, degrees = pose_error(out, CAMERA)
     assert millimetres < 3.0
     assert degrees < 0.2
     assert found["poses"] == len(series.views)
-    assert "one sigma" in read_yaml(out)["extrinsics"]["notes"]
+    assert set(found["views"]) == {f"{i:02d}.png" for i in range(9)}
+    assert all(0 < px < 2 for px in found["views"].values())
+    written = read_yaml(out)["extrinsics"]
+    assert "one sigma" in written["notes"]
+    np.testing.assert_allclose(written["covariance"], found["covariance"], rtol=1e-9)
+    assert written["residuals"]["spread_deg"] == pytest.approx(found["spread"]["rotation_deg"])
+    masks = draw_masks(yam, series.q, CAMERA)
+    for i, mask in enumerate(masks):
+        write_gray(tmp_path / "masks" / f"{i:02d}.png", mask.astype(np.uint8) * 255)
+    assert main([*command, *joints, "--out", str(out), "--masks", str(tmp_path / "masks")]) == 0
+    said = capsys.readouterr().out
+    assert "mask IoU 0.9" in said
+    assert "worst of 9 images" in said
+    assert read_yaml(out)["extrinsics"]["residuals"]["mask_iou"] > 0.95
     assert main(command) == 2
     assert "--joints is missing" in capsys.readouterr().err
     assert main([*command, *joints, "--link", "hand"]) == 2
@@ -130,9 +149,34 @@ def test_extrinsics_from_a_board_on_the_table(tmp_path: Path, info: Path, capsys
     )
     out = tmp_path / "camera.yaml"
     command = ["calibrate", "extrinsics", str(tmp_path / "table.png"), "--board", CHARUCO.text, "--camera", str(info)]
-    assert main([*command, "--table", *map(str, place), "--out", str(out), "--json"]) == 0
-    assert numbers(capsys)["px"] < 0.5
+    table = ["--table", *map(str, place)]
+    assert main([*command, *table, "--out", str(out), "--json"]) == 0
+    found = numbers(capsys)
+    assert found["px"] < 0.5
+    assert found["findings"] == ["unchecked_size"]
     assert pose_error(out, CAMERA)[0] < 4.0
+    # What a hand-eye calibration would have found: it reveals a square that was measured 5 % too large.
+    other = tmp_path / "handeye.yaml"
+    known = Extrinsics(
+        "base_link", CAMERA.frame_id, CAMERA.base_T_camera, "hand-eye", covariance=np.diag([1e-7] * 3 + [1e-8] * 3)
+    )
+    save_camera(other, CAMERA, known)
+    assert main([*command, *table, "--out", str(out), "--against", str(other), "--json"]) == 0
+    assert numbers(capsys)["verdict"] == "good"
+    wrong, never = [*command], tmp_path / "never.yaml"
+    wrong[wrong.index(CHARUCO.text)] = "charuco:9x6:0.0315:0.0236"
+    assert main([*wrong, *table, "--out", str(never), "--json"]) == 0
+    assert main([*wrong, *table, "--out", str(never), "--force"]) == 0
+    never.unlink()
+    capsys.readouterr()
+    assert main([*wrong, *table, "--out", str(never), "--against", str(other)]) == 2
+    assert "disagreement" in capsys.readouterr().err
+    assert not never.exists()
+    assert main([*command, *table, "--out", str(never), "--size-tolerance", "-1"]) == 2
+    assert "size_sigma" in capsys.readouterr().err
+    save_camera(other, CAMERA, replace(known, parent_frame="table"))
+    assert main([*command, *table, "--out", str(never), "--against", str(other)]) == 2
+    assert "'table'" in capsys.readouterr().err
 
 
 def test_markerless_and_check(yam: Robot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,17 +193,32 @@ def test_markerless_and_check(yam: Robot, tmp_path: Path, capsys: pytest.Capture
     found = numbers(capsys)
     assert found["mask_iou"] > 0.95
     assert pose_error(out, seen.camera)[0] < 4.0
-    assert read_image(tmp_path / "fit.png").shape == (320, 480, 3)
+    assert read_image(tmp_path / "fit.png").shape[0] == 320
+    assert read_image(tmp_path / "fit.png").shape[1] > 3 * 480
+    assert found["findings"] == ["too_few_poses"]
+    assert set(found["views"]) == {"0.png", "1.png", "2.png"}
     image = str(tmp_path / "masks" / "0.png")
     check = ["calibrate", "check", image, "--mask", image, "--joints", str(tmp_path / "first.csv"), "--json"]
     assert main([*check, "--camera", str(out), "--out", str(tmp_path / "good.png")]) == 0
     good = numbers(capsys)
     assert good["iou"] > 0.95
     assert good["verdict"] == "still"
-    assert main([*check, "--camera", str(guess), "--out", str(tmp_path / "bad.png")]) == 0
+    assert main([*check, "--camera", str(guess), "--out", str(tmp_path / "bad.png")]) == 2
     bad = numbers(capsys)
     assert bad["iou"] < good["iou"] - 0.1
     assert bad["verdict"] == "moved"
+    assert main([*check[:-1], "--camera", str(guess), "--out", str(tmp_path / "bad.png")]) == 2
+    assert capsys.readouterr().out.startswith("moved: the camera moved by")
+    blank = tmp_path / "blank.png"
+    write_gray(blank, np.full((320, 480), 90, np.uint8))
+    look = ["calibrate", "check", str(blank), "--joints", str(tmp_path / "first.csv"), "--camera", str(out)]
+    assert main([*look, "--out", str(tmp_path / "none.png"), "--json"]) == 1
+    assert numbers(capsys)["verdict"] == "unknown"
+    # A drawn robot on grey has edges enough for the check that needs no mask.
+    write_gray(tmp_path / "edges.png", np.where(seen.masks[0], 40, 200).astype(np.uint8))
+    look[2] = str(tmp_path / "edges.png")
+    assert main([*look, "--out", str(tmp_path / "none.png"), "--json"]) == 0
+    assert numbers(capsys)["verdict"] == "still"
     assert main([*command[:4], str(tmp_path / "first.csv"), *options]) == 2
     assert "1 rows for 3 images" in capsys.readouterr().err
 

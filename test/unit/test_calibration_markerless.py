@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.seen_robot import Seen, draw_masks, see_robot
+from support.seen_robot import Seen, draw_masks, see_robot, wobble
 
 from kinema4d_ros.calibration.markerless import Markerless, calibrate_markerless
 from kinema4d_ros.calibration.pose_estimate import changed, difference
@@ -86,6 +86,55 @@ def test_mirrored_masks_are_named(yam: Robot) -> None:
 def test_one_configuration_is_a_warning(yam: Robot) -> None:
     seen = see_robot(yam, 3, poses=1, wobble_px=0.3)
     assert "too_few_poses" in solve(yam, seen).quality.names
+
+
+def test_the_same_image_many_times_counts_once(yam: Robot) -> None:
+    seen = see_robot(yam, 3, poses=1, wobble_px=0.5)
+    once = solve(yam, seen)
+    rng = np.random.default_rng(0)
+    q = np.repeat(seen.q, 6, axis=0) + rng.normal(0, 1e-4, (6, seen.q.shape[1]))
+    many = calibrate_markerless(yam, q, np.repeat(seen.masks, 6, axis=0), seen.camera, guess=seen.guess)
+    assert many.quality.verdict == "bad"
+    assert {"too_similar", "too_few_poses"} <= set(many.quality.names)
+    assert many.quality.poses == 1
+    assert many.degrees_of_freedom == once.degrees_of_freedom
+    # More of the same makes nothing surer.
+    assert many.sigma_mm > 0.7 * once.sigma_mm
+    assert many.contains(seen.camera.base_T_camera)
+
+
+def test_poses_that_hardly_differ_are_named(yam: Robot) -> None:
+    rng = np.random.default_rng(1)
+    seen = see_robot(yam, 2, poses=1)
+    q = seen.q + np.linspace(-0.06, 0.06, 5)[:, None] * np.sign(rng.normal(size=seen.q.shape[1]))
+    masks = draw_masks(yam, q, seen.camera)
+    found = calibrate_markerless(yam, q, masks, seen.camera, guess=seen.guess)
+    assert "too_similar" in found.quality.names
+    assert found.quality.spread is not None
+
+
+def test_a_camera_bumped_between_two_images_is_named(yam: Robot) -> None:
+    seen = see_robot(yam, 8, poses=6, wobble_px=0.4, offset_px=0.2)
+    still = solve(yam, seen)
+    assert "moved_camera" not in still.quality.names
+    bumped = seen.camera.posed(changed(seen.camera.base_T_camera, [0.006, 0.007, -0.004, 0, 0, 0]))
+    masks = seen.masks.copy()
+    rng = np.random.default_rng(3)
+    masks[3:] = [wobble(mask, rng, 0.4, 0.2) for mask in draw_masks(yam, seen.q[3:], bumped)]
+    names = [f"{i}.png" for i in range(6)]
+    found = calibrate_markerless(yam, seen.q, masks, seen.camera, guess=seen.guess, names=names)
+    assert "moved_camera" in found.quality.names
+    assert found.quality.verdict == "bad"
+    (text,) = [f.text for f in found.quality.findings if f.name == "moved_camera"]
+    assert any(name in text for name in ("2.png", "3.png", "4.png"))
+
+
+def test_the_worst_image_is_told(yam: Robot) -> None:
+    seen = see_robot(yam, 0, poses=5, wobble_px=0.2)
+    seen.masks[3] = np.roll(seen.masks[3], 12, axis=1)
+    found = solve(yam, seen)
+    assert max(found.quality.views, key=lambda view: view[1])[0] == "image 3"
+    assert "image 3" in "\n".join(found.quality.lines())
 
 
 def test_bad_input_is_refused(yam: Robot) -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from kinema4d_ros.calibration import Extrinsics
 from kinema4d_ros.calibration.boards import BoardView, parse_board
+from kinema4d_ros.calibration.compare import check_against
 from kinema4d_ros.calibration.pose_estimate import changed, difference
 from kinema4d_ros.calibration.table_board import calibrate_table_board
 from kinema4d_ros.camera import PinholeCamera
@@ -31,7 +33,10 @@ def test_one_view_gives_the_camera() -> None:
     d = difference(found.base_T_camera, CAMERA.base_T_camera)
     assert np.linalg.norm(d[:3]) < 0.004
     assert np.degrees(np.linalg.norm(d[3:])) < 0.3
-    assert found.quality.verdict == "good"
+    # One view cannot tell a larger board from one that is further away: that is always said.
+    assert found.quality.names == ("unchecked_size",)
+    assert found.quality.verdict == "usable"
+    assert found.quality.views == (("table", pytest.approx(found.quality.px)),)
     assert found.quality.px == pytest.approx(0.3 * np.sqrt(2), rel=0.25)
 
 
@@ -42,11 +47,49 @@ def test_the_uncertainty_of_noise_and_place_is_honest() -> None:
         error = np.concatenate([rng.normal(0, 0.001, 3), np.radians(rng.normal(0, 0.2, 3))])
         found = calibrate_table_board([view(rng)], changed(PLACE, error), BOARD, CAMERA)
         inside += found.contains(CAMERA.base_T_camera)
-        exact = calibrate_table_board([view(rng)], PLACE, BOARD, CAMERA, place_sigma_m=0, place_sigma_deg=0)
+        known = {"place_sigma_m": 0.0, "place_sigma_deg": 0.0, "size_sigma": 0.0}
+        exact = calibrate_table_board([view(rng)], PLACE, BOARD, CAMERA, **known)
         image_only += exact.contains(CAMERA.base_T_camera)
     # 33 or fewer of 40 at 95 %: once in two hundred.
     assert inside > 33
     assert image_only > 33
+
+
+def test_the_uncertainty_of_the_size_is_honest() -> None:
+    """Boards of other sizes than stated: the truth is in its region about as often as promised."""
+    rng = np.random.default_rng(4)
+    inside = blind = 0
+    for _ in range(40):
+        stated = parse_board(f"charuco:9x6:{0.03 * (1 + rng.normal(0, 0.005)):.6f}:0.0225")
+        exactly = {"place_sigma_m": 0.0, "place_sigma_deg": 0.0}
+        seen = [view(rng)]
+        inside += calibrate_table_board(seen, PLACE, stated, CAMERA, **exactly).contains(CAMERA.base_T_camera)
+        found = calibrate_table_board(seen, PLACE, stated, CAMERA, **exactly, size_sigma=0.0)
+        blind += found.contains(CAMERA.base_T_camera)
+    assert inside > 33
+    assert blind < 10
+
+
+def test_a_wrong_size_is_seen_by_another_way() -> None:
+    """A square stated 5 % too large: the view alone is content, a second way is not."""
+    rng = np.random.default_rng(5)
+    wrong = calibrate_table_board([view(rng)], PLACE, parse_board("charuco:9x6:0.0315:0.0225"), CAMERA)
+    right = calibrate_table_board([view(rng)], PLACE, BOARD, CAMERA)
+    assert np.linalg.norm(difference(wrong.base_T_camera, CAMERA.base_T_camera)[:3]) > 0.04
+    assert wrong.quality.names == ("unchecked_size",)
+    other = Extrinsics(
+        "base_link", "eye", CAMERA.base_T_camera, "hand-eye", covariance=np.diag([1e-7] * 3 + [1e-8] * 3)
+    )
+    told, line = check_against(wrong, "hand.yaml", other)
+    assert told.quality.verdict == "bad"
+    assert "disagreement" in told.quality.names
+    assert "more than" in line
+    told, line = check_against(right, "hand.yaml", other)
+    assert told.quality.verdict == "good"
+    assert "within" in line
+    # The same way again shares the mistake, and vouches for nothing.
+    again, _ = check_against(wrong, "table.yaml", wrong.extrinsics())
+    assert again.quality.names == ("unchecked_size",)
 
 
 def test_more_views_and_a_bad_corner() -> None:

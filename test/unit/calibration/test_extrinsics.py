@@ -56,6 +56,39 @@ def test_what_is_written_is_read(tmp_path_factory: Any, q: Any, xyz: Any, residu
     assert (again.method, again.date, again.notes, again.residuals) == ("m", pose.date, "n", residuals)
 
 
+def test_the_uncertainty_is_kept(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6)) * 1e-3
+    pose = Extrinsics("base", "eye", np.eye(4), covariance=root @ root.T, degrees_of_freedom=12.0)
+    write_extrinsics(tmp_path / "e.yaml", pose)
+    again = read_extrinsics(tmp_path / "e.yaml")
+    np.testing.assert_allclose(again.covariance, root @ root.T, rtol=1e-12)  # type: ignore[arg-type]
+    assert again.degrees_of_freedom == 12.0
+    old = read(tmp_path, GOOD)
+    assert old.covariance is None
+    assert old.degrees_of_freedom == np.inf
+
+
+@pytest.mark.parametrize(
+    "covariance",
+    [
+        [[1.0] * 6] * 5,
+        [[0.0] * 6] * 5 + [[1.0, 0, 0, 0, 0, 0]],
+        np.diag([1.0, 1, 1, 1, 1, -1]).tolist(),
+        [[".nan"] * 6] * 6,
+        "large",
+    ],
+)
+def test_what_is_no_covariance_is_refused(tmp_path: Path, covariance: Any) -> None:
+    with pytest.raises(CameraError, match="covariance"):
+        read(tmp_path, {**GOOD, "covariance": covariance})
+
+
+def test_degrees_of_freedom_are_positive(tmp_path: Path) -> None:
+    with pytest.raises(CameraError, match="degrees_of_freedom"):
+        read(tmp_path, {**GOOD, "covariance": np.eye(6).tolist(), "degrees_of_freedom": 0})
+
+
 def test_a_rotation_matrix_is_accepted(tmp_path: Path) -> None:
     T = from_rpy([-1.9, 0.2, 0.4])
     document = {key: value for key, value in GOOD.items() if key != "rotation_xyzw"}
