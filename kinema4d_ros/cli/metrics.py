@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.evaluation.compare import Comparison, Sight, compare
+from kinema4d_ros.evaluation.compare import Comparison, Motion, Sight, compare
 from kinema4d_ros.files import replacing_file
 from kinema4d_ros.media.images import strip
 from kinema4d_ros.media.video import VideoWriter
+from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.robot import Robot
 from kinema4d_ros.rollout import Rollout
 
 __all__ = ["register", "run"]
@@ -35,8 +37,15 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each frame")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it instead of the table")
     parser.add_argument("--video", type=Path, metavar="FILE.mp4", help="write prediction, truth and difference")
-    parser.add_argument("--learned", default="", metavar="NAME,...", help="of lpips, fid, fvd; needs --weights")
+    parser.add_argument(
+        "--learned", default="", metavar="NAME,...", help="of lpips, fid, fvd (with --weights), latent_l2"
+    )
     parser.add_argument("--weights", type=Path, metavar="DIR", help="folder with the pretrained networks")
+    parser.add_argument(
+        "--codec", type=Path, metavar="DIR", help="model folder for latent_l2 (default: the shipped nano)"
+    )
+    parser.add_argument("--trajectory", type=Path, metavar="FILE", help="the plan: PRED's robot against the exact one")
+    parser.add_argument("--robot", default="yam", metavar="NAME|FILE", help="of --trajectory (default: yam)")
     parser.set_defaults(run=run)
 
 
@@ -44,12 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Load, measure, print and write."""
     limits = _numbers(arguments.thresholds)
     predicted, truth = _load(arguments.predicted), _load(arguments.truth)
-    found = compare(predicted, truth, thresholds_m=limits, reach_px=arguments.reach)
+    motion = _motion(arguments, len(predicted.rgb)) if arguments.trajectory else None
+    found = compare(predicted, truth, thresholds_m=limits, reach_px=arguments.reach, motion=motion)
     if arguments.learned:
         from kinema4d_model.metrics import learned_metrics
 
         names = [name.strip() for name in arguments.learned.split(",")]
-        extra = learned_metrics(names, predicted.rgb, truth.rgb, arguments.weights)
+        extra = learned_metrics(names, predicted.rgb, truth.rgb, arguments.weights, arguments.codec)
         found = Comparison(found.frames, {**found.overall, **extra}, found.notes, found.counts)
     print(found.json() if arguments.json == "-" else found.table())
     if arguments.json and arguments.json != "-":
@@ -69,6 +79,11 @@ def _load(path: Path) -> Sight:
     pictures, times = read_video(path)
     step_s = float(np.median(np.diff(times))) if len(times) > 1 else 0.1
     return Sight(np.stack(pictures), fps=1.0 / step_s if step_s > 0 else 10.0)
+
+
+def _motion(arguments: argparse.Namespace, frames: int) -> Motion:
+    robot = Robot.load(arguments.robot)
+    return Motion(robot, read_trajectory(arguments.trajectory, robot).resample(frames).for_robot(robot))
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -24,10 +24,12 @@ from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.evaluation.clouds import CloudDistance, consecutive_distances, frame_distances, require_thresholds
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import dynamic_region, psnr, psnr_overall, ssim
-from kinema4d_ros.evaluation.physical import plausibility
+from kinema4d_ros.evaluation.physical import plausibility, robot_adherence
+from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.robot import Robot
 from kinema4d_ros.rollout import Rollout
 
-__all__ = ["Comparison", "Sight", "compare"]
+__all__ = ["Comparison", "Motion", "Sight", "compare"]
 
 _CHANGED_M = 0.02
 
@@ -48,6 +50,14 @@ class Sight:
         rollout.check_points()
         step_s = float(np.median(np.diff(rollout.times))) if len(rollout) > 1 else 0.1
         return cls(rollout.rgb, rollout, 1.0 / step_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Motion:
+    """What the robot was told to do: joint positions q (T, J), one row for each frame of the prediction."""
+
+    robot: Robot
+    q: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +107,12 @@ class Comparison:
 
 
 def compare(
-    predicted: Sight, truth: Sight, *, thresholds_m: Sequence[float] = (0.01,), reach_px: int | None = None
+    predicted: Sight,
+    truth: Sight,
+    *,
+    thresholds_m: Sequence[float] = (0.01,),
+    reach_px: int | None = None,
+    motion: Motion | None = None,
 ) -> Comparison:
     """Compare pictures, and points if both have them.
 
@@ -105,6 +120,7 @@ def compare(
         predicted, truth: of one length and size.
         thresholds_m: of the F-score.
         reach_px: how far the dynamic region reaches beyond robot and moving points; by default a 24th of the width.
+        motion: with it, the predicted robot is compared with the exact one, and world points inside it are found.
     """
     limits = require_thresholds(thresholds_m)
     frames: dict[str, Floats] = {
@@ -128,7 +144,11 @@ def compare(
         _compare_clouds(predicted.rollout, truth.rollout, limits, frames, overall)
     if predicted.rollout is not None:
         _add_steadiness(predicted.rollout, limits, frames, overall)
-        _add_plausibility(predicted.rollout, frames, overall, notes)
+        _add_plausibility(predicted.rollout, motion, frames, overall, notes)
+        if motion is not None:
+            _add_adherence(predicted.rollout, motion, frames, overall)
+    elif motion is not None:
+        raise EvaluationError("the prediction is a video without points", expected="a rollout, to compare its robot")
     total = len(predicted.rgb)
     missing = {name: int(np.isfinite(column).sum()) for name, column in frames.items() if name in overall}
     counts = {name: count for name, count in missing.items() if count < total and not name.startswith("psnr")}
@@ -187,11 +207,27 @@ def _add_clouds(
         overall[name] = _mean(frames[name])
 
 
+def _add_adherence(predicted: Rollout, motion: Motion, frames: dict[str, Floats], overall: dict[str, float]) -> None:
+    if len(motion.q) != len(predicted):
+        raise EvaluationError(
+            f"the prediction has {len(predicted)} frames, the motion {len(motion.q)}", expected="one row a frame"
+        )
+    exact = render_pointmaps(motion.robot, motion.q, predicted.camera)
+    found = robot_adherence(predicted.xyz, exact.xyz, exact.mask)
+    for name, column in (
+        ("adherence_iou", found.iou),
+        ("adherence_depth_error", found.depth_error_m),
+        ("adherence_missing", found.missing),
+    ):
+        frames[name], overall[name] = column, _mean(column)
+
+
 def _add_plausibility(
-    predicted: Rollout, frames: dict[str, Floats], overall: dict[str, float], notes: list[str]
+    predicted: Rollout, motion: Motion | None, frames: dict[str, Floats], overall: dict[str, float], notes: list[str]
 ) -> None:
+    robot, q = (None, None) if motion is None else (motion.robot, motion.q)
     try:
-        found = plausibility(predicted)
+        found = plausibility(predicted, robot, q)
     except KinemaError as error:
         notes.append(f"no plausibility: {error.what}")
         return
@@ -201,6 +237,9 @@ def _add_plausibility(
     overall["below_table"] = _mean(found.below_table)
     overall["vanished"], overall["appeared"] = float(found.vanished.sum()), float(found.appeared.sum())
     overall["matter"] = _mean(found.matter)
+    if motion is not None:
+        frames["inside_robot"] = found.robot_depth_m
+        overall["inside_robot"] = float(np.nanmax(found.robot_depth_m)) if len(found.robot_depth_m) else math.nan
 
 
 _UNITS = {
@@ -211,6 +250,8 @@ _UNITS = {
     "chamfer_l1_temp": "m",
     "chamfer_l2_temp": "m^2",
     "robot_depth_error": "m",
+    "adherence_depth_error": "m",
+    "inside_robot": "m",
 }
 
 

@@ -144,6 +144,18 @@ def test_latent_l2_is_the_codec_s_mean_squared_difference() -> None:
         latent_l2(codec, predicted[:4], truth[:4])
 
 
+def test_latent_l2_takes_the_codec_of_a_model_folder(tmp_path: Path) -> None:
+    from kinema4d_model.bundle import ModelBundle
+
+    bundle = ModelBundle.from_preset("tiny", seed=3)
+    bundle.save_pretrained(tmp_path / "model")
+    predicted, truth = videos(5, 32, 48)
+    found = learned_metrics(["latent_l2"], predicted, truth, None, tmp_path / "model")
+    assert found["latent_l2"] == pytest.approx(latent_l2(bundle.codec, predicted, truth), rel=1e-6)
+    with pytest.raises(FileFormatError, match="has no preset"):
+        learned_metrics(["latent_l2"], predicted, truth, None, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["lpips", "fid", "fvd"])
 def test_missing_weights_name_the_file_and_the_folder(name: str, tmp_path: Path) -> None:
     for folder in (None, tmp_path):

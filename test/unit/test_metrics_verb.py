@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 from judge_scenes import CAMERA, pick
 
+from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.cli import main
 from kinema4d_ros.evaluation import frame_distances, psnr_overall, ssim
-from kinema4d_ros.evaluation.compare import Sight, compare
+from kinema4d_ros.evaluation.compare import Motion, Sight, compare
+from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.media import VideoWriter
+from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.robot import Robot
 from kinema4d_ros.rollout import Provenance, Rollout
 
 
@@ -141,3 +146,32 @@ def test_a_world_without_a_table_has_no_plausibility_and_says_why(folders) -> No
     found = compare(Sight.of_rollout(odd), Sight.of_rollout(Rollout.load(folders[1])))
     assert "vanished" not in found.overall
     assert any("make no plane" in note for note in found.notes)
+
+
+def test_the_predicted_robot_is_compared_with_the_exact_one(primitive_arm: Robot, tmp_path: Path) -> None:
+    """A robot 4 cm too far away hits nothing; the exact one hits all; half of it is seen as half."""
+    camera = read_camera(share_path("calibration/demo_lab.yaml")).scaled(96, 64)
+    q = np.tile(primitive_arm.home_position(), (3, 1))
+    exact = render_pointmaps(primitive_arm, q, camera)
+    world = (camera.rays() * 2.0).astype(np.float32)
+    xyz = np.where(exact.mask[..., None], exact.xyz, world)
+    far = np.where(exact.mask[..., None], exact.xyz * (1 + 0.04 / exact.xyz[..., 2:]), world)
+    half = xyz.copy()
+    half[2] = np.where(exact.mask[2][..., None] & (np.arange(96) % 2 == 0)[:, None], np.nan, xyz[2])
+    found = {}
+    for name, points in (("exact", xyz), ("far", far), ("half", half)):
+        shown = exact.mask & np.isfinite(points[..., 2])
+        rollout = Rollout(
+            np.zeros((3, 64, 96, 3), np.uint8), points, shown, camera, np.arange(3) * 0.1, Provenance(name)
+        )
+        sight = Sight.of_rollout(rollout)
+        found[name] = compare(sight, sight, motion=Motion(primitive_arm, q)).overall
+    assert found["exact"]["adherence_iou"] == 1
+    assert found["exact"]["adherence_depth_error"] == 0
+    assert found["far"]["adherence_iou"] == 0
+    assert found["far"]["adherence_depth_error"] == pytest.approx(0.04, rel=1e-3)
+    assert found["half"]["adherence_missing"] == pytest.approx(0.5 / 3, abs=0.03)
+    with pytest.raises(EvaluationError, match="3 frames, the motion 2"):
+        compare(sight, sight, motion=Motion(primitive_arm, q[:2]))
+    with pytest.raises(EvaluationError, match="video without points"):
+        compare(Sight(sight.rgb), sight, motion=Motion(primitive_arm, q))

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from kinema4d_model.codec import VideoCodec
-from kinema4d_model.metrics.weights import EXPECTED, load_network
+from kinema4d_model.metrics.weights import EXPECTED, load_codec, load_network
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import require_videos
 
 __all__ = ["LEARNED", "fid", "fvd", "latent_l2", "learned_metrics", "lpips"]
 
-LEARNED = tuple(EXPECTED)
+LEARNED = (*EXPECTED, "latent_l2")
 """What `learned_metrics` knows."""
 
 _BATCH = 16
@@ -76,9 +76,15 @@ def latent_l2(codec: VideoCodec, predicted: Video, truth: Video) -> float:
 
 
 def learned_metrics(
-    names: Sequence[str], predicted: Video, truth: Video, weights: str | Path | None
+    names: Sequence[str], predicted: Video, truth: Video, weights: str | Path | None, codec: str | Path | None = None
 ) -> dict[str, float]:
     """Some of `LEARNED` for one pair of videos, by name.
+
+    Args:
+        names: of the metrics.
+        predicted, truth: videos of one size.
+        weights: folder of the pretrained networks.
+        codec: model folder whose codec makes the latents; None takes the shipped nano's.
 
     Raises:
         FileFormatError: FILE_MISSING, with the file that is expected in `weights`.
@@ -90,10 +96,14 @@ def learned_metrics(
             f"'{unknown[0]}' is not a learned metric", expected=", ".join(LEARNED), code=ErrorCode.ARGUMENT_INVALID
         )
     a, b = require_videos(predicted, truth)
-    networks = {name: load_network(name, weights) for name in names}
+    networks: dict[str, Any] = {
+        name: load_codec(codec) if name == "latent_l2" else load_network(name, weights) for name in names
+    }
     found: dict[str, float] = {}
     for name, network in networks.items():
-        if name == "lpips":
+        if name == "latent_l2":
+            found[name] = latent_l2(network, a, b)
+        elif name == "lpips":
             found[name] = float(lpips(network, a, b).mean())
         else:
             found[name] = (fid if name == "fid" else fvd)(network, [a], [b])

@@ -17,12 +17,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from kinema4d_model.checkpoints.folder import PRESET_FILE, load_vae
+from kinema4d_model.codec import VideoCodec
 from kinema4d_model.metrics.alexnet import AlexNetLpips
 from kinema4d_model.metrics.i3d import I3dFeatures
 from kinema4d_model.metrics.inception import InceptionFeatures
+from kinema4d_model.preset import load_preset
+from kinema4d_model.shipped import shipped_weights
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 
-__all__ = ["EXPECTED", "Expected", "load_network"]
+__all__ = ["EXPECTED", "Expected", "load_codec", "load_network"]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -55,6 +59,22 @@ EXPECTED: dict[str, Expected] = {
     ),
 }
 """By metric."""
+
+
+def load_codec(folder: str | Path | None) -> VideoCodec:
+    """The codec of a model folder, without its network; of the shipped nano where none is given."""
+    root = shipped_weights("nano") if folder is None else Path(folder)
+    if root is None or not (root / PRESET_FILE).is_file():
+        raise FileFormatError(
+            f"{root or 'the shipped model'} has no {PRESET_FILE}",
+            expected="a model folder, whose codec makes the latents",
+            hint="give --codec DIR",
+            code=ErrorCode.FILE_MISSING,
+        )
+    with torch.device("meta"):
+        codec = VideoCodec.from_spec(load_preset(root / PRESET_FILE).codec)
+    load_vae(codec.vae, root / "vae")
+    return codec.eval()
 
 
 def load_network(metric: str, folder: str | Path | None) -> nn.Module:
