@@ -26,7 +26,9 @@ from kinema4d_ros.assets.views import (
     read_depth,
 )
 from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.files import replacing_file
 from kinema4d_ros.media import read_image, write_image
+from kinema4d_ros.pointmap.png import encode_png
 
 if TYPE_CHECKING:
     from kinema4d_ros.segmentation.protocol import RobotSegmenter
@@ -75,8 +77,6 @@ def make_frames(job: Acquisition, folder: Path) -> None:
 
 def make_poses(job: Acquisition, frames: Path, folder: Path) -> None:
     """Rectified pictures in `images/`, their cameras in `cameras.json`, depth (if any) in `depth/`."""
-    import cv2
-
     locate = _locator(job)
     cameras: list[tuple[str, int, PinholeCamera]] = []
     entries = read_json(frames / "frames.json")
@@ -89,8 +89,8 @@ def make_poses(job: Acquisition, frames: Path, folder: Path) -> None:
             cameras.append((name, entry["orbit"], camera))
             if job.depth is not None:
                 depth = camera.rectify(np.nan_to_num(read_depth(job.depth / f"{name}.png")), "nearest")
-                (folder / "depth").mkdir(exist_ok=True)
-                cv2.imwrite(str(folder / "depth" / f"{name}.png"), np.rint(depth * 1e4).astype(np.uint16))
+                with replacing_file(folder / "depth" / f"{name}.png") as temporary:
+                    temporary.write_bytes(encode_png(np.rint(depth * 1e4).astype(np.uint16)))
             progress(done + 1, len(entries))
     write_json(folder / "cameras.json", cameras_document(cameras))
     views = load_views(folder)

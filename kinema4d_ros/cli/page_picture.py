@@ -67,7 +67,7 @@ class PagePicture(threading.Thread):
                 chromium = playwright.chromium.launch(executable_path=browser, args=options)
                 self._photograph(chromium.new_page(viewport={"width": 1280, "height": 800}))
                 chromium.close()
-        except Error as error:
+        except (Error, OSError) as error:
             print(f"no picture of the page: {str(error).splitlines()[0]}")
 
     def _photograph(self, page: Any) -> None:

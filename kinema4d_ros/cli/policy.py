@@ -18,6 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.media import write_image
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import make_policy, policy_kinds
 from kinema4d_ros.robot import Robot
@@ -123,9 +124,7 @@ def _try(arguments: argparse.Namespace) -> int:
 def _write_strip(path: Path, pictures: np.typing.NDArray[np.uint8]) -> None:
     chosen = pictures[np.linspace(0, len(pictures) - 1, min(8, len(pictures))).round().astype(int)]
     small = [cv2.resize(p, (240, round(240 * p.shape[0] / p.shape[1])), interpolation=cv2.INTER_AREA) for p in chosen]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not cv2.imwrite(str(path), np.hstack(small)[..., ::-1]):
-        raise PolicyError(f"{path} cannot be written", expected="a .png file", code=ErrorCode.FILE_NOT_WRITABLE)
+    write_image(path, np.hstack(small))
 
 
 def _serve(arguments: argparse.Namespace) -> int:

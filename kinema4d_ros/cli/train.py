@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.files import writing
 
 if TYPE_CHECKING:
     from kinema4d_model.training.config import TrainConfig
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = arguments.out or Path("runs") / "train" / config.name
     if LIFTER in (arguments.stage or ()):
         return _train_lifter(config, out, arguments)
-    with _stop_flag(arguments.minutes) as stop:
+    with _stop_flag(arguments.minutes) as stop, writing(out):
         progress = run_stages(
             config,
             out,
@@ -91,7 +92,7 @@ def _train_lifter(config: TrainConfig, out: Path, arguments: argparse.Namespace)
             expected=f"{LIFTER} alone",
             code=ErrorCode.ARGUMENT_INVALID,
         )
-    with _stop_flag(arguments.minutes) as stop:
+    with _stop_flag(arguments.minutes) as stop, writing(out):
         progress = train_lifter(config, out, resume=arguments.resume, stop=stop, bar=not arguments.quiet)
     if progress.step < config.run.steps:
         print(f"stopped at step {progress.step} of {config.run.steps}; go on with --resume")

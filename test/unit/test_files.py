@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_bytes, read_yaml, replacing_file, replacing_folder, swap, write_yaml
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.files import read_bytes, read_yaml, replacing_file, replacing_folder, swap, write_yaml, writing
 
 
 def names(folder: Path) -> list[str]:
@@ -202,3 +203,45 @@ def test_yaml_comes_back_in_order_and_full_precision(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "a.yaml") == document
     text = (tmp_path / "a.yaml").read_text(encoding="utf-8")
     assert text.startswith("# first\n# second\nz: ")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_what_a_library_in_rust_says_of_the_disk_is_told_by_the_target(tmp_path: Path, number: int) -> None:
+    target = tmp_path / "weights.safetensors"
+    target.write_bytes(b"as it was")
+
+    def write() -> None:
+        with replacing_file(target) as temporary:
+            temporary.write_bytes(b"half")
+            raise ValueError(f"Error while serializing: I/O error: {os.strerror(number)} (os error {number})")
+
+    with pytest.raises(KinemaError, match=os.strerror(number)) as caught:
+        write()
+    assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
+    assert str(target) in caught.value.what
+    assert names(tmp_path) == [target.name]
+    assert target.read_bytes() == b"as it was"
+
+
+@pytest.mark.parametrize("text", ["a bug", "No such file or directory (os error 2)"])
+def test_other_errors_of_a_block_are_its_own(tmp_path: Path, text: str) -> None:
+    def write() -> None:
+        with writing(tmp_path / "a"):
+            raise ValueError(text)
+
+    with pytest.raises(ValueError, match=re.escape(text)):
+        write()
+
+
+def test_a_refusal_inside_a_folder_names_the_folder_and_not_the_temporary_one(tmp_path: Path) -> None:
+    target = tmp_path / "result"
+
+    def write() -> None:
+        with replacing_folder(target, lambda path: False) as temporary:
+            (temporary / "camera.yaml").mkdir()
+            write_yaml(temporary / "camera.yaml", {"a": 2})
+
+    with pytest.raises(KinemaError) as caught:
+        write()
+    assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
+    assert caught.value.what.startswith(str(target / "camera.yaml"))

@@ -19,7 +19,7 @@ from typing import Any
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import ShardIndex, open_index
 from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.files import read_bytes, replacing_file
+from kinema4d_ros.files import read_bytes, replacing_file, writing
 
 __all__ = ["FORMAT", "DatasetFolder", "failure_shard_name", "lock_folder", "shard_name"]
 
@@ -113,8 +113,10 @@ class DatasetFolder:
 def lock_folder(path: str | Path) -> Iterator[None]:
     """Only one process writes to a dataset; the lock goes with the process, however it ends."""
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

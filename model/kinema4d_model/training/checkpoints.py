@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from kinema4d_model.checkpoints.manifest import file_sha256
 from kinema4d_model.checkpoints.tensor_files import differences, raise_if
 from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import swap
+from kinema4d_ros.files import swap, writing
 
 __all__ = ["Checkpoint", "CheckpointFolder", "Progress"]
 
@@ -86,34 +86,43 @@ class CheckpointFolder:
 
         `extra` may put more into the folder before it gets its name.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         target = self.folder / f"{kind}-{progress.step:08d}"
         temporary = self.folder / f".{target.name}.{uuid.uuid4().hex[:12]}"
-        temporary.mkdir()
         try:
-            for part, tensors in parts.items():
-                if tensors:
-                    plain = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
-                    save_file(plain, temporary / f"{part}.safetensors")
-            if extra is not None:
-                extra(temporary)
-            files = {p.name: [p.stat().st_size, file_sha256(p)] for p in sorted(temporary.iterdir()) if p.is_file()}
-            document = {"format": FORMAT, "progress": asdict(progress), "files": files}
-            (temporary / PROGRESS).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            for path in sorted(temporary.rglob("*")):
-                if path.is_file():
-                    _flush(path)
-            _flush(temporary)
-            # The same step again, after a resumed run: the same content, and never nothing in between.
-            if not (target.exists() and swap(temporary, target)):
-                if target.exists():
-                    target.rename(temporary.with_name(f"{temporary.name}.old"))
-                temporary.rename(target)
-            _flush(self.folder)
+            with writing(target, temporary):
+                self._write(temporary, progress, parts, extra)
+                # The same step again, after a resumed run: the same content, and never nothing in between.
+                if not (target.exists() and swap(temporary, target)):
+                    if target.exists():
+                        target.rename(temporary.with_name(f"{temporary.name}.old"))
+                    temporary.rename(target)
+                _flush(self.folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._prune()
         return target
+
+    @staticmethod
+    def _write(
+        folder: Path,
+        progress: Progress,
+        parts: Mapping[str, Mapping[str, torch.Tensor]],
+        extra: Callable[[Path], None] | None,
+    ) -> None:
+        folder.mkdir(parents=True)
+        for part, tensors in parts.items():
+            if tensors:
+                plain = {n: t.detach().cpu().contiguous() for n, t in tensors.items()}
+                save_file(plain, folder / f"{part}.safetensors")
+        if extra is not None:
+            extra(folder)
+        files = {p.name: [p.stat().st_size, file_sha256(p)] for p in sorted(folder.iterdir()) if p.is_file()}
+        document = {"format": FORMAT, "progress": asdict(progress), "files": files}
+        (folder / PROGRESS).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                _flush(path)
+        _flush(folder)
 
     def newest(self, kind: str = "step") -> Checkpoint | None:
         """The newest complete checkpoint; a damaged one is passed over, one of another format is refused."""

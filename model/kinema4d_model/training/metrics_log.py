@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from kinema4d_ros.errors import SetupError
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.files import replacing_file, writing
 
 __all__ = ["MetricsLog", "read_log"]
 
@@ -56,7 +57,7 @@ class MetricsLog:
             return
         if wandb is not None:
             self._run = _wandb_run(wandb, folder)
-        path = folder / "metrics.jsonl"
+        self._path = path = folder / "metrics.jsonl"
         kept = [line for line in read_log(path) if line["step"] <= start] if path.is_file() and start else []
         with replacing_file(path) as temporary:
             temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
@@ -73,11 +74,12 @@ class MetricsLog:
         """One line, flushed."""
         if not self._active:
             return
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
-        for name, value in values.items():
-            if self._board is not None:
-                self._board.add_scalar(name, value, step)
+        with writing(self._path):
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
+            for name, value in values.items():
+                if self._board is not None:
+                    self._board.add_scalar(name, value, step)
         if self._run is not None:
             self._run.log(dict(values), step=step)
 
@@ -97,9 +99,12 @@ class MetricsLog:
         """End the bar and the files."""
         if self._active:
             self._bar.close()
-            self._file.close()
+            # Every line was flushed when it was written: what a full disk did not take then was told of then.
+            with suppress(OSError):
+                self._file.close()
             if self._board is not None:
-                self._board.close()
+                with suppress(OSError):
+                    self._board.close()
             if self._run is not None:
                 self._run.finish()
 
