@@ -16,6 +16,7 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -60,8 +61,12 @@ class KinemaNode(Node):  # type: ignore[misc]
         self._diagnostics = self.publisher(names.DIAGNOSTICS)
         self._complaints: dict[str, tuple[float, int]] = {}
         self._complaints_lock = threading.Lock()
+        # On a clock that nobody sets: one that is set back, or a simulation's that stands still, must silence no node.
         self._diagnostics_timer = self.create_timer(
-            DIAGNOSTICS_PERIOD_S, self._publish_health, callback_group=MutuallyExclusiveCallbackGroup()
+            DIAGNOSTICS_PERIOD_S,
+            self._publish_health,
+            callback_group=MutuallyExclusiveCallbackGroup(),
+            clock=Clock(clock_type=ClockType.STEADY_TIME),
         )
         self._streams = Streams(self, self.complain)
         self.closing = threading.Event()
