@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.proc import family
-from support.ros_graph import ROOT, wait_for
+from support.ros_graph import PROFILE, ROOT, wait_for
 from support.sim_graph import process_environment, small_camera
 from support.slow_generator import VARIABLE
 
@@ -56,7 +56,7 @@ class Kill:
 class KilledGraph:
     """Lab, twin, preview, generator, playback, gate, viewer, recorder and evaluation, restarted when they die."""
 
-    def __init__(self, folder: Path, generation_s: float) -> None:
+    def __init__(self, folder: Path, generation_s: float, lease_s: int) -> None:
         self.folder, self.mark = folder, f"{os.getpid()}-{time.monotonic_ns()}"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -73,17 +73,19 @@ class KilledGraph:
                 "params_file": str(folder / "params.yaml"),
             },
         )
-        environment = process_environment({VARIABLE: str(folder / "seconds"), MARK: self.mark})
         specs = []
         for spec in sim_graph(values):
+            environment = process_environment({VARIABLE: str(folder / "seconds"), MARK: self.mark})
             process = node_process(spec, values)
             command = list(process.command)
             if spec.name == "generator":
                 # The same node with a back-end that takes its time, so that it can be killed at work.
                 command[1:3] = [str(ROOT / "test" / "support" / "slow_generator.py")]
+                if lease_s:
+                    environment = {**environment, "FASTRTPS_DEFAULT_PROFILES_FILE": _short_lease(folder, lease_s)}
             if spec.name == "viewer":
                 command += ["-p", f"port:={self.port}"]
-            specs.append(replace(process, command=command, environment={**environment, **process.environment}))
+            specs.append(replace(process, command=command, environment=environment))
         self.lines: list[str] = []
         self.supervisor = Supervisor(specs, self.lines.append)
         self.names = [spec.name for spec in specs]
@@ -146,13 +148,7 @@ class KilledGraph:
 
     def survivors(self) -> list[str]:
         """Commands of processes of this graph that are still there."""
-        wanted = f"{MARK}={self.mark}".encode()
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if wanted in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
-                    found.append(_command(int(folder.name)))
-        return found
+        return marked(self.mark)
 
     def close(self) -> None:
         self.supervisor.stop.set()
@@ -161,13 +157,34 @@ class KilledGraph:
 
 
 @contextmanager
-def killed_graph(folder: Path, generation_s: float = 1.0) -> Iterator[KilledGraph]:
-    made = KilledGraph(folder, generation_s)
+def killed_graph(folder: Path, generation_s: float = 1.0, lease_s: int = 0) -> Iterator[KilledGraph]:
+    """`lease_s`: how long DDS believes in a generator it no longer hears; 0 = as shipped."""
+    made = KilledGraph(folder, generation_s, lease_s)
     try:
         yield made
     finally:
         made.close()
         (folder / "graph.log").write_text("\n".join(made.lines))
+
+
+def _short_lease(folder: Path, lease_s: int) -> str:
+    """The shipped profile, but for how long others believe in a process that is silent."""
+    text, before = PROFILE.read_text(), "<leaseAnnouncement>"
+    assert text.count(before) == 1
+    path = folder / "short_lease.xml"
+    path.write_text(text.replace(before, f"<leaseDuration><sec>{lease_s}</sec></leaseDuration>{before}"))
+    return str(path)
+
+
+def marked(mark: str) -> list[str]:
+    """Commands of the processes that have this mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(_command(int(folder.name)))
+    return found
 
 
 def _command(pid: int) -> str:
