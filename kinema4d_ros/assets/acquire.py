@@ -69,6 +69,8 @@ def acquire(job: Acquisition) -> Acquired:
             "segmenter": f"{job.segmenter.name} {job.segmenter_options}",
             "rounds": job.rounds if job.again else 0,
             "floor": job.floor,
+            "text": job.text,
+            "similarity": job.similarity,
             **_place(job),
         }
     masks = stages.run(3, "masks", told, ("poses",), lambda at: make_masks(job, poses, at))

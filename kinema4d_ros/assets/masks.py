@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.assets.align import place_camera
 from kinema4d_ros.assets.drawing import draw_mesh, mesh_scene
 from kinema4d_ros.assets.errors import AssetError
 from kinema4d_ros.assets.hull import Outlines, find_volume, visual_hull
@@ -54,13 +55,15 @@ def masks_from_folder(folder: Path, views: Sequence[View], lenses: Sequence[Pinh
 
 
 def drawn_prompts(
-    robot: Robot, q: NDArray[np.float64], views: Sequence[View], base_T_world: NDArray[np.float64]
+    robot: Robot, q: NDArray[np.float64], views: Sequence[View], base_T_world: NDArray[np.float64], scale: float = 1.0
 ) -> list[Mask]:
-    """(H, W) bool a view: where the description puts the robot, (K, J) joint positions by orbit."""
+    """(H, W) bool a view: where the description puts the robot, (K, J) joint positions by orbit.
+
+    `scale` is the size of the world's unit in metres.
+    """
     scene, poses = Scene.from_robot(robot), forward_all(robot, q)
     return [
-        render_poses(scene, poses[v.orbit][None], v.camera.posed(base_T_world @ v.camera.base_T_camera)).mask[0]
-        for v in views
+        render_poses(scene, poses[v.orbit][None], place_camera(v.camera, base_T_world, scale)).mask[0] for v in views
     ]
 
 

@@ -56,6 +56,7 @@ class Acquisition:
         poses: a COLMAP folder or a transforms JSON.
         masks: folder of masks named as the frames; or
         segmenter: that finds the robot.
+        text: what it looks for, "a robot arm", instead of where the description draws the robot.
         segmenter_options: what it was made with, so that masks are made anew when that changes.
         again: a segmenter that is asked after the first, with what most masks agree on as its prompt.
         rounds: how often.
@@ -81,6 +82,7 @@ class Acquisition:
     poses: Path | None = None
     masks: Path | None = None
     segmenter: RobotSegmenter | None = None
+    text: str = ""
     segmenter_options: str = ""
     again: RobotSegmenter | None = None
     rounds: int = 2
@@ -113,6 +115,8 @@ class Acquisition:
             raise _bad("a board needs the camera's intrinsics", "--camera FILE", "kinema4d calibrate intrinsics")
         if (self.masks is None) == (self.segmenter is None):
             raise _bad("masks come from a folder or from a segmenter", "exactly one of --masks and --segmenter")
+        if self.text and self.segmenter is None:
+            raise _bad("words are for a segmenter", "--text with --segmenter sam2, or none with --masks")
         if self.own_frame and (len(self.sources) > 1 or self.pairs is None or self.base_T_world is None):
             raise _bad(
                 "an external mesh has a frame of its own",

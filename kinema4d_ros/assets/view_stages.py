@@ -25,6 +25,7 @@ from kinema4d_ros.assets.views import (
     load_views,
     read_depth,
 )
+from kinema4d_ros.calibration.recon import align_pairs
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.files import replacing_file
 from kinema4d_ros.media import read_image, write_image
@@ -105,15 +106,25 @@ def _segment(
     prompts: list[NDArray[np.bool_]] | None,
     name: str,
 ) -> list[NDArray[np.bool_]]:
+    """Masks by one segmenter, shown where to look by a mask for each view, or else by the job's words."""
     from kinema4d_ros.segmentation.prompt import Prompt
 
     masks = []
     with job.bars(name) as progress:
         for i, view in enumerate(views):
-            prompt = None if prompts is None else Prompt(mask=prompts[i])
+            prompt = Prompt(text=job.text) if prompts is None else Prompt(mask=prompts[i])
             masks.append(segmenter.segment(view.image, prompt).masks)
             progress(i + 1, len(views))
     return masks
+
+
+def _measured_place(job: Acquisition) -> tuple[NDArray[np.float64], float]:
+    """`base_T_world` and the size of the world's unit, before there is a mesh to refine them by."""
+    if job.base_T_world is not None:
+        return job.base_T_world, 1.0
+    if job.pairs is None:
+        raise AssetError("nothing says where the robot's base is", expected="a measured place, or pairs")
+    return align_pairs(*job.pairs, similarity=job.similarity)
 
 
 def make_masks(job: Acquisition, poses: Path, folder: Path) -> None:
@@ -123,8 +134,9 @@ def make_masks(job: Acquisition, poses: Path, folder: Path) -> None:
         masks = masks_from_folder(job.masks, views, load_lenses(poses))
     elif job.segmenter is not None:
         prompts = None
-        if job.base_T_world is not None:
-            prompts = drawn_prompts(job.robot, job.q, views, job.base_T_world)
+        if not job.text:
+            base_T_world, scale = _measured_place(job)
+            prompts = drawn_prompts(job.robot, job.q, views, base_T_world, scale)
         masks = _segment(job, job.segmenter, views, prompts, "masks")
         again = job.again
         for turn in range(job.rounds if again is not None else 0):

@@ -18,6 +18,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kinema4d_ros.errors import ErrorCode, KinemaError
+
 if TYPE_CHECKING:
     from kinema4d_ros.assets.options import Acquisition
     from kinema4d_ros.camera import PinholeCamera
@@ -54,7 +56,12 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     masks.add_argument("--masks", type=Path, metavar="DIR", help="PNGs named as in DIR/1_frames, robot white")
     masks.add_argument("--segmenter", choices=("classical", "sam2"), help="that finds the robot")
     masks.add_argument("--rounds", type=int, default=2, metavar="N", help="asked again that often (default: 2)")
-    masks.add_argument("--weights", metavar="DIR|NAME", help="of sam2")
+    masks.add_argument("--weights", type=Path, metavar="DIR", help="of sam2: a folder with its checkpoint")
+    masks.add_argument(
+        "--text", default="", metavar="WORDS",
+        help="what sam2 looks for (default: the robot where the description draws it); needs --detector",
+    )  # fmt: skip
+    masks.add_argument("--detector", type=Path, metavar="DIR", help="of --text: Grounding DINO or OWLv2")
     mesh = parser.add_argument_group("mesh")
     mesh.add_argument("--voxel", type=float, default=0.002, metavar="M", help="side of a voxel (default: 0.002)")
     mesh.add_argument(
@@ -139,7 +146,8 @@ def _job(arguments: argparse.Namespace) -> Acquisition:
         segmenter=first,
         again=again,
         rounds=arguments.rounds,
-        segmenter_options=str(arguments.weights or ""),
+        text=arguments.text,
+        segmenter_options=" ".join(str(part) for part in (arguments.weights, arguments.detector) if part),
         depth=arguments.depth,
         base_T_world=None if pose is None else from_rpy(pose[3:], pose[:3]),
         pairs=None if arguments.pairs is None else read_pairs(arguments.pairs),
@@ -158,15 +166,26 @@ def _job(arguments: argparse.Namespace) -> Acquisition:
 
 def _segmenters(arguments: argparse.Namespace, width: int) -> tuple[RobotSegmenter | None, RobotSegmenter | None]:
     """The one asked first, and the one asked again with what most masks agree on."""
-    if arguments.segmenter is None:
-        return None, None
     from kinema4d_ros.segmentation.registry import make_segmenter
 
+    given = [f"--{name}" for name in ("weights", "text", "detector") if getattr(arguments, name)]
+    if arguments.segmenter != "sam2" and given:
+        raise _bad(f"{' and '.join(given)} without --segmenter sam2", "with it, or not at all")
+    if arguments.segmenter is None:
+        return None, None
     if arguments.segmenter == "sam2":
-        first = make_segmenter("sam2", weights=arguments.weights)
+        if arguments.weights is None:
+            raise _bad("SAM 2 needs --weights", "a folder with its checkpoint", "--segmenter classical needs none")
+        if bool(arguments.text) != bool(arguments.detector):
+            raise _bad("only one of --text and --detector was given", "both, or none")
+        first = make_segmenter("sam2", weights=arguments.weights, detector=arguments.detector)
         return first, first
     # The description may be 3 % of the width off, what most masks agree on is nearer.
     return make_segmenter("classical"), make_segmenter("classical", margin_px=max(3.0, 0.006 * width))
+
+
+def _bad(what: str, expected: str, hint: str = "") -> KinemaError:
+    return KinemaError(what, expected=expected, hint=hint, code=ErrorCode.ARGUMENT_INVALID)
 
 
 def _camera(path: Path) -> PinholeCamera:

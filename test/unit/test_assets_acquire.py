@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.spatial import cKDTree
-from support.orbits import BOARD, BOARD_POSE, Q_OTHER, Q, SmallOrbit, rough_description, small_orbit
+from support.orbits import BASE_T_BOARD, BOARD, BOARD_POSE, Q_OTHER, Q, SmallOrbit, rough_description, small_orbit
 
 from kinema4d_ros.assets.acquire import redraw
 from kinema4d_ros.assets.align import align_mesh, with_shapes
@@ -22,6 +22,7 @@ from kinema4d_ros.assets.links import LinkShapes
 from kinema4d_ros.calibration import write_camera_info
 from kinema4d_ros.calibration.camera_info import CameraInfo
 from kinema4d_ros.calibration.recon import robot_surface
+from kinema4d_ros.calibration.silhouette import mask_iou
 from kinema4d_ros.cli import acquire as verb
 from kinema4d_ros.errors import CalibrationError, KinemaError
 from kinema4d_ros.files import write_yaml
@@ -29,7 +30,7 @@ from kinema4d_ros.media import read_image, write_image
 from kinema4d_ros.readers.tables import write_trajectory
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import apply, from_rpy
+from kinema4d_ros.transforms import apply, from_rpy, to_quaternion
 
 VOXEL = "0.006"
 
@@ -239,6 +240,10 @@ def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot,
         ({"max-blur": "0"}, "a blur of 0"),
         ({"similarity": True}, "--pairs with --similarity"),
         ({"command": "x {images} {out}"}, "--pairs for the mesh"),
+        ({"masks": None, "segmenter": "sam2"}, "SAM 2 needs --weights"),
+        ({"masks": None, "segmenter": "sam2", "weights": ".", "text": "arm"}, "only one of --text and --detector"),
+        ({"masks": None, "segmenter": "classical", "text": "arm"}, "--text without --segmenter sam2"),
+        ({"weights": "."}, "--weights without --segmenter sam2"),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -246,3 +251,112 @@ def test_options_that_do_not_go_together(
 ) -> None:
     assert text in refuse(arguments(world, tmp_path / "out", **changed), capsys)
     assert not (tmp_path / "out").exists()
+
+
+QUICK = {"views": 8, "voxel": "0.01"}
+
+
+def test_masks_by_the_classical_segmenter_and_a_place_by_pairs(
+    world: Path, tmp_path: Path, yam: Robot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Picked pairs alone are enough to show the segmenter where the robot is."""
+    picks = robot_surface(yam, Q, 8, seed=1).points
+    place = np.linalg.inv(BASE_T_BOARD)
+    rough = picks + np.random.default_rng(2).normal(0, 0.004, picks.shape)
+    write_yaml(tmp_path / "pairs.yaml", {"recon": apply(place, picks).tolist(), "base": rough.tolist()})
+    changed = {
+        "masks": None,
+        "segmenter": "classical",
+        "rounds": 0,
+        "board-pose": None,
+        "pairs": tmp_path / "pairs.yaml",
+        **QUICK,
+    }
+    report = acquire(arguments(world, tmp_path / "out", **changed), capsys)
+    assert report["iou_mean"] > 0.75
+    truth = {file.stem: read_image(file)[..., 0] > 127 for file in (world / "masks").iterdir()}
+    masks = {view["name"]: read_image(tmp_path / "out/3_masks" / f"{view['name']}.png") for view in report["views"]}
+    assert np.mean([mask_iou(mask[..., 0] > 127, truth[name]) for name, mask in masks.items()]) > 0.8
+
+
+def test_poses_by_files_and_depth(
+    world: Path, tmp_path: Path, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """COLMAP's text files instead of a board, in the base's own frame, and a depth camera."""
+    camera = orbit.cameras[0]
+    write_colmap(tmp_path / "colmap", orbit)
+    for i, metres in enumerate(orbit.depth_m):
+        depth = np.rint(np.nan_to_num(metres) * 1e4).astype(np.uint16)
+        write_depth(tmp_path / "depth" / f"f{i:03d}.png", depth)
+    assert depth.shape == (camera.height, camera.width)
+    changed = {
+        "board": None,
+        "camera": None,
+        "poses": tmp_path / "colmap",
+        "board-pose": ["0"] * 6,
+        "depth": tmp_path / "depth",
+        "no-floor": True,
+        **QUICK,
+    }
+    report = acquire(arguments(world, tmp_path / "out", **changed), capsys)
+    assert report["iou_mean"] > 0.9
+    assert len(list((tmp_path / "out/2_poses/depth").iterdir())) == 8
+    (tmp_path / "depth/f000.png").unlink()
+    for file in (tmp_path / "depth").iterdir():
+        file.rename(file.with_name(f"other_{file.name}"))
+    assert "depth" in refuse(arguments(world, tmp_path / "out2", **changed), capsys)
+
+
+def test_a_mirrored_video_and_a_wrong_description_are_refused(
+    world: Path, tmp_path: Path, primitive_arm: Robot, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in sorted((world / "frames").iterdir()):
+        write_image(tmp_path / "mirrored" / file.name, np.ascontiguousarray(read_image(file)[:, ::-1]))
+    words = arguments(world, tmp_path / "out", videos=[tmp_path / "mirrored"], **QUICK)
+    assert "mirror" in refuse(words, capsys)
+    other = rough_description(primitive_arm, tmp_path / "other")
+    words = arguments(world, tmp_path / "out", urdf=other, joints=None, **QUICK)
+    assert "does not fit 'primitive_arm'" in refuse(words, capsys)
+    assert not (tmp_path / "out/robot").exists()
+
+
+def test_joint_positions_that_do_not_fit_are_complained_of(
+    world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second video shows the wrist turned further than its row says: the joints' anchors cannot be checked."""
+    seen = Q_OTHER.copy()
+    seen[3] += 0.6
+    other = small_orbit(yam, seen, 8, seed=3)
+    for i, (name, data) in enumerate((("first", orbit), ("second", other))):
+        data.write(tmp_path / name, tmp_path / "masks", f"{i}_")
+    write_joints(tmp_path / "at.csv", yam, np.stack([Q, Q_OTHER]))
+    both = {
+        "videos": [tmp_path / "first", tmp_path / "second"],
+        "masks": tmp_path / "masks",
+        "joints": tmp_path / "at.csv",
+        **QUICK,
+    }
+    report = acquire(arguments(world, tmp_path / "out", **both), capsys)
+    assert any("orbit 1" in note and "do not fit" in note for note in report["notes"])
+
+
+def write_colmap(folder: Path, orbit: SmallOrbit) -> None:
+    folder.mkdir()
+    c = orbit.cameras[0]
+    K = c.K_opencv
+    # COLMAP counts from the corner of the first pixel, OpenCV from its centre.
+    numbers = f"{K[0, 0]} {K[1, 1]} {K[0, 2] + 0.5} {K[1, 2] + 0.5}"
+    (folder / "cameras.txt").write_text(f"1 PINHOLE {c.width} {c.height} {numbers}\n")
+    lines = []
+    for i, camera in enumerate(orbit.cameras):
+        x, y, z, w = to_quaternion(camera.camera_T_base)
+        shift = " ".join(map(str, camera.camera_T_base[:3, 3]))
+        lines += [f"{i + 1} {w} {x} {y} {z} {shift} 1 f{i:03d}.png", ""]
+    (folder / "images.txt").write_text("\n".join(lines) + "\n")
+
+
+def write_depth(path: Path, depth: np.ndarray) -> None:
+    import cv2
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), depth)
