@@ -11,7 +11,7 @@ RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-lerobot sim test faults lint bench nano doctor lock error-codes clean
+.PHONY: help setup setup-bench setup-lerobot sim test faults lint quality bench nano doctor lock error-codes clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: setup ## ruff and mypy
 	@$(RUN) $(VENV)/bin/ruff check .
 	@$(RUN) $(VENV)/bin/ruff format --check .
 	@$(RUN) $(VENV)/bin/mypy
+
+quality: setup ## bandit, dead code, copies, layers, secrets, dependency audit (QUALITY_ARGS=--coverage: coverage too)
+	@$(RUN) $(VENV)/bin/python tools/quality.py $(QUALITY_ARGS)
 
 bench: setup-bench ## measure against MuJoCo, pyrender, Open3D and plain rclpy
 	@$(RUN) $(VENV)/bin/python bench/kinematics.py

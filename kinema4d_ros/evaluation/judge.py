@@ -113,7 +113,7 @@ class TruthJudge:
         if not np.isfinite(position).all():
             raise EvaluationError("the object's path is not finite", expected="metres in every frame")
         ones = np.ones(len(position))
-        self._track = Track(position, ones, ones, 0, np.full(3, np.nan))
+        self._track = Track(position, ones, ones, 0)
         self._margin_m = margin_m
 
     @classmethod

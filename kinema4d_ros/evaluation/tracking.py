@@ -56,14 +56,12 @@ class Track:
             something like it is elsewhere too; 0 = lost.
         visible: (T,) float64, 0 to 1: share of its points that the robot does not hide there.
         points: how many pixels it had in frame 0.
-        size_m: (3,) extent of its visible points in frame 0, base frame.
     """
 
     position: Points
     confidence: NDArray[np.float64]
     visible: NDArray[np.float64]
     points: int
-    size_m: Points
 
 
 def track_object(rollout: Rollout, target: Mask) -> Track:
@@ -123,7 +121,7 @@ def track_object(rollout: Rollout, target: Mask) -> Track:
     points = apply(rollout.camera.base_T_camera, search.points)
     behind = centre_behind(points, rollout.camera.base_T_camera[:3, 3]) - points.mean(axis=0)
     position = apply(rollout.camera.base_T_camera, search.centre + shift) + behind
-    return Track(position, confidence, visible, int(mask.sum()), np.ptp(points, axis=0))
+    return Track(position, confidence, visible, int(mask.sum()))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from kinema4d_ros.lab.simulation import LabSimulation, LabState
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.transforms import apply, invert, make
 
-__all__ = ["home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan"]
+__all__ = ["home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan", "tool_down"]
 
 Array = NDArray[np.float64]
 
@@ -141,8 +141,8 @@ def _object(state: LabState, name: str) -> PlacedObject:
     return state.objects[name]
 
 
-def _down(x: float, y: float, z: float, yaw: float) -> Array:
-    """(4, 4) pose of a tool at x, y, z that points down, fingers closing along the direction `yaw`."""
+def tool_down(x: float, y: float, z: float, yaw: float) -> Array:
+    """(4, 4) base_T_tool at x, y, z that points down, fingers closing along the direction `yaw`."""
     c, s = np.cos(yaw), np.sin(yaw)
     return make([[c, s, 0.0], [s, -c, 0.0], [0.0, 0.0, -1.0]], [x, y, z])
 
@@ -163,7 +163,7 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
     options: list[tuple[float, Array, Array]] = []
     refusal: NoSolution | None = None
     for yaw in _grasp_yaws(placed):
-        grasp = _down(x, y, height, yaw)
+        grasp = tool_down(x, y, height, yaw)
         try:
             q = motion.kinematics.inverse(_raised(grasp, APPROACH_M), seed=start)
         except NoSolution as error:
@@ -259,10 +259,10 @@ def _push(motion: Motion, placed: PlacedObject, direction: Array, distance_m: fl
     for turned in (yaw, yaw + np.pi):
         motion.mark()
         try:
-            low = _down(behind[0], behind[1], z, turned)
+            low = tool_down(behind[0], behind[1], z, turned)
             motion.grip(0.0).to_pose(_raised(low, APPROACH_M)).line_to(low)
-            motion.line_to(_down(end[0], end[1], z, turned), speed=0.6)
-            motion.line_to(_raised(_down(end[0], end[1], z, turned), APPROACH_M))
+            motion.line_to(tool_down(end[0], end[1], z, turned), speed=0.6)
+            motion.line_to(_raised(tool_down(end[0], end[1], z, turned), APPROACH_M))
         except NoSolution as error:
             refusal = error
             motion.rewind()

@@ -29,7 +29,7 @@ from kinema4d_ros.policies.wire import MAX_MESSAGE_BYTES, PROTOCOL, VERSION, pac
 
 __all__ = ["TOKEN_VARIABLE", "RemotePolicy"]
 
-TOKEN_VARIABLE = "KINEMA4D_POLICY_TOKEN"  # noqa: S105 - the name of the variable, not a token
+TOKEN_VARIABLE = "KINEMA4D_POLICY_TOKEN"  # noqa: S105  # nosec B105 - a variable's name, not a token
 """Environment variable with the server's token: specs are printed in reports, so no token belongs in one."""
 
 STYLES = ("kinema4d", "openpi")

@@ -82,7 +82,6 @@ class UnfinishedMcap(McapReader):
         records = list(_whole_records(stream))
         if not records or records[0][0] != _HEADER:
             raise FileFormatError(f"{self.path} ends before its first record", expected="a recording with messages")
-        self.data_start = records[0][1] + records[0][2]
         end = next((start - _RECORD.size for kind, start, _ in records if kind == _DATA_END), None)
         self.data_end = records[-1][1] + records[-1][2] if end is None else end
         # Messages are read chunk by chunk in the order of their stamps, which a clock that jumped may have shuffled.

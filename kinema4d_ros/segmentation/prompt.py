@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.pointmap import PointmapSequence
 
 __all__ = ["Prompt"]
 
@@ -51,11 +50,6 @@ class Prompt:
         for name, value in (("points", points), ("labels", labels.astype(np.bool_)), ("boxes", boxes)):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "text", self.text.strip())
-
-    @classmethod
-    def of_pointmaps(cls, sequence: PointmapSequence) -> Prompt:
-        """The masks of rendered pointmaps, one for each image."""
-        return cls(mask=sequence.mask)
 
     @property
     def point_array(self) -> NDArray[np.float64]:

@@ -201,7 +201,7 @@ class FrontDoor:
 
 def readable(host: str) -> str:
     """An address as it stands in a URL; that of this machine for "all of them"."""
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104  # nosec B104 - compared, not bound
         return "127.0.0.1" if host != "::" else "[::1]"
     return f"[{host}]" if ":" in host else host
 

@@ -29,7 +29,7 @@ from kinema4d_ros.viewer.door import MAX_MESSAGE_BYTES, SOCKET_PROTOCOL, TITLE, 
 
 __all__ = ["TITLE", "TOKEN_VARIABLE", "PageServer", "is_loopback"]
 
-TOKEN_VARIABLE = "KINEMA4D_PAGE_TOKEN"  # noqa: S105 - the name of the variable, not a token
+TOKEN_VARIABLE = "KINEMA4D_PAGE_TOKEN"  # noqa: S105  # nosec B105 - a variable's name, not a token
 """Environment variable with the page's token: parameters and command lines can be read by others."""
 
 CHECK_TIMEOUT_S = 5.0
@@ -56,7 +56,7 @@ class PageServer(viser.ViserServer):
         SetupError: the installed viser or websockets does not let itself be guarded.
     """
 
-    def __init__(
+    def __init__(  # nosec B107 - "" is no token
         self, host: str = "127.0.0.1", port: int = 8080, allowed_hosts: tuple[str, ...] = (), token: str = ""
     ) -> None:
         require_token(host, token, TOKEN_VARIABLE, code=ErrorCode.PARAMETER_INVALID)

@@ -44,7 +44,6 @@ class Connection:
 
     def __init__(self, endpoint: socket.socket) -> None:
         self._socket = endpoint
-        self._buffer = bytearray()
 
     def fileno(self) -> int:
         """For select."""

@@ -21,7 +21,6 @@ __all__ = ["MODALITIES", "LinearAutoencoder", "LinearCodec"]
 
 MODALITIES = ("rgb", "xyz")
 """Row of every table: pictures, pointmaps."""
-PARTS = ("first", "group")
 
 
 class LinearAutoencoder(ModelMixin, ConfigMixin):

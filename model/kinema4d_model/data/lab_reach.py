@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
-from kinema4d_ros.transforms import make
+from kinema4d_ros.lab.scripted import tool_down
 
-__all__ = ["Reach", "reach_of", "tool_down"]
+__all__ = ["Reach", "reach_of"]
 
 Array = NDArray[np.float64]
 
@@ -18,12 +18,6 @@ _RADII = np.array([0.20, 0.25, 0.30, 0.35, 0.40, 0.45, 0.50])
 _TURNS = np.radians(np.arange(-180, 180, 15))
 _STEP_M = 0.01
 _HIGHEST_M = 0.40
-
-
-def tool_down(x: float, y: float, z: float, yaw: float) -> Array:
-    """(4, 4) base_T_tool at x, y, z pointing down, fingers closing along the direction `yaw`."""
-    c, s = np.cos(yaw), np.sin(yaw)
-    return make([[c, s, 0.0], [s, -c, 0.0], [0.0, 0.0, -1.0]], [x, y, z])
 
 
 class Reach:

@@ -38,8 +38,10 @@ class GroundingDetector:
 
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         try:
-            self._processor = AutoProcessor.from_pretrained(root, **options)
-            model = AutoModelForZeroShotObjectDetection.from_pretrained(root, use_safetensors=True, **options)
+            self._processor = AutoProcessor.from_pretrained(root, **options)  # nosec B615 - local files only
+            model = AutoModelForZeroShotObjectDetection.from_pretrained(  # nosec B615 - local files only
+                root, use_safetensors=True, **options
+            )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise FileFormatError(
                 f"the detector in {root} cannot be loaded: {error}"[:400],
