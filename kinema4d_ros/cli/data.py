@@ -12,8 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.robot import Robot
+from kinema4d_ros.cli.data_import import register_import
 
 __all__ = ["register", "run"]
 
@@ -39,7 +38,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--failures", action="store_true", help="also nine failures of every demonstration: noise on its motion")
     make.set_defaults(run=_make)
 
-    check = actions.add_parser("check", help="every defect of a dataset, by name; exit code 1 if there is one")
+    check = actions.add_parser(
+        "check", help="every defect of a dataset by name (then exit code 1), and warnings"
+    )
     add = check.add_argument
     add("folder", type=Path, metavar="DIR")
     add("--limit", type=int, metavar="N", help="look into N episodes of each shard (default: all)")
@@ -62,21 +63,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     sheet.set_defaults(run=_sheet)
 
-    bring = actions.add_parser("import", help="episodes from what others recorded")
-    add = bring.add_argument
-    add("kind", choices=("robo4d", "lerobot", "bag", "rlds"))
-    add("source", type=Path, metavar="SOURCE", help="folder, or a bag")
-    add("--out", type=Path, required=True, metavar="DIR", help="the dataset's folder")
-    add("--frames", type=int, default=49, help="of an episode, uniform in time (default: 49)")
-    add("--width", type=int, default=720, help="default: 720")
-    add("--height", type=int, default=480, help="default: 480")
-    add("--robot", default="yam", metavar="NAME|FILE", help="whose joints they are (default: yam)")
-    add("--camera", type=Path, metavar="FILE", help="calibration of the pictures; without it nothing is metric")
-    add("--lifter", default="", metavar="COMMAND", help="gives depth to plain video: COMMAND IN OUT, see docs/data.md")
-    add("--view", default="", help="camera of a LeRobot dataset (default: its first)")
-    add("--rate", type=float, default=15.0, metavar="HZ", help="frames a second of RLDS (default: 15)")
-    add("--val", type=float, default=0.05, metavar="SHARE", help="of scenes held out (default: 0.05)")
-    bring.set_defaults(run=_import)
+    register_import(actions)
 
     export = actions.add_parser("export", help="episodes as a LeRobot v3.0 dataset")
     add = export.add_argument
@@ -120,6 +107,7 @@ def _make(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     from kinema4d_model.data.check import check_dataset
+    from kinema4d_model.data.warn import dataset_warnings
 
     with tqdm(total=1, unit="shard", desc="check", leave=False) as bar:
 
@@ -130,6 +118,8 @@ def _check(arguments: argparse.Namespace) -> int:
         defects = check_dataset(arguments.folder, limit=arguments.limit, redraw=not arguments.no_redraw, progress=show)
     for defect in defects:
         print(defect)
+    for warning in dataset_warnings(arguments.folder):
+        print(f"warning: {warning}")
     print(f"{arguments.folder}: " + (f"{len(defects)} defects" if defects else "no defects"))
     return 1 if defects else 0
 
@@ -147,40 +137,6 @@ def _sheet(arguments: argparse.Namespace) -> int:
 
     chosen = list(choose_episodes(arguments.folder, arguments.split, arguments.count, arguments.task))
     print(f"{write_sheet(chosen, arguments.out)}: {len(chosen)} episodes")
-    return 0
-
-
-def _import(arguments: argparse.Namespace) -> int:
-    from kinema4d_model.data.importers.collect import collect
-    from kinema4d_model.data.importers.lifter import CommandLifter
-    from kinema4d_model.data.importers.run import ImportOptions, items_of
-
-    robot = Robot.load(arguments.robot)
-    camera = None
-    if arguments.camera is not None:
-        camera = read_camera(arguments.camera, base_frame=robot.base_link)
-    options = ImportOptions(
-        frames=arguments.frames,
-        width=arguments.width,
-        height=arguments.height,
-        robot=(arguments.robot, robot),
-        camera=camera,
-        lifter=CommandLifter(arguments.lifter) if arguments.lifter else None,
-        val_share=arguments.val,
-        view=arguments.view,
-        rate_hz=arguments.rate,
-    )
-    with tqdm(total=1, unit="episode", desc="import") as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total, bar.n = total, done
-            bar.refresh()
-
-        items = items_of(arguments.kind, arguments.source, options)
-        dataset, refused = collect(items, arguments.out, arguments.source.name, progress=show)
-    for name, reason in refused.items():
-        print(f"left out {name}: {reason}")
-    print(f"{dataset.path}: " + ", ".join(f"{dataset.document['splits'][s]} {s}" for s in dataset.splits))
     return 0
 
 

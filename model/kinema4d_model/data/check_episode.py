@@ -61,7 +61,10 @@ def _pixels(episode: Episode) -> Iterator[Finding]:
     flat = [t for t, frame in enumerate(episode.rgb) if int(frame.min()) == int(frame.max())]
     if flat:
         yield Finding("rgb", f"frame {flat[0]} is one flat colour" + (f", and {len(flat) - 1} more" * (len(flat) > 1)))
-    if episode.ids is not None:
+    if episode.ids is None:
+        if "ids" not in episode.missing:
+            yield Finding("ids", "there are none, and they are not listed as missing")
+    else:
         beyond = int(episode.ids.max())
         if beyond > len(episode.names):
             yield Finding("ids", f"id {beyond}, but there are {len(episode.names)} names")

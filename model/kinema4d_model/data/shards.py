@@ -15,9 +15,10 @@ import json
 import os
 import tarfile
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from kinema4d_model.data.episode import Episode
@@ -30,6 +31,7 @@ __all__ = [
     "Member",
     "ShardEntry",
     "ShardIndex",
+    "ShardWriter",
     "index_path",
     "open_index",
     "read_document",
@@ -80,27 +82,71 @@ def write_shard(path: str | Path, episodes: Iterable[tuple[str, dict[str, bytes]
 
     The same episodes give the same bytes: no times, no users in the tar.
     """
-    target = Path(path)
-    entries: list[ShardEntry] = []
-    with replacing_file(target) as temporary:
-        with temporary.open("wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for key, files in episodes:
-                members = {}
-                for extension, data in files.items():
-                    header = tarfile.TarInfo(f"{key}.{extension}")
-                    header.size, header.mode = len(data), 0o644
-                    tar.addfile(header, io.BytesIO(data))
-                    # The tar is closed only by whole blocks: data ends where the padding begins.
-                    offset = tar.offset - (-(-len(data) // 512)) * 512
-                    members[extension] = Member(offset, len(data), hashlib.sha256(data).hexdigest())
-                entries.append(ShardEntry(key, members))
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        size = temporary.stat().st_size
-        _require_unique(target, entries)
-    index = ShardIndex(target, size, tuple(entries))
-    _write_index(index)
-    return index
+    with ShardWriter(path) as writer:
+        for key, files in episodes:
+            writer.add(key, files)
+    return writer.index
+
+
+class ShardWriter:
+    """A shard that grows episode by episode: there once its `with` block has ended well, absent otherwise.
+
+    Attributes:
+        path: where it will be.
+        entries: what was added.
+        index: of the finished shard.
+    """
+
+    index: ShardIndex
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.entries: list[ShardEntry] = []
+
+    def __enter__(self) -> ShardWriter:
+        with ExitStack() as stack:
+            self._temporary = stack.enter_context(replacing_file(self.path))
+            self._outer = stack.pop_all()
+        try:
+            with ExitStack() as stack:
+                file = stack.enter_context(self._temporary.open("wb"))
+                self._tar = stack.enter_context(tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT))
+                self._inner = stack.pop_all()
+        except BaseException as error:
+            self._outer.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def add(self, key: str, files: dict[str, bytes]) -> None:
+        """Append an episode's files by extension."""
+        members = {}
+        for extension, data in files.items():
+            header = tarfile.TarInfo(f"{key}.{extension}")
+            header.size, header.mode = len(data), 0o644
+            self._tar.addfile(header, io.BytesIO(data))
+            # The tar is closed only by whole blocks: data ends where the padding begins.
+            offset = self._tar.offset - (-(-len(data) // 512)) * 512
+            members[extension] = Member(offset, len(data), hashlib.sha256(data).hexdigest())
+        self.entries.append(ShardEntry(key, members))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        size = 0
+        try:
+            self._inner.__exit__(kind, error, trace)
+            if kind is None:
+                with self._temporary.open("rb") as written:
+                    os.fsync(written.fileno())
+                size = self._temporary.stat().st_size
+                _require_unique(self.path, self.entries)
+        except BaseException as worse:
+            self._outer.__exit__(type(worse), worse, worse.__traceback__)
+            raise
+        self._outer.__exit__(kind, error, trace)
+        if kind is None:
+            self.index = ShardIndex(self.path, size, tuple(self.entries))
+            _write_index(self.index)
 
 
 def _require_unique(path: Path, entries: list[ShardEntry]) -> None:

@@ -95,6 +95,7 @@ def _dark(episode: Episode) -> Episode:
         (_hole, "mask"),
         (edit(depth_m=None), "depth"),
         (edit(link_count=99), "ids"),
+        (edit(ids=None), "ids"),
         (edit(names=("a",)), "ids"),
         (edit(bounds=np.array([[0.0, 0, 0], [1, 1, 1]])), "bounds"),
         (edit(bounds=None), "bounds"),

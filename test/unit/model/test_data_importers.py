@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from rosbags.rosbag2 import StoragePlugin, Writer
-from rosbags.typesys import Stores, get_typestore
+from support.recordings import FPS, STORE, H, N, W, header, image, joint_state, message, table_camera, waving
+from support.recordings import yam as the_yam
 
 from kinema4d_model.data.check import check_dataset
 from kinema4d_model.data.check_episode import check_episode
@@ -25,57 +26,37 @@ from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag import bag_recording
-from kinema4d_model.data.importers.collect import Item, collect, split_of
-from kinema4d_model.data.importers.lerobot_in import lerobot_recording
-from kinema4d_model.data.importers.lifter import CommandLifter
-from kinema4d_model.data.importers.recording import Recording, Unusable, build_episode
-from kinema4d_model.data.importers.rlds import rlds_recordings, steps_recording
+from kinema4d_model.data.importers.build import build_episode
+from kinema4d_model.data.importers.lerobot_in import lerobot_recording, lerobot_rows, lerobot_scenes
+from kinema4d_model.data.importers.lifter import CommandLifter, PictureLifter, RobotSeen, make_lifter
+from kinema4d_model.data.importers.recording import Recording, Unusable
 from kinema4d_model.data.importers.robo4d import MISSING, read_robo4d, robo4d_numbers
 from kinema4d_model.data.lerobot_out import VIEW, export_lerobot
 from kinema4d_model.data.shards import read_episode
+from kinema4d_model.lifting import load_lifter
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import SetupError
 from kinema4d_ros.media.video import VideoWriter
 from kinema4d_ros.readers import read_trajectory
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
-N, W, H, FPS = 21, 96, 64, 10.0
-STORE = get_typestore(Stores.ROS2_JAZZY)
-
 
 @pytest.fixture(scope="module")
 def yam() -> tuple[str, Robot]:
-    return "yam", load_robot("yam")
+    return the_yam()
 
 
 @pytest.fixture(scope="module")
 def camera() -> PinholeCamera:
-    return PinholeCamera.look_at((0.95, -0.45, 0.65), (0.25, 0, 0.15), width=W, height=H, fov_y_deg=40)
+    return table_camera()
 
 
 @pytest.fixture(scope="module")
-def motion(yam: tuple[str, Robot]) -> JointTrajectory:
-    start = yam[1].home_position()
-    q = start + np.linspace(0, 1, N)[:, None] * np.array([0.5, 0.2, -0.2, 0.1, 0.0, 0.0, 0.01])
-    return JointTrajectory.from_positions(yam[1].joint_names, q, rate_hz=FPS)
-
-
-@pytest.fixture(scope="module")
-def recording(yam: tuple[str, Robot], camera: PinholeCamera, motion: JointTrajectory) -> Recording:
-    drawn = render_pointmaps(yam[1], motion, camera, rgb=True, threads=1)
-    assert drawn.rgb is not None
-    ground = np.linspace(60, 200, W, dtype=np.uint8)[None, :, None].repeat(H, 0).repeat(3, 2)
-    images = [np.where(mask[..., None], rgb, ground) for mask, rgb in zip(drawn.mask, drawn.rgb, strict=True)]
-    depth = [np.where(np.isfinite(z), z, np.float32(1.4)) for z in drawn.xyz[..., 2]]
-    late = JointTrajectory(motion.names, motion.times, motion.positions + 0.004)
-    return Recording(
-        "toy", images, motion.times, "test", joints=motion, actions=late, depth=depth, camera=camera, robot=yam,
-        task="wave", instruction="wave the arm", success=True,
-    )  # fmt: skip
+def recording() -> Recording:
+    return waving()
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +82,7 @@ def test_a_complete_recording_becomes_a_sound_episode(episode: Episode, recordin
 def test_gaps_are_listed_and_filters_have_reasons(recording: Recording) -> None:
     plain = replace(recording, depth=None, camera=None, actions=None, success=None)
     found = build_episode(plain, frames=9, width=48, height=32)
-    assert set(found.missing) == {"depth", "camera", "condition", "outcome"}
+    assert set(found.missing) == {"actions", "depth", "camera", "condition", "ids", "outcome"}
     assert found.details["actions"].startswith("measured")
     assert check_episode(found) == []
     still = JointTrajectory(recording.joints.names, recording.joints.times, np.zeros((N, 7)))  # type: ignore[union-attr]
@@ -146,16 +127,42 @@ def test_any_command_lifts_video(recording: Recording, tmp_path: Path) -> None:
     assert "depth" not in found.missing
     unknown = build_episode(replace(recording, depth=None, camera=None), frames=5, width=48, height=32, lifter=lifter)
     assert unknown.camera.K[0, 0] == 50
-    for command, message in (
+    for command, what in (
         (f"{sys.executable} -c 'import sys; sys.exit(3)'", "code 3"),
         (f"{sys.executable} -c 'pass'", "no usable depth"),
         ("/no/such/program", "does not exist"),
         (f"{sys.executable} -c 'import time; time.sleep(9)'", "longer than"),
     ):
-        with pytest.raises(DataError, match=message):
-            CommandLifter(command, timeout_s=3.0 if "longer" not in message else 0.2).lift(found.rgb, None)
+        with pytest.raises(DataError, match=what):
+            CommandLifter(command, timeout_s=3.0 if "longer" not in what else 0.2).lift(found.rgb, None)
     with pytest.raises(DataError, match="empty"):
         CommandLifter(" ")
+
+
+def test_the_packages_own_lifter_lifts_video_and_keeps_the_robot_exact(
+    recording: Recording, camera: PinholeCamera
+) -> None:
+    lifter = make_lifter("shipped")
+    assert isinstance(lifter, PictureLifter)
+    found = build_episode(replace(recording, depth=None), frames=3, width=W, height=H, lifter=lifter)
+    assert "depth" not in found.missing
+    assert check_episode(found) == []
+    assert found.depth_m is not None
+    assert found.joints is not None
+    exact = render_pointmaps(load_robot("yam"), found.joints, camera).xyz[..., 2]
+    robot = found.robot_mask & np.isfinite(exact)
+    assert robot.sum() > 100
+    assert found.depth_m[robot] == pytest.approx(exact[robot], abs=2e-4)
+    # A ground that is drawn on the table's plane lies on it.
+    assert np.isfinite(found.depth_m).mean() > 0.9
+    with pytest.raises(DataError, match="camera"):
+        build_episode(replace(recording, depth=None, camera=None), frames=3, width=W, height=H, lifter=lifter)
+    seen = RobotSeen(np.zeros((1, H, W), np.bool_))
+    high = PictureLifter(load_lifter(), table_height_m=0.1).lift(found.rgb[:1], camera, seen).depth_m
+    low = PictureLifter(load_lifter()).lift(found.rgb[:1], camera, seen).depth_m
+    assert np.nanmedian(low - high) > 0.05, "a higher table is nearer"
+    assert make_lifter("") is None
+    assert isinstance(make_lifter("python lift.py"), CommandLifter)
 
 
 def write_mp4(path: Path, frames: Iterable[NDArray[np.uint8]]) -> None:
@@ -180,6 +187,14 @@ def test_robo4d_folders_keep_what_they_have_and_say_what_they_lack(
         write_mp4(root / "mask_pointmap" / f"{number}.mp4", xyz)
     (root / "train_shuffled.txt").write_text("videos/7.mp4\n")
     assert dict(robo4d_numbers(root)) == {"7": "train", "8": "val"}
+    (root / "train_img_shuffled.txt").write_text("first_frames/8.png\n")
+    with pytest.raises(DataError, match=r"train_shuffled\.txt and train_img_shuffled\.txt disagree in line 1"):
+        list(robo4d_numbers(root))
+    (root / "train_shuffled.txt").unlink()
+    assert dict(robo4d_numbers(root)) == {"7": "val", "8": "train"}, "one list is enough"
+    (root / "train_shuffled.txt").write_text("videos/7.mp4\nvideos/9.mp4\n")
+    (root / "train_img_shuffled.txt").write_text("first_frames/7.png\nfirst_frames/9.png\n")
+    assert dict(robo4d_numbers(root)) == {"7": "train", "8": "val", "9": "train"}
     found = read_robo4d(root, "7", frames=5, width=W, height=H)
     assert found.missing == MISSING
     assert check_episode(found) == []
@@ -195,6 +210,7 @@ def test_robo4d_folders_keep_what_they_have_and_say_what_they_lack(
     assert main([*arguments, "--height", "64"]) == 0
     assert check_dataset(out) == []
     assert DatasetFolder.open(out).document["splits"] == {"train": 1, "val": 1}
+    assert list(DatasetFolder.open(out).document["refused"]) == ["9"], "what the lists promise and nobody has is named"
     (root / "pointmap" / "8.mp4").write_bytes(b"cut off")
     with pytest.raises(DataError, match=r"8\.mp4"):
         read_robo4d(root, "8", frames=5, width=W, height=H)
@@ -257,30 +273,46 @@ def test_lerobot_v2_1_is_read(tmp_path: Path, episode: Episode, yam: tuple[str, 
     assert found.actions is not None
     assert found.actions.for_robot(yam[1]) == pytest.approx(episode.actions)
 
+    # The same with its pictures in the table: PNG bytes, or the names of files.
+    (folder / "images").mkdir()
+    pictures = []
+    for i, rgb in enumerate(episode.rgb):
+        data = cv2.imencode(".png", rgb[..., ::-1])[1].tobytes()
+        (folder / "images" / f"{i}.png").write_bytes(data)
+        pictures.append({"bytes": data if i % 2 else None, "path": f"images/{i}.png"})
+    features[VIEW]["dtype"] = "image"
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    table = folder / "data" / "chunk-000" / "episode_000000.parquet"
+    pq.write_table(pa.table({**rows, VIEW: pictures}), table)
+    found = lerobot_recording(folder, 0, yam)
+    assert np.array_equal(np.stack(found.images), episode.rgb)
+    assert found.image_times == pytest.approx(np.arange(9) / FPS)
+    for wrong, what in (
+        ({"bytes": b"no picture", "path": None}, "decoded"),
+        ({"bytes": None, "path": "../x"}, "no file"),
+    ):
+        pq.write_table(pa.table({**rows, VIEW: [wrong] * 9}), table)
+        with pytest.raises(DataError, match=what):
+            lerobot_recording(folder, 0, yam)
 
-def message(kind: str, **fields: Any) -> Any:
-    return STORE.types[kind](**fields)
 
+def test_scenes_of_lerobot_come_from_what_its_rows_say(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    info = {"codebase_version": "v2.1", "fps": 10, "total_episodes": 3, "features": {}}
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info))
+    rows = [{"episode_index": i, "tasks": ["tidy" if i < 2 else "pour"], "operator": "ab"[i % 2]} for i in range(3)]
 
-def header(time_s: float) -> Any:
-    stamp = message("builtin_interfaces/msg/Time", sec=int(time_s), nanosec=round(time_s % 1 * 1e9))
-    return message("std_msgs/msg/Header", stamp=stamp, frame_id="camera")
+    def scenes(key: str = "", **more: list[Any]) -> tuple[list[str], str]:
+        lines = [json.dumps({**row, **{k: v[i] for k, v in more.items()}}) for i, row in enumerate(rows)]
+        (tmp_path / "meta" / "episodes.jsonl").write_text("\n".join(lines))
+        return lerobot_scenes(lerobot_rows(tmp_path), "d", key)
 
-
-def image(time_s: float, pixels: NDArray[Any], encoding: str) -> Any:
-    rows = np.ascontiguousarray(pixels).view(np.uint8).reshape(pixels.shape[0], -1)
-    padded = np.pad(rows, ((0, 0), (0, 8)))
-    return message(
-        "sensor_msgs/msg/Image", header=header(time_s), height=pixels.shape[0], width=pixels.shape[1],
-        encoding=encoding, is_bigendian=0, step=padded.shape[1], data=padded.ravel(),
-    )  # fmt: skip
-
-
-def joint_state(time_s: float, names: tuple[str, ...], q: NDArray[np.float64]) -> Any:
-    empty = np.empty(0)
-    return message(
-        "sensor_msgs/msg/JointState", header=header(time_s), name=list(names), position=q, velocity=empty, effort=empty
-    )
+    assert scenes() == (["d/tidy", "d/tidy", "d/pour"], "task")
+    assert scenes(building_id=[4, 5, 4]) == (["d/4", "d/5", "d/4"], "building_id")
+    assert scenes("operator") == (["d/a", "d/b", "d/a"], "operator")
+    assert scenes(tasks=[["x"]] * 3) == (["d/0", "d/1", "d/2"], "episode")
+    with pytest.raises(DataError, match="moon"):
+        scenes("moon")
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -331,49 +363,3 @@ def test_broken_bags_are_named(tmp_path: Path, yam: tuple[str, Robot]) -> None:
     path.write_bytes(b"\x89MCAP0\r\nnothing more")
     with pytest.raises(DataError, match=r"cut\.mcap"):
         bag_recording(path, yam, None)
-
-
-def test_rlds_steps_are_understood_and_the_missing_package_is_named(
-    recording: Recording, yam: tuple[str, Robot], camera: PinholeCamera
-) -> None:
-    assert recording.joints is not None
-    steps = [
-        {"observation": {"image": i, "joint_position": q}, "action": q, "language_instruction": b"wave"}
-        for i, q in zip(recording.images, recording.joints.positions, strict=True)
-    ]
-    found = build_episode(steps_recording(steps, "rlds-0", FPS, yam, camera), frames=5, width=48, height=32)
-    assert found.task == "wave"
-    assert found.joints is not None
-    assert found.condition_ids is not None
-    with pytest.raises(DataError, match="observation has"):
-        steps_recording([{"observation": {"lidar": 1}}], "rlds-1", FPS)
-    try:
-        __import__("tensorflow_datasets")
-    except ImportError:
-        with pytest.raises(SetupError, match="tensorflow_datasets"):
-            next(rlds_recordings("/nowhere", rate_hz=5.0))
-
-
-def test_collecting_keeps_splits_apart_counts_refusals_and_goes_on(tmp_path: Path, episode: Episode) -> None:
-    loaded: list[str] = []
-
-    def item(name: str) -> Item:
-        def load() -> Episode:
-            loaded.append(name)
-            if name == "bad":
-                raise Unusable("too dark")
-            return replace(episode, key=name)
-
-        return Item(name, split_of(name, 0.5), load)
-
-    names = [f"n{i}" for i in range(6)] + ["bad"]
-    dataset, refused = collect(map(item, names), tmp_path / "d", "toy", shard_episodes=2)
-    assert refused == {"bad": "too dark"}
-    assert sum(dataset.document["splits"].values()) == 6
-    assert {split_of(n, 0.5) for n in names} == {"train", "val"}
-    first = len(loaded)
-    collect(map(item, names), tmp_path / "d", "toy", shard_episodes=2)
-    assert set(loaded[first:]) <= {"bad"}, "shards that are there are kept"
-    assert split_of("x", 0.0) == "train"
-    with pytest.raises(DataError, match="nothing to import"):
-        collect([], tmp_path / "e", "toy")

@@ -1,8 +1,12 @@
-"""Recordings of ROS 2 bags (MCAP or SQLite) of a real arm: pictures, depth, measured and commanded joints. No ROS."""
+"""Recordings of ROS 2 bags (MCAP or SQLite) of a real arm: pictures, depth, measured and commanded joints. No ROS.
+
+Depth counts only where it is registered to the pictures, pixel by pixel: topics that say so by their name are found
+(`camera/depth`, `aligned_depth...`, `depth_registered...`), any other must be named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +14,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from rosbags.rosbag2 import Reader
-from rosbags.typesys import Stores, get_typestore
 
 from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.importers.bag_joints import read_bag_joints
+from kinema4d_model.data.importers.bag_messages import bag_messages, find_topic, topic_types
 from kinema4d_model.data.importers.recording import Recording
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.readers.common import keep_known
-from kinema4d_ros.readers.series import JointSeries
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.readers.unfinished import opened_bag
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["bag_recording"]
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
-JOINTS = "sensor_msgs/msg/JointState"
 _COLOUR = {"rgb8": (3, None), "bgr8": (3, cv2.COLOR_BGR2RGB), "rgba8": (4, cv2.COLOR_RGBA2RGB),
            "bgra8": (4, cv2.COLOR_BGRA2RGB), "mono8": (1, cv2.COLOR_GRAY2RGB)}  # fmt: skip
 _DEPTH: dict[str, tuple[Any, float]] = {
@@ -47,17 +48,17 @@ def bag_recording(
     actions_topic: str = "",
     task: str = "unknown",
     success: bool | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> Recording:
     """One motion: a whole bag. Topics that are not named are found by their types and names.
 
-    Pictures: the colour topic with most messages. Commands: a JointState topic with "command" in its name.
-    Stamps of the messages count, not when they were recorded.
+    Pictures: the colour topic with most messages. Commands: see `bag_joints`. Stamps of the messages count, not when
+    they were recorded; a trajectory without a stamp begins when it was received.
     """
     try:
         with opened_bag(path) as (reader, unfinished):
-            topics = {c.topic: c.msgtype for c in reader.connections}
-            counts = {c.topic: c.msgcount for c in reader.connections}
-            colour = image_topic or _find(topics, counts, (IMAGE, COMPRESSED), without=("depth",))
+            topics = topic_types(reader)
+            colour = image_topic or find_topic(reader, (IMAGE, COMPRESSED), without=("depth",))
             if not colour or topics.get(colour) not in (IMAGE, COMPRESSED):
                 there = ", ".join(f"{t} ({k})" for t, k in topics.items()) or "none"
                 raise DataError(
@@ -66,14 +67,14 @@ def bag_recording(
                     code=ErrorCode.FILE_UNSUPPORTED,
                 )
             pictures = list(_images(reader, colour))
+            depth_topic = depth_topic or _registered_depth(reader)
             deep = list(_images(reader, depth_topic)) if depth_topic else []
             if not pictures:
                 raise DataError(f"{path}: topic {colour} has no messages", expected="pictures")
             times = np.array([t for t, _ in pictures])
-            measured = joints_topic or _find(topics, counts, (JOINTS,), without=("command",))
-            commanded = actions_topic or _find(topics, counts, (JOINTS,), within="command")
-            joints = _joints(reader, path, robot[1], measured, times[0])
-            actions = _joints(reader, path, robot[1], commanded, times[0])
+            found = read_bag_joints(reader, path, robot[1], times[0], times[-1], joints_topic, actions_topic)
+    except FileFormatError as error:
+        raise DataError(error.what, expected=error.expected, hint=error.hint, code=error.code) from error
     except KinemaError:
         raise
     except Exception as error:  # a broken file can make its parser fail in any way
@@ -84,8 +85,8 @@ def bag_recording(
         images=[image for _, image in pictures],
         image_times=times - times[0],
         source="bag",
-        joints=joints,
-        actions=actions,
+        joints=found.joints,
+        actions=found.actions,
         depth=depth,
         camera=camera,
         robot=robot,
@@ -93,63 +94,32 @@ def bag_recording(
         success=success,
         details={
             "image_topic": colour,
-            "joints_topic": measured,
-            "actions_topic": commanded,
+            "depth_topic": depth_topic,
+            "joints_topic": found.joints_topic,
+            "actions_topic": found.actions_topic,
             **({"unfinished": unfinished} if unfinished else {}),
+            **(details or {}),
         },
     )
 
 
-def _find(
-    topics: dict[str, str],
-    counts: dict[str, int],
-    types: tuple[str, ...],
-    within: str = "",
-    without: tuple[str, ...] = (),
-) -> str:
-    fits = [t for t, k in topics.items() if k in types and within in t and not any(word in t for word in without)]
-    return max(fits, key=lambda t: counts[t], default="")
-
-
-def _joints(reader: Reader, path: Path, robot: Robot, topic: str, origin_s: float) -> JointTrajectory | None:
-    """The joints of a topic on the clock of the pictures: seconds since `origin_s`."""
-    if not topic:
-        return None
-    series = JointSeries()
-    first_ns: dict[str, int] = {}
-    for stamp_ns, message in _messages(reader, topic):
-        names = list(message.name)
-        series.add(stamp_ns, names, np.asarray(message.position, dtype=np.float64))
-        for name in names:
-            first_ns[name] = min(stamp_ns, first_ns.get(name, stamp_ns))
-    notes: list[str] = []
-    names, times, positions = series.join(path, robot, notes)
-    # The series begins when all of its joints report.
-    begin_s = 1e-9 * max(first_ns[name] for name in names)
-    kept, columns = keep_known(path, robot, names, positions, notes)
-    return JointTrajectory(tuple(kept), times + (begin_s - origin_s), columns)
-
-
-def _messages(reader: Reader, topic: str) -> Iterator[tuple[int, Any]]:
-    """(stamp in ns, message) of a topic; without a stamp, when it was received."""
-    store = get_typestore(Stores.ROS2_JAZZY)
-    connections = [c for c in reader.connections if c.topic == topic]
-    if not connections:
-        there = ", ".join(c.topic for c in reader.connections)
-        raise DataError(f"the bag has no topic {topic}", expected=f"one of {there}", code=ErrorCode.FILE_UNSUPPORTED)
-    for connection, received_ns, data in reader.messages(connections=connections):
-        message: Any = store.deserialize_cdr(data, connection.msgtype)
-        stamp = message.header.stamp
-        yield (stamp.sec * 1_000_000_000 + stamp.nanosec) or received_ns, message
+def _registered_depth(reader: Reader) -> str:
+    """A depth topic whose name says that it is registered to the pictures, or ""."""
+    for word in ("camera/depth", "aligned_depth", "depth_registered"):
+        topic = find_topic(reader, (IMAGE,), within=word)
+        if topic and (word != "camera/depth" or topic.endswith(word)):
+            return topic
+    return ""
 
 
 def _images(reader: Reader, topic: str) -> Iterator[tuple[float, NDArray[Any]]]:
-    for count, (stamp_ns, message) in enumerate(_messages(reader, topic)):
+    for count, found in enumerate(bag_messages(reader, topic)):
         if count >= _MAX_IMAGES:
             raise DataError(
                 f"topic {topic} has more than {_MAX_IMAGES} pictures", expected="one motion", hint="cut the bag"
             )
-        yield 1e-9 * stamp_ns, _decompressed(message) if hasattr(message, "format") else _plain(message)
+        message = found.message
+        yield 1e-9 * found.time_ns, _decompressed(message) if hasattr(message, "format") else _plain(message)
 
 
 def _decompressed(message: Any) -> NDArray[Any]:

@@ -1,23 +1,36 @@
-"""A dataset of imported episodes: splits without leakage, refusals with their reasons, shard by shard, resumable."""
+"""A dataset of imported episodes: one recording at a time, shard by shard, refusals with their reasons, resumable.
+
+DIR/import.json    options, and of every shard that is written: which items it was made of, and why some were refused
+DIR/dataset.json   written when all items are through
+
+An import that was stopped goes on with the first shard that is not in import.json. It does not go on with other options
+or with another source: the shards that are there would not be what the options say.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping, Sized
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder, shard_name
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.recording import Unusable
-from kinema4d_model.data.shards import open_index, write_shard
+from kinema4d_model.data.shards import ShardWriter, index_path, open_index
 from kinema4d_model.data.versions import versions
+from kinema4d_ros.files import read_bytes, replacing_file
 
-__all__ = ["Item", "collect", "split_of"]
+__all__ = ["Item", "collect"]
 
 Progress = Callable[[int, int], None]
+FORMAT = "kinema4d-import-1"
+_MAX_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
@@ -29,53 +42,200 @@ class Item:
     load: Callable[[], Episode]
 
 
-def split_of(scene: str, val_share: float) -> str:
-    """ "train" or "val" by the name of a scene: all episodes of one scene fall together, whatever their number."""
-    value = int.from_bytes(hashlib.sha256(scene.encode()).digest()[:4], "big") / 2**32
-    return "val" if value < val_share else "train"
-
-
 def collect(
-    items: Iterable[Item], folder: str | Path, name: str, shard_episodes: int = 32, progress: Progress | None = None
+    items: Iterable[Item],
+    folder: str | Path,
+    name: str,
+    shard_episodes: int = 32,
+    progress: Progress | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[DatasetFolder, dict[str, str]]:
     """Write a dataset of items; shards that are there already are kept.
+
+    Items are taken one after the other, and none is asked for before the one before it is written: an item may hold its
+    recording. `progress` gets (done, in all), where "in all" is `done` as long as nobody knows.
 
     Returns the dataset and, by name, why an item was refused. Damaged sources stop the work with an error.
     """
     target = Path(folder)
-    by_split: dict[str, list[Item]] = {"train": [], "val": []}
-    for item in items:
-        by_split.setdefault(item.split, []).append(item)
-    total = sum(map(len, by_split.values()))
-    if total == 0:
+    total = len(items) if isinstance(items, Sized) else 0
+    stream = iter(items)
+    item = next(stream, None)
+    if item is None:
         raise DataError("there is nothing to import", expected="at least one episode")
-    refused: dict[str, str] = {}
-    counts: dict[str, int] = {}
-    done = 0
     with lock_folder(target):
-        for split, found in by_split.items():
-            counts[split] = 0
-            for number, first in enumerate(range(0, len(found), shard_episodes)):
-                chosen = found[first : first + shard_episodes]
-                path = target / shard_name(split, number)
-                if not path.is_file():
-                    write_shard(path, _encoded(chosen, refused))
-                there = len(open_index(path).episodes)
-                if there == 0:
-                    path.unlink()
-                counts[split] += there
-                done += len(chosen)
+        ledger = _Ledger.begin(target, {"shard_episodes": shard_episodes, **(options or {})})
+        shards: dict[str, _Shard] = {}
+        numbers: dict[str, int] = {"train": 0, "val": 0}
+        try:
+            done = 0
+            while item is not None:
+                if item.split not in shards:
+                    number = numbers.setdefault(item.split, 0)
+                    numbers[item.split] += 1
+                    shards[item.split] = _Shard(target, shard_name(item.split, number), ledger)
+                shard = shards[item.split]
+                shard.take(item)
+                if len(shard.names) == shard_episodes:
+                    shards.pop(item.split).finish()
+                done += 1
                 if progress is not None:
-                    progress(done, total)
-        document = {"name": name, "splits": counts, "refused": refused, "versions": versions()}
-        return DatasetFolder.create(target, document), refused
+                    progress(done, max(total, done))
+                item = None  # before the next one is made: it may hold its recording
+                item = next(stream, None)
+            while shards:
+                shards.popitem()[1].finish()
+        except BaseException as error:
+            for shard in shards.values():
+                shard.abandon(error)
+            raise
+        if not ledger.complete:
+            ledger.complete = True
+            ledger.save()
+        counts = dict.fromkeys(numbers, 0)
+        for shard_file, entry in ledger.shards.items():
+            counts[shard_file.split("/")[0]] += int(entry["episodes"])
+        refused = {n: why for entry in ledger.shards.values() for n, why in entry["refused"].items()}
+        document = {"name": name, "splits": counts, "refused": refused, "options": ledger.options}
+        return DatasetFolder.create(target, {**document, "versions": versions()}), refused
 
 
-def _encoded(items: list[Item], refused: dict[str, str]) -> Iterator[tuple[str, dict[str, bytes]]]:
-    for item in items:
+@dataclass
+class _Ledger:
+    """import.json: what is done."""
+
+    path: Path
+    options: dict[str, Any]
+    shards: dict[str, dict[str, Any]]
+    complete: bool = False
+
+    @classmethod
+    def begin(cls, folder: Path, options: Mapping[str, Any]) -> _Ledger:
+        """The ledger of a folder, or a new one; other options than it was begun with are refused by name."""
+        path = folder / "import.json"
+        wanted = json.loads(json.dumps(dict(options)))
+        if not path.is_file():
+            return cls(path, wanted, {})
+        try:
+            there = json.loads(read_bytes(path, _MAX_BYTES).decode("utf-8"))
+            if there["format"] != FORMAT:
+                raise ValueError(f"format {there['format']!r}")
+            before = dict(there["options"])
+            shards = {
+                str(name): {
+                    "items": int(entry["items"]),
+                    "names": str(entry["names"]),
+                    "episodes": int(entry["episodes"]),
+                    "refused": {str(k): str(v) for k, v in entry["refused"].items()},
+                }
+                for name, entry in there["shards"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(
+                f"{path} cannot be used: {error!r}"[:300],
+                expected=f"the {FORMAT} of an import that was begun here",
+                hint="choose another --out",
+            ) from None
+        changed = sorted(k for k in {*before, *wanted} if before.get(k) != wanted.get(k))
+        if changed:
+            said = ", ".join(f"{k} ({_short(before.get(k))}, now {_short(wanted.get(k))})" for k in changed)
+            raise DataError(
+                f"{folder} was begun with another {said}",
+                expected="the same options, or another folder",
+                hint="a dataset has one set of options: choose another --out",
+            )
+        return cls(path, before, shards, there.get("complete") is True)
+
+    def save(self) -> None:
+        """Write it, whole or not at all."""
+        document = {"format": FORMAT, "options": self.options, "complete": self.complete, "shards": self.shards}
+        with replacing_file(self.path) as temporary:
+            temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@dataclass
+class _Shard:
+    """One shard while its items come by: written now, or there already and only compared."""
+
+    folder: Path
+    file: str
+    ledger: _Ledger
+    names: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.path = self.folder / self.file
+        self.before = self.ledger.shards.get(self.file)
+        if self.before is not None and self.before["episodes"] and not self._is_there(self.before["episodes"]):
+            self.before = None
+        self.writer: ShardWriter | None = None
+        if self.ledger.complete and self.file not in self.ledger.shards:
+            self._differs()
+
+    def _is_there(self, episodes: int) -> bool:
+        try:
+            return len(open_index(self.path).episodes) == episodes
+        except DataError:
+            return False
+
+    def take(self, item: Item) -> None:
+        """Add an item's episode, or the reason why it is none."""
+        self.names.append(item.name)
+        if self.before is not None:
+            if len(self.names) > self.before["items"]:
+                self._differs()
+            return
         try:
             episode = item.load()
         except Unusable as error:
-            refused[item.name] = error.what
-            continue
-        yield episode.key, encode_episode(episode)
+            self.refused[item.name] = error.what
+            return
+        if self.writer is None:
+            self.writer = ShardWriter(self.path).__enter__()
+        try:
+            self.writer.add(episode.key, encode_episode(episode))
+        except BaseException as error:
+            # Closed here and not by `abandon`: it tells a full disk by its own error.
+            writer, self.writer = self.writer, None
+            writer.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def finish(self) -> None:
+        """Close it and note it down."""
+        digest = hashlib.sha256("\n".join(self.names).encode()).hexdigest()[:16]
+        if self.before is not None:
+            if (self.before["items"], self.before["names"]) != (len(self.names), digest):
+                self._differs()
+            return
+        episodes = 0
+        if self.writer is not None:
+            writer, self.writer = self.writer, None
+            writer.__exit__(None, None, None)
+            episodes = len(writer.entries)
+        else:
+            for path in (self.path, index_path(self.path)):
+                with suppress(FileNotFoundError):
+                    path.unlink()
+        self.ledger.shards[self.file] = {
+            "items": len(self.names), "names": digest, "episodes": episodes, "refused": self.refused,
+        }  # fmt: skip
+        self.ledger.save()
+
+    def abandon(self, error: BaseException) -> None:
+        """Leave nothing of it."""
+        if self.writer is not None:
+            writer, self.writer = self.writer, None
+            with suppress(BaseException):
+                writer.__exit__(type(error), error, error.__traceback__)
+
+    def _differs(self) -> None:
+        raise DataError(
+            f"{self.path} was made of other recordings than the source has now",
+            expected="the same recordings in the same order",
+            hint="import a source that has changed to another --out",
+        )

@@ -1,23 +1,21 @@
-"""Depth for plain video: the protocol of a lifter, and one that runs any command.
+"""Depth for plain video: the protocol of a video lifter, one that lifts picture by picture, one that runs any command.
 
-    KINEMA4D_LIFTER="python my_lifter.py" kinema4d data import --lifter "python my_lifter.py" ...
+    --lifter shipped              the package's own: a calibrated camera and a table are needed (docs/lifting.md)
+    --lifter runs/lifter/model    other weights of it
+    --lifter "python lift.py"     any command; SpatialTrackerV2 or a stereo matcher fit with a few lines each
 
-The command is called with two folders, IN and OUT:
+A command is called with two folders, IN and OUT:
 
     IN/00000.png ...    the pictures, 8-bit RGB
     IN/request.json     {"frames": T, "width": W, "height": H, "K": [[...]] or null}, pixel centres at + 0.5
+    IN/masks/00000.png  where the robot is, 255 = robot; only if that is known
     OUT/depth.npy       (T, H, W) float32, metres along the optical axis, NaN = unknown       written by the command
     OUT/camera.json     {"K": [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]}, optional               written by the command
-
-SpatialTrackerV2, a monocular depth network or a stereo matcher fit behind it with a few lines each.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.importers.command import PictureCommand
+from kinema4d_model.lifting import Lifter, load_lifter
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.pointmap.png import encode_png
 
-__all__ = ["CommandLifter", "Lifted", "Lifter"]
+__all__ = ["CommandLifter", "Lifted", "PictureLifter", "RobotSeen", "VideoLifter", "make_lifter"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,57 +40,73 @@ class Lifted:
     K: NDArray[np.float64] | None = None
 
 
-class Lifter(Protocol):
+@dataclass(frozen=True, eq=False)
+class RobotSeen:
+    """The robot in the pictures.
+
+    Attributes:
+        mask: (T, H, W) bool.
+        depth_m: (T, H, W) float32 metres as drawn from the measured joints, NaN = not drawn; None without a model.
+    """
+
+    mask: NDArray[np.bool_]
+    depth_m: NDArray[np.float32] | None = None
+
+
+class VideoLifter(Protocol):
     """Anything that gives depth to a video."""
 
-    def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None) -> Lifted:
-        """Depth of pictures (T, H, W, 3); `camera` if its intrinsics are known."""
+    def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None, robot: RobotSeen | None = None) -> Lifted:
+        """Depth of pictures (T, H, W, 3); `camera` if it is known, `robot` if it was found."""
         ...
+
+
+class PictureLifter:
+    """A `kinema4d_model.lifting.Lifter` on every picture; the robot, where it was drawn, has its exact depth.
+
+    Args:
+        lifter: of one picture of a table.
+        table_height_m: of the plane that things stand on, above the robot's base.
+    """
+
+    def __init__(self, lifter: Lifter, table_height_m: float = 0.0) -> None:
+        self._lifter, self._table_height_m = lifter, table_height_m
+
+    def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None, robot: RobotSeen | None = None) -> Lifted:
+        """Picture by picture; what moves is not tracked from one to the next."""
+        if camera is None:
+            raise DataError(
+                "lifting a picture of a table needs the camera's calibration and pose",
+                expected="--camera FILE",
+                hint="or --lifter COMMAND with a program that estimates the camera",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        depth = np.stack([
+            self._lifter.lift(image, camera, None if robot is None else robot.mask[t], self._table_height_m).depth_m
+            for t, image in enumerate(rgb)
+        ])  # fmt: skip
+        if robot is not None and robot.depth_m is not None:
+            depth = np.where(robot.mask & np.isfinite(robot.depth_m), robot.depth_m, depth)
+        return Lifted(depth.astype(np.float32))
 
 
 class CommandLifter:
     """Runs a command for every episode; see the module's text for its files."""
 
     def __init__(self, command: str, timeout_s: float = 3600.0) -> None:
-        """Take a command line; it is split into words, no shell sees it."""
-        self._words = shlex.split(command)
-        self._timeout_s = timeout_s
-        if not self._words:
-            raise DataError("the lifter's command is empty", expected="a program and its arguments")
+        """Take a command line."""
+        self._command = PictureCommand("lifter", command, timeout_s)
 
-    def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None) -> Lifted:
+    def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None, robot: RobotSeen | None = None) -> Lifted:
         """Run the command on the pictures and read what it wrote."""
-        with tempfile.TemporaryDirectory(prefix="kinema4d_lift_") as name:
-            source, result = Path(name) / "in", Path(name) / "out"
-            source.mkdir()
-            result.mkdir()
-            for t, image in enumerate(rgb):
-                (source / f"{t:05d}.png").write_bytes(encode_png(np.ascontiguousarray(image)))
-            frames, height, width = rgb.shape[:3]
-            K = None if camera is None else camera.K.tolist()
-            request = {"frames": frames, "width": width, "height": height, "K": K}
-            (source / "request.json").write_text(json.dumps(request))
-            self._run(source, result)
-            return self._read(result, (frames, height, width))
-
-    def _run(self, source: Path, result: Path) -> None:
-        command = [*self._words, str(source), str(result)]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=self._timeout_s, check=False)  # noqa: S603
-        except FileNotFoundError:
-            raise DataError(
-                f"the lifter {self._words[0]!r} does not exist", expected="a program", code=ErrorCode.FILE_MISSING
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise DataError(f"the lifter ran longer than {self._timeout_s:g} s", expected="an answer in time") from None
-        if done.returncode:
-            tail = done.stderr.decode(errors="replace").strip()[-300:]
-            raise DataError(f"the lifter ended with code {done.returncode}: {tail}", expected="exit code 0")
+        K = None if camera is None else camera.K.tolist()
+        with self._command.answered(rgb, {"K": K}, None if robot is None else robot.mask) as result:
+            return self._read(result, (len(rgb), rgb.shape[1], rgb.shape[2]))
 
     def _read(self, result: Path, shape: tuple[int, int, int]) -> Lifted:
         try:
             depth = np.load(result / "depth.npy", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise DataError(
                 f"the lifter left no usable depth.npy: {error}"[:300], expected=f"float32 {shape}"
             ) from None
@@ -107,3 +122,14 @@ class CommandLifter:
                 raise DataError(f"the lifter's camera.json: {error}"[:300], expected='{"K": 3 x 3}') from None
         positive = np.where(depth > 0, depth, np.nan).astype(np.float32)
         return Lifted(positive, K)
+
+
+def make_lifter(text: str, table_height_m: float = 0.0) -> VideoLifter | None:
+    """The lifter that a command line names: none, "shipped", a folder of weights, or a command."""
+    if not text:
+        return None
+    if text == "shipped":
+        return PictureLifter(load_lifter(), table_height_m)
+    if Path(text).is_dir():
+        return PictureLifter(load_lifter(text), table_height_m)
+    return CommandLifter(text)

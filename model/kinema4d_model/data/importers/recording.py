@@ -1,33 +1,39 @@
-"""A recording of any source and the episode made of it: uniform in time, one size, gaps listed by name."""
+"""`Recording`: what any source has of one motion; `build` makes the episode of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, Outcome
 from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.importers.lifter import Lifter
-from kinema4d_model.data.versions import versions
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
-__all__ = ["Recording", "Unusable", "build_episode", "stand_in_camera", "uniform_times"]
-
-MOVES_RAD = 0.02
-"""A recording in which no joint moves more than this shows nothing."""
+__all__ = ["Recording", "ToolTrack", "Unusable", "stand_in_camera"]
 
 
 class Unusable(DataError):  # noqa: N818 - an ordinary event: it is counted with its reason
     """A recording that a quality filter refuses; the text says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class ToolTrack:
+    """Where the end effector was, for sources that do not say where the joints were.
+
+    Attributes:
+        times: (N,) seconds, the clock of the pictures.
+        base_T_tool: (N, 4, 4) metres, in the source's own base and tool frames.
+        opening: (N,) of the gripper, 0 = closed, 1 = open; None if unknown.
+    """
+
+    times: NDArray[np.float64]
+    base_T_tool: NDArray[np.float64]
+    opening: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +50,8 @@ class Recording:
         robot: name or URDF, and the loaded model.
         task, instruction, source: words.
         success: if known.
+        tool: where the end effector was.
+        commands: by name, N rows of whatever was commanded, in the source's own terms.
         details: anything else.
     """
 
@@ -59,12 +67,9 @@ class Recording:
     task: str = "unknown"
     instruction: str = ""
     success: bool | None = None
+    tool: ToolTrack | None = None
+    commands: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
-
-
-def uniform_times(first_s: float, last_s: float, frames: int) -> NDArray[np.float64]:
-    """(frames,) seconds from first to last, evenly spaced."""
-    return np.linspace(first_s, last_s, frames)
 
 
 def stand_in_camera(width: int, height: int) -> PinholeCamera:
@@ -72,131 +77,3 @@ def stand_in_camera(width: int, height: int) -> PinholeCamera:
     return PinholeCamera(
         width, height, np.array([[width, 0, width / 2], [0, width, height / 2], [0, 0, 1]], np.float64)
     )
-
-
-def build_episode(
-    recording: Recording, *, frames: int, width: int, height: int, lifter: Lifter | None = None
-) -> Episode:
-    """The recording at so many frames of that size.
-
-    Depth comes from the recording, else from the lifter, else it is missing. The robot's pixels are drawn from
-    the measured joints, the condition from the commanded ones; both need a robot and a camera with its pose.
-
-    Raises:
-        Unusable: it is too short, shows nothing or does not move.
-    """
-    times = _window(recording, frames)
-    nearest = np.array([int(np.argmin(np.abs(recording.image_times - t))) for t in times])
-    if len(np.unique(nearest)) < max(2, frames // 2):
-        raise Unusable(
-            f"recording '{recording.key}' has {len(np.unique(nearest))} different pictures for {frames} frames",
-            expected=f"at least {max(2, frames // 2)}",
-        )
-    missing: list[str] = []
-    lens = recording.camera
-    rgb = np.stack([_fit(recording.images[i], lens, width, height, cv2.INTER_AREA) for i in nearest])
-    if int(rgb.max()) - int(rgb.min()) < 8:
-        raise Unusable(f"recording '{recording.key}' shows one flat colour", expected="pictures")
-    depth, camera = _depth(recording, nearest, rgb, width, height, lifter, missing)
-    joints, actions = (_at(track, recording.robot, times) for track in (recording.joints, recording.actions))
-    if joints is not None and float(np.ptp(joints, axis=0).max()) < MOVES_RAD:
-        raise Unusable(f"recording '{recording.key}' does not move", expected=f"a joint that moves {MOVES_RAD} rad")
-    details = dict(recording.details)
-    if actions is None and joints is not None:
-        # What was measured is the best guess of what was commanded; whoever trains on it should know.
-        actions, details["actions"] = joints.copy(), "measured: the source has no commands"
-    missing += [name for name, value in (("joints", joints), ("actions", actions)) if value is None]
-    missing += [name for name, value in (("camera", lens), ("outcome", recording.success)) if value is None]
-    ids = condition_ids = None
-    drawn_xyz: list[NDArray[np.float32]] = []
-    name, robot = recording.robot or ("", None)
-    if robot is not None and lens is not None and actions is not None:
-        condition = render_pointmaps(robot, actions, camera, threads=1)
-        condition_ids = condition.link_ids
-        drawn_xyz.append(condition.xyz)
-        ids = render_pointmaps(robot, actions if joints is None else joints, camera, threads=1).link_ids
-        if depth is not None:
-            ids = np.where(np.isfinite(depth), ids, 0).astype(np.uint8)
-    else:
-        missing.append("condition")
-    points = None if depth is None else points_from_depth(depth, camera)
-    return Episode(
-        key=recording.key,
-        rgb=rgb,
-        depth_m=depth,
-        ids=ids,
-        names=() if robot is None else tuple(link.name for link in robot.links),
-        link_count=0 if robot is None else len(robot.links),
-        times=times - times[0],
-        camera=camera,
-        robot=name,
-        joint_names=() if robot is None else robot.joint_names,
-        joints=None if robot is None else joints,
-        actions=None if robot is None else actions,
-        condition_ids=condition_ids,
-        bounds=None if points is None else point_bounds(points),
-        known_bounds=None if points is None else point_bounds(points[:1], *drawn_xyz),
-        task=recording.task,
-        outcome=Outcome(recording.success),
-        source=recording.source,
-        captions={"instruction": recording.instruction} if recording.instruction else {},
-        versions=versions(),
-        details=details,
-        missing=tuple(dict.fromkeys(missing)),
-    )
-
-
-def _window(recording: Recording, frames: int) -> NDArray[np.float64]:
-    first, last = float(recording.image_times[0]), float(recording.image_times[-1])
-    for track in (recording.joints, recording.actions):
-        if track is not None and len(track) > 1:
-            first, last = max(first, float(track.times[0])), min(last, float(track.times[-1]))
-    if not last - first > 0.1:
-        raise Unusable(
-            f"recording '{recording.key}': pictures and joints have {max(last - first, 0):.2f} s in common",
-            expected="more than 0.1 s",
-        )
-    return uniform_times(first, last, frames)
-
-
-def _at(
-    track: JointTrajectory | None, robot: tuple[str, Robot] | None, times: NDArray[np.float64]
-) -> NDArray[np.float64] | None:
-    if track is None:
-        return None
-    sampled = JointTrajectory(track.names, times, track.at(times))
-    return sampled.positions.copy() if robot is None else np.array(sampled.for_robot(robot[1]))
-
-
-def _fit(image: NDArray[Any], lens: PinholeCamera | None, width: int, height: int, how: int) -> NDArray[Any]:
-    straight = image
-    if lens is not None and lens.has_distortion:
-        straight = lens.rectify(image, "nearest" if how == cv2.INTER_NEAREST else "linear")
-    return np.asarray(cv2.resize(np.ascontiguousarray(straight), (width, height), interpolation=how))
-
-
-def _depth(
-    recording: Recording,
-    nearest: NDArray[np.int64],
-    rgb: NDArray[np.uint8],
-    width: int,
-    height: int,
-    lifter: Lifter | None,
-    missing: list[str],
-) -> tuple[NDArray[np.float32] | None, PinholeCamera]:
-    if recording.camera is not None:
-        camera = recording.camera.rectified().scaled(width, height)
-    else:
-        camera = stand_in_camera(width, height)
-    if recording.depth is not None:
-        raw = np.stack([_fit(recording.depth[i], recording.camera, width, height, cv2.INTER_NEAREST) for i in nearest])
-        depth = np.where(raw > 0, raw, np.float32(np.nan)).astype(np.float32)
-    elif lifter is not None:
-        lifted = lifter.lift(rgb, None if recording.camera is None else camera)
-        depth = lifted.depth_m
-        if lifted.K is not None and recording.camera is None:
-            camera = replace(camera, K=lifted.K)
-    else:
-        missing.append("depth")
-        return None, camera
-    return unpack_depth(pack_depth(np.where(depth < 6.5, depth, np.float32(np.nan)))), camera

@@ -1,32 +1,101 @@
-"""Recordings of RLDS datasets (DROID, Bridge, RT-1): an optional extra, for it needs tensorflow_datasets."""
+"""Recordings of RLDS datasets (DROID, Bridge, RT-1, LIBERO): an optional extra, for it needs tensorflow_datasets.
+
+Joints are read where the dataset has joints and the robot that was named has as many: poses of an end effector stay
+poses, and the joints of another arm are missing rather than wrong.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.importers.recording import Recording
+from kinema4d_model.data.importers.recording import Recording, ToolTrack
+from kinema4d_model.data.importers.rlds_fields import RldsFields, fields_of, value_at
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.errors import ErrorCode, SetupError
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.transforms import axis_angle, from_quaternion, from_rpy, make
 
-__all__ = ["RATES_HZ", "rlds_recordings", "steps_recording"]
+__all__ = ["RldsEpisode", "RldsSource", "open_rlds", "steps_recording"]
 
-RATES_HZ = {"droid": 15.0, "bridge": 5.0, "fractal20220817_data": 3.0}
-"""Frames a second of the common ones; others must say."""
-_IMAGES = ("exterior_image_1_left", "image_0", "image", "agentview_rgb")
-_JOINTS = ("joint_position", "state", "robot_joints")
+Array = NDArray[np.float64]
 
 
-def rlds_recordings(
-    folder: str, *, rate_hz: float, robot: tuple[str, Robot] | None = None, camera: PinholeCamera | None = None
-) -> Iterator[Recording]:
-    """The episodes of a built RLDS folder.
+@dataclass(frozen=True, eq=False)
+class RldsEpisode:
+    """One episode, its pictures not decoded before `steps` are walked.
+
+    Attributes:
+        key: of the dataset and its number.
+        metadata: `episode_metadata`, texts decoded.
+        steps: dictionaries.
+    """
+
+    key: str
+    metadata: Mapping[str, Any]
+    steps: Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class RldsSource:
+    """A dataset whose episodes can be walked through, more than once.
+
+    Attributes:
+        name: such as "droid_100".
+        episodes: how many there are.
+        walk: plain dictionaries, one after the other, none of them kept.
+    """
+
+    name: str
+    episodes: int
+    walk: Any
+
+    @property
+    def fields(self) -> RldsFields:
+        """Where it keeps things."""
+        return fields_of(self.name)
+
+    def rate_hz(self, given: float | None) -> float:
+        """The rate that was given, or the dataset's own."""
+        if given is None and not self.fields.rate_hz:
+            raise DataError(
+                f"'{self.name}' does not say how many steps a second it has",
+                expected="--rate HZ",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        return self.fields.rate_hz if given is None else given
+
+    def __iter__(self) -> Iterator[RldsEpisode]:
+        for number, episode in enumerate(self.walk()):
+            metadata = {name: _text(value) for name, value in (episode.get("episode_metadata") or {}).items()}
+            yield RldsEpisode(f"{self.name}-{number:06d}", metadata, episode["steps"])
+
+    def scene(self, episode: RldsEpisode, scene_key: str = "") -> str:
+        """The scene of an episode: what a field of its metadata says, or the part of its path that names one.
+
+        An episode that says nothing is a scene of its own.
+        """
+        if scene_key:
+            if scene_key not in episode.metadata:
+                there = ", ".join(episode.metadata) or "none"
+                raise DataError(
+                    f"{episode.key} has no {scene_key!r} in its metadata",
+                    expected=f"--scene-key with one of {there}",
+                    code=ErrorCode.ARGUMENT_INVALID,
+                )
+            return str(episode.metadata[scene_key])
+        return self.fields.scene_of(str(episode.metadata.get("file_path", ""))) or episode.key
+
+
+def open_rlds(folder: str) -> RldsSource:
+    """A built RLDS folder.
 
     Raises:
         SetupError: tensorflow_datasets is not installed.
@@ -40,43 +109,142 @@ def rlds_recordings(
             hint="pip install tensorflow tensorflow-datasets, or convert to LeRobot first",
         ) from error
     builder = tfds.builder_from_directory(folder)
-    for number, episode in enumerate(tfds.as_numpy(builder.as_dataset(split="train"))):
-        yield steps_recording(episode["steps"], f"{builder.name}-{number:06d}", rate_hz, robot, camera)
+    return RldsSource(
+        str(builder.name),
+        int(builder.info.splits["train"].num_examples),
+        lambda: tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False)),
+    )
 
 
 def steps_recording(
-    steps: Iterable[Mapping[str, Any]],
-    key: str,
+    episode: RldsEpisode,
+    fields: RldsFields,
     rate_hz: float,
     robot: tuple[str, Robot] | None = None,
     camera: PinholeCamera | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> Recording:
-    """The recording of RLDS steps: dictionaries with `observation`, `action` and perhaps `language_instruction`."""
-    images, joints, words = [], [], ""
-    for step in steps:
+    """The recording of an episode's steps: dictionaries with `observation`, `action` and perhaps words."""
+    key = episode.key
+    images: list[NDArray[np.uint8]] = []
+    rows: dict[str, list[Array]] = {}
+    words = ""
+    paths = (
+        fields.joints, fields.commanded_joints, fields.gripper, fields.commanded_gripper, fields.tool,
+    )  # fmt: skip
+    for step in episode.steps:
         seen = step["observation"]
-        view = next((name for name in _IMAGES if name in seen), None)
+        view = next((name for name in fields.images if name in seen), None)
         if view is None:
-            raise DataError(f"{key}: observation has {', '.join(seen)}", expected=f"one of {', '.join(_IMAGES)}")
+            raise DataError(f"{key}: observation has {', '.join(seen)}", expected=f"one of {', '.join(fields.images)}")
         images.append(np.asarray(seen[view], np.uint8))
-        held = next((name for name in _JOINTS if name in seen), None)
-        if held is not None:
-            joints.append(np.asarray(seen[held], np.float64).ravel())
+        for path in filter(None, paths):
+            value = value_at(step, path)
+            if value is not None:
+                rows.setdefault(path, []).append(np.asarray(value, np.float64).ravel())
+        for name, value in _leaves(step.get("action"), "action"):
+            rows.setdefault(name, []).append(value)
         text = step.get("language_instruction", b"") or seen.get("natural_language_instruction", b"")
-        words = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+        words = str(_text(text)) or words
     if not images:
         raise DataError(f"{key} has no steps", expected="at least one")
-    track = None
-    if robot is not None and joints and all(len(row) == len(robot[1].joint_names) for row in joints):
-        track = JointTrajectory.from_positions(robot[1].joint_names, np.stack(joints), rate_hz=rate_hz)
+    table = {path: np.stack(found) for path, found in rows.items() if _even(found, len(images))}
+    times = np.arange(len(images)) / rate_hz
+    notes: dict[str, Any] = {"arm": fields.arm, "rate_hz": rate_hz, **(details or {})}
+    file_path = str(episode.metadata.get("file_path", ""))
+    if file_path:
+        notes["file_path"] = file_path
+    joints = _joints(table, fields, fields.joints, fields.gripper, robot, times, notes)
+    actions = None
+    if joints is not None:
+        actions = _joints(table, fields, fields.commanded_joints, fields.commanded_gripper, robot, times, notes)
     return Recording(
         key=key,
         images=images,
-        image_times=np.arange(len(images)) / rate_hz,
+        image_times=times,
         source="rlds",
-        joints=track,
+        joints=joints,
+        actions=actions,
         camera=camera,
-        robot=robot if track is not None else None,
+        robot=robot if joints is not None else None,
         task=words or "unknown",
         instruction=words,
+        success=fields.success_of(file_path),
+        tool=_tool(table, fields, times),
+        commands={name: values for name, values in table.items() if name.split("/")[0] == "action"},
+        details=notes,
     )
+
+
+def _joints(
+    table: Mapping[str, Array],
+    fields: RldsFields,
+    path: str,
+    gripper: str,
+    robot: tuple[str, Robot] | None,
+    times: Array,
+    details: dict[str, Any],
+) -> JointTrajectory | None:
+    """The joints of a field in the named robot's words; None, and why in `details`, where they are not its own."""
+    values = table.get(path)
+    if values is None:
+        return None
+    count = fields.joint_count or values.shape[1]
+    if robot is None:
+        details["joints"] = f"not read: {count} of {fields.arm}; name it by --robot"
+        return None
+    model = robot[1]
+    hand = "" if model.gripper is None else model.gripper.joint
+    arm = [name for name in model.joint_names if name != hand]
+    names = list(model.joint_names) if not fields.joint_count and values.shape[1] == len(model.joint_names) else arm
+    if values.shape[1] != len(names) or (fields.joint_count and len(arm) != fields.joint_count):
+        details["joints"] = f"not read: {values.shape[1]} of {fields.arm}, robot '{robot[0]}' has {len(arm)}"
+        return None
+    if hand and hand not in names and gripper in table and model.gripper is not None:
+        opening = np.array([fields.opening(v) for v in table[gripper][:, 0]])
+        names, values = [*names, hand], np.column_stack([values, model.gripper.position(opening)])
+    return JointTrajectory(tuple(names), times, values)
+
+
+def _tool(table: Mapping[str, Array], fields: RldsFields, times: Array) -> ToolTrack | None:
+    values = table.get(fields.tool)
+    need = 7 if fields.tool_kind == "xyz_xyzw" else 6
+    if values is None or not fields.tool_kind or values.shape[1] < need or not np.isfinite(values).all():
+        return None
+    if fields.tool_kind == "xyz_rpy":
+        poses = [from_rpy(row[3:6], row[:3]) for row in values]
+    elif fields.tool_kind == "xyz_xyzw":
+        poses = [from_quaternion(row[3:7] / max(float(np.linalg.norm(row[3:7])), 1e-9), row[:3]) for row in values]
+    else:
+        poses = [_turned(row[3:6], row[:3]) for row in values]
+    opening = None
+    if fields.gripper in table:
+        opening = np.array([fields.opening(v) for v in table[fields.gripper][:, 0]])
+    elif 0 <= fields.tool_gripper < values.shape[1]:
+        opening = np.array([fields.opening(v) for v in values[:, fields.tool_gripper]])
+    return ToolTrack(times, np.stack(poses), opening)
+
+
+def _turned(turn: Array, xyz: Array) -> Array:
+    angle = float(np.linalg.norm(turn))
+    axis = turn / angle if angle > 1e-9 else np.array([1.0, 0.0, 0.0])
+    return make(axis_angle(axis, angle)[:3, :3], xyz)
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Array]]:
+    """Numbers of an action, which is a vector or named vectors."""
+    if isinstance(value, Mapping):
+        for part, inner in value.items():
+            yield from _leaves(inner, f"{name}/{part}")
+    elif value is not None:
+        array = np.asarray(value)
+        if np.issubdtype(array.dtype, np.number):
+            yield name, array.astype(np.float64).ravel()
+
+
+def _even(found: list[Array], count: int) -> bool:
+    return len(found) == count and len({row.shape for row in found}) == 1
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

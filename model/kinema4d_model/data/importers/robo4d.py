@@ -3,6 +3,7 @@
     videos/N.mp4         colours                 mask_videos/N.mp4    the robot alone, black elsewhere
     pointmap/N.mp4       normalised x, y, z      mask_pointmap/N.mp4  the same of the robot
     first_frames/N.png   the first picture       train_shuffled.txt   which N are for training
+                                                 train_img_shuffled.txt   their first pictures, line by line the same N
 
 Pointmaps are 8-bit and their bounds were not kept, so nothing is metric: they stay normalised pictures.
 """
@@ -18,34 +19,65 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
 from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.importers.recording import stand_in_camera
+from kinema4d_model.data.importers.recording import Unusable, stand_in_camera
 from kinema4d_model.data.importers.video_in import read_video
 from kinema4d_model.data.versions import versions
 from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.files import read_bytes
 
 __all__ = ["MISSING", "read_robo4d", "robo4d_numbers"]
 
-MISSING = ("actions", "bounds", "camera", "depth", "joints", "outcome", "robot", "task", "times")
+MISSING = ("actions", "bounds", "camera", "depth", "ids", "joints", "outcome", "robot", "task", "times")
 _ROBOT_LEVEL = 16
 """Brighter than this in any channel is robot: video compression makes black a little grey."""
 _RATE_HZ = 10.0
+_MAX_LIST_BYTES = 64 * 2**20
 
 
 def robo4d_numbers(folder: Path) -> Iterator[tuple[str, str]]:
-    """(N, split) of the episodes: "train" for those in train_shuffled.txt, "val" for the others."""
+    """(N, split) of the episodes: "train" for those in the lists, "val" for the others; all train without a list.
+
+    Raises:
+        DataError: there are no videos, or the two lists disagree.
+    """
     videos = sorted((folder / "videos").glob("*.mp4"))
     if not videos:
         raise DataError(f"{folder} has no videos/*.mp4", expected="the Robo4D-200k layout", code=ErrorCode.FILE_MISSING)
-    listed = folder / "train_shuffled.txt"
-    train = None
-    if listed.is_file():
-        train = {Path(line.strip().split(",")[0]).stem for line in listed.read_text().splitlines() if line.strip()}
-    for video in videos:
-        yield video.stem, "train" if train is None or video.stem in train else "val"
+    train = _listed(folder)
+    for number in sorted({video.stem for video in videos} | (train or set())):
+        yield number, "train" if train is None or number in train else "val"
+
+
+def _listed(folder: Path) -> set[str] | None:
+    """The N of both lists, which must agree; None without any."""
+    lists = {}
+    for file in (folder / "train_shuffled.txt", folder / "train_img_shuffled.txt"):
+        if file.is_file():
+            lines = read_bytes(file, _MAX_LIST_BYTES).decode(errors="replace").splitlines()
+            lists[file.name] = [Path(line.strip().split(",")[0]).stem for line in lines if line.strip()]
+    if not lists:
+        return None
+    (first_name, first), *others = lists.items()
+    for name, numbers in others:
+        if numbers != first:
+            at = next((i for i, (a, b) in enumerate(zip(first, numbers, strict=False)) if a != b), None)
+            at = min(len(first), len(numbers)) if at is None else at
+            raise DataError(
+                f"{folder}: {first_name} and {name} disagree in line {at + 1}",
+                expected="the same episodes in the same order",
+                hint="one of the two belongs to another version of the dataset",
+            )
+    return set(first)
 
 
 def read_robo4d(folder: Path, number: str, *, frames: int, width: int, height: int) -> Episode:
-    """One episode at so many frames of that size, uniform in time."""
+    """One episode at so many frames of that size, uniform in time.
+
+    Raises:
+        Unusable: the lists name it, and it has no video.
+    """
+    if not (folder / "videos" / f"{number}.mp4").is_file():
+        raise Unusable(f"{number} is in the lists, and there is no videos/{number}.mp4", expected="its video")
     rgb, count = _video(folder / "videos" / f"{number}.mp4", frames, width, height, cv2.INTER_AREA)
     pointmap, _ = _video(folder / "pointmap" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)
     robot, _ = _video(folder / "mask_videos" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)

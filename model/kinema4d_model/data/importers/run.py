@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,17 +12,20 @@ from pathlib import Path
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag import bag_recording
-from kinema4d_model.data.importers.collect import Item, split_of
-from kinema4d_model.data.importers.lerobot_in import lerobot_episodes, lerobot_recording
-from kinema4d_model.data.importers.lifter import Lifter
-from kinema4d_model.data.importers.recording import Recording, build_episode
-from kinema4d_model.data.importers.rlds import rlds_recordings
+from kinema4d_model.data.importers.build import build_episode
+from kinema4d_model.data.importers.collect import Item
+from kinema4d_model.data.importers.lerobot_in import lerobot_recording, lerobot_rows, lerobot_scenes
+from kinema4d_model.data.importers.lifter import VideoLifter
+from kinema4d_model.data.importers.masks import MaskSource
+from kinema4d_model.data.importers.recording import Recording
+from kinema4d_model.data.importers.rlds import RldsEpisode, RldsSource, open_rlds, steps_recording
 from kinema4d_model.data.importers.robo4d import read_robo4d, robo4d_numbers
+from kinema4d_model.data.importers.splits import splitter
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.robot import Robot
 
-__all__ = ["SOURCES", "ImportOptions", "items_of"]
+__all__ = ["SOURCES", "ImportOptions", "items_of", "rlds_items"]
 
 SOURCES = ("robo4d", "lerobot", "bag", "rlds")
 
@@ -31,67 +36,157 @@ class ImportOptions:
 
     Attributes:
         frames, width, height: of the episodes.
-        robot: name or URDF, and the model.
+        robot: name or URDF, and the model; None: RLDS joints stay unread.
         camera: calibration of the pictures; None leaves camera and condition missing.
         lifter: gives depth where there is none.
+        masks: finds the robot in the pictures; None draws it.
         val_share: of scenes that are held out.
+        val_episodes: how many episodes to hold out instead, in whole scenes.
+        scene_key: what names the scene: a field of LeRobot's or RLDS' metadata, a pattern in a bag's path.
         view: camera of a LeRobot dataset.
-        rate_hz: of RLDS, which does not say.
+        depth_topic, actions_topic: of a bag; found by their names if they are not given.
+        rate_hz: of RLDS; None takes the dataset's known rate.
     """
 
     frames: int
     width: int
     height: int
-    robot: tuple[str, Robot]
+    robot: tuple[str, Robot] | None = None
     camera: PinholeCamera | None = None
-    lifter: Lifter | None = None
+    lifter: VideoLifter | None = None
+    masks: MaskSource | None = None
     val_share: float = 0.05
+    val_episodes: int | None = None
+    scene_key: str = ""
     view: str = ""
-    rate_hz: float = 15.0
+    depth_topic: str = ""
+    actions_topic: str = ""
+    rate_hz: float | None = None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An episode whose split is not decided yet."""
+
+    name: str
+    scene: str
+    load: Callable[[], Episode]
 
 
 def items_of(kind: str, source: Path, options: ImportOptions) -> Iterator[Item]:
     """Items of a source; its files are opened when an item is loaded."""
-    size = {"frames": options.frames, "width": options.width, "height": options.height}
     if kind == "robo4d":
+        size = {"frames": options.frames, "width": options.width, "height": options.height}
         for clip, split in robo4d_numbers(source):
             yield Item(clip, split, partial(read_robo4d, source, clip, **size))
     elif kind == "lerobot":
-        for number in range(lerobot_episodes(source)):
-            name = f"{source.name}/{number}"
-            read = partial(lerobot_recording, source, number, options.robot, options.camera, options.view)
-            yield Item(name, split_of(name, options.val_share), partial(_built, read, options))
+        yield from _split(list(_lerobot(source, options)), options)
     elif kind == "bag":
-        for path in _bags(source):
-            read = partial(bag_recording, path, options.robot, options.camera)
-            yield Item(path.name, split_of(path.name, options.val_share), partial(_built, read, options))
+        yield from _split(list(_bag(source, options)), options)
     elif kind == "rlds":
-        for recording in rlds_recordings(
-            str(source), rate_hz=options.rate_hz, robot=options.robot, camera=options.camera
-        ):
-            load = partial(_built, partial(_same, recording), options)
-            yield Item(recording.key, split_of(recording.key, options.val_share), load)
+        yield from rlds_items(open_rlds(str(source)), options)
     else:
         raise DataError(f"source {kind!r}", expected=f"one of {', '.join(SOURCES)}")
 
 
-def _same(recording: Recording) -> Recording:
-    return recording
+def _split(found: list[_Candidate], options: ImportOptions) -> Iterator[Item]:
+    split = splitter(options.val_share, options.val_episodes, lambda: Counter(c.scene for c in found))
+    for candidate in found:
+        yield Item(candidate.name, split(candidate.scene), candidate.load)
 
 
-def _built(read: partial[Recording], options: ImportOptions) -> Episode:
+def _lerobot(source: Path, options: ImportOptions) -> Iterator[_Candidate]:
+    robot = _robot(options)
+    rows = lerobot_rows(source)
+    scenes, field = lerobot_scenes(rows, source.name, options.scene_key)
+    for number, scene in enumerate(scenes):
+        details = {"scene": scene, "scene_key": field}
+        read = partial(lerobot_recording, source, number, robot, options.camera, options.view, details)
+        yield _Candidate(f"{source.name}/{number}", scene, partial(_built, read, options))
+
+
+def _bag(source: Path, options: ImportOptions) -> Iterator[_Candidate]:
+    robot = _robot(options)
+    for path in _bags(source):
+        name = path.name if path == source else path.relative_to(source).as_posix()
+        scene = _bag_scene(name, options.scene_key)
+        read = partial(
+            bag_recording,
+            path,
+            robot,
+            options.camera,
+            depth_topic=options.depth_topic,
+            actions_topic=options.actions_topic,
+            details={"scene": scene, "scene_key": options.scene_key or ("episode" if scene == name else "folder")},
+        )
+        yield _Candidate(name, scene, partial(_built, read, options))
+
+
+def rlds_items(source: RldsSource, options: ImportOptions) -> Iterator[Item]:
+    """Items of an RLDS dataset: an item holds its episode's steps, so take one at a time.
+
+    Where a number of episodes is held out, the metadata of all of them is read first; pictures are not decoded for it.
+    """
+    rate_hz = source.rate_hz(options.rate_hz)
+    scene: Callable[[RldsEpisode], str] = partial(source.scene, scene_key=options.scene_key)
+    split = splitter(options.val_share, options.val_episodes, lambda: Counter(map(scene, source)))
+    for episode in source:
+        place = scene(episode)
+        details = {
+            "scene": f"{source.name}/{place}",
+            "scene_key": options.scene_key or ("episode" if place == episode.key else "file_path"),
+        }
+        read = partial(steps_recording, episode, source.fields, rate_hz, options.robot, options.camera, details)
+        yield Item(episode.key, split(place), partial(_built, read, options))
+
+
+def _built(read: Callable[[], Recording], options: ImportOptions) -> Episode:
     return build_episode(
-        read(), frames=options.frames, width=options.width, height=options.height, lifter=options.lifter
+        read(),
+        frames=options.frames,
+        width=options.width,
+        height=options.height,
+        lifter=options.lifter,
+        masks=options.masks,
     )
 
 
+def _robot(options: ImportOptions) -> tuple[str, Robot]:
+    if options.robot is None:
+        raise DataError("no robot is named", expected="whose joints they are", code=ErrorCode.ARGUMENT_INVALID)
+    return options.robot
+
+
+def _bag_scene(name: str, pattern: str) -> str:
+    """What the pattern finds in a bag's path; else the folder that holds it; else it is a scene of its own."""
+    if pattern:
+        try:
+            found = re.search(pattern, name)
+        except re.error as error:
+            raise DataError(
+                f"--scene-key {pattern!r}: {error}", expected="a pattern", code=ErrorCode.ARGUMENT_INVALID
+            ) from None
+        if found is None:
+            raise DataError(
+                f"--scene-key {pattern!r} is not in {name!r}",
+                expected="a pattern that every bag's path has",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        return "/".join(found.groups()) or found[0]
+    return Path(name).parent.as_posix() if "/" in name else name
+
+
 def _bags(source: Path) -> list[Path]:
-    """The source itself, or every bag in it."""
+    """The source itself, or every bag in it or in its folders."""
     if source.is_file() or (source / "metadata.yaml").is_file():
         return [source]
-    # A bag whose recorder was killed has no metadata.yaml.
-    found = sorted({p.parent for pattern in ("*/metadata.yaml", "*/*.mcap") for p in source.glob(pattern)})
-    found += sorted(p for p in source.iterdir() if p.suffix in (".mcap", ".db3")) if source.is_dir() else []
+    found: set[Path] = set()
+    if source.is_dir():
+        for depth in ("*", "*/*"):
+            found |= {p.parent for p in source.glob(f"{depth}/metadata.yaml")}
+        for depth in ("*", "*/*"):
+            loose = (p for p in source.glob(depth) if p.suffix in (".mcap", ".db3") and p.is_file())
+            found |= {p for p in loose if not (p.parent / "metadata.yaml").is_file()}
     if not found:
         raise DataError(f"{source} holds no bag", expected="a bag, or a folder of bags", code=ErrorCode.FILE_MISSING)
-    return found
+    return sorted(found)

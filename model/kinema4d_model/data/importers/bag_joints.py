@@ -1,0 +1,198 @@
+"""Measured and commanded joints of a bag, on the clock of its pictures.
+
+JointState on joint_states ──────────────────────> measured
+JointTrajectory on *_controller/joint_trajectory ─> commanded: each message from its start on, instead of the last one
+JointState with "command" in its topic ───────────> commanded, where there is no trajectory
+
+Between a trajectory's points the command is linear, after its last one it holds. Controllers that only have an action
+leave nothing in a bag: then there are no commands, and nobody may take measured joints for them in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rosbags.rosbag2 import Reader
+
+from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.importers.bag_messages import bag_messages, find_topic, topic_types
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.readers.common import keep_known
+from kinema4d_ros.readers.series import JointSeries
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["BagJoints", "read_bag_joints"]
+
+Array = NDArray[np.float64]
+
+STATE, TRAJECTORY = "sensor_msgs/msg/JointState", "trajectory_msgs/msg/JointTrajectory"
+CONTROLLER = "controller/joint_trajectory"
+_BEFORE_S = 1e-3
+"""A command that is replaced is sampled this long before the new one."""
+
+
+@dataclass(frozen=True, eq=False)
+class BagJoints:
+    """Joints of a bag, seconds since its first picture, and their topics; None and "" if there are none."""
+
+    joints: JointTrajectory | None
+    actions: JointTrajectory | None
+    joints_topic: str
+    actions_topic: str
+
+
+def read_bag_joints(
+    reader: Reader, path: Path, robot: Robot, first_s: float, last_s: float, joints_topic: str, actions_topic: str
+) -> BagJoints:
+    """Joints of the pictures between two stamps in seconds; topics that are not named are found."""
+    types = topic_types(reader)
+    for topic in (joints_topic, actions_topic):
+        if topic and types.get(topic) not in (STATE, TRAJECTORY):
+            there = ", ".join(f"{t} ({k})" for t, k in types.items() if k in (STATE, TRAJECTORY)) or "none"
+            raise DataError(
+                f"{path} has no joints on {topic}",
+                expected=f"a topic with joints; there are {there}",
+                code=ErrorCode.FILE_UNSUPPORTED,
+            )
+    seen = joints_topic or find_topic(reader, (STATE,), without=("command",))
+    joints, delay_s = _states(reader, path, robot, seen, first_s) if seen else (None, 0.0)
+    told = [actions_topic] if actions_topic else []
+    told = told or sorted(t for t, k in types.items() if k == TRAJECTORY and t.endswith(CONTROLLER))
+    plans = [topic for topic in told if types[topic] == TRAJECTORY]
+    actions = _plans(reader, path, robot, plans, joints, first_s + delay_s, first_s, last_s) if plans else None
+    if actions is None:
+        state = actions_topic if actions_topic and not plans else find_topic(reader, (STATE,), within="command")
+        plans = [state] if state else []
+        actions = _states(reader, path, robot, state, first_s)[0] if state else None
+    return BagJoints(joints, actions, seen, ", ".join(plans))
+
+
+def _states(reader: Reader, path: Path, robot: Robot, topic: str, origin_s: float) -> tuple[JointTrajectory, float]:
+    """Joint states since `origin_s`, and by how many seconds they were usually recorded after their stamps."""
+    series = JointSeries()
+    first_ns: dict[str, int] = {}
+    delays_ns = []
+    for found in bag_messages(reader, topic):
+        names = list(found.message.name)
+        series.add(found.time_ns, names, np.asarray(found.message.position, dtype=np.float64))
+        delays_ns.append(found.received_ns - found.time_ns)
+        for name in names:
+            first_ns[name] = min(found.time_ns, first_ns.get(name, found.time_ns))
+    notes: list[str] = []
+    names, times, positions = series.join(path, robot, notes)
+    # The series begins when all of its joints report.
+    begin_s = 1e-9 * max(first_ns[name] for name in names)
+    kept, columns = keep_known(path, robot, names, positions, notes)
+    delay_s = 1e-9 * float(np.median(delays_ns)) if delays_ns else 0.0
+    return JointTrajectory(tuple(kept), times + (begin_s - origin_s), columns), delay_s
+
+
+def _plans(
+    reader: Reader,
+    path: Path,
+    robot: Robot,
+    topics: list[str],
+    joints: JointTrajectory | None,
+    received_origin_s: float,
+    origin_s: float,
+    last_s: float,
+) -> JointTrajectory | None:
+    """What the trajectories of some topics command over time; None if there is no trajectory.
+
+    Args:
+        reader, path, robot, topics: where they are.
+        joints: measured, seconds since `origin_s`; where a joint was before it got its first command.
+        received_origin_s: `origin_s` as the recorder's clock has it.
+        origin_s, last_s: stamps of the first and last picture.
+    """
+    tracks = []
+    for topic in topics:
+        starts: list[tuple[float, list[str], Array, Array]] = []
+        for found in bag_messages(reader, topic):
+            plan = found.message
+            stamped = found.stamp_ns > 0
+            start = 1e-9 * found.stamp_ns - origin_s if stamped else 1e-9 * found.received_ns - received_origin_s
+            starts.append((start, *_table(path, topic, plan)))
+        starts.sort(key=lambda entry: entry[0])
+        track = _followed(starts, joints, last_s - origin_s)
+        if track is not None:
+            tracks.append(track)
+    if not tracks:
+        return None
+    begin = min(float(track.times[0]) for track in tracks)
+    times = np.unique(np.concatenate([track.times for track in tracks]))
+    columns: dict[str, Array] = {}
+    for track in tracks:
+        values = track.at(times)
+        before = times < track.times[0]
+        for j, name in enumerate(track.names):
+            if name in columns:
+                raise DataError(f"{path}: two controllers command {name}", expected="one, or --actions-topic")
+            if joints is not None and name in joints.names:
+                values[before, j] = joints.at([begin])[0, joints.names.index(name)]
+            columns[name] = values[:, j]
+    kept, positions = keep_known(path, robot, list(columns), np.stack(list(columns.values()), axis=1), [])
+    return JointTrajectory(tuple(kept), times, positions)
+
+
+def _table(path: Path, topic: str, plan: object) -> tuple[list[str], Array, Array]:
+    """Names, (T,) seconds from its start and (T, N) positions of a trajectory's points."""
+    names = list(plan.joint_names)  # type: ignore[attr-defined]
+    points = plan.points  # type: ignore[attr-defined]
+    rows = [np.asarray(point.positions, dtype=np.float64) for point in points]
+    times = np.array([p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in points], dtype=np.float64)
+    if any(row.shape != (len(names),) or not np.isfinite(row).all() for row in rows) or np.any(np.diff(times) <= 0):
+        raise DataError(
+            f"{path}: a trajectory on {topic} has points without positions or out of order",
+            expected="a finite position for every joint, times that increase",
+        )
+    return names, times, np.array(rows, dtype=np.float64).reshape(-1, len(names))
+
+
+def _followed(
+    starts: list[tuple[float, list[str], Array, Array]], joints: JointTrajectory | None, last_s: float
+) -> JointTrajectory | None:
+    """The command of one controller: every trajectory from its start until the next one's, then it holds."""
+    names = next((names for _, names, times, _ in starts if len(times)), None)
+    if names is None:
+        return None
+    clock: list[float] = []
+    rows: list[Array] = []
+
+    def held(at_s: float) -> Array:
+        if clock:
+            return JointTrajectory(tuple(names), np.array(clock), np.array(rows)).at([at_s])[0]
+        first = next(q for _, _, _, q in starts if len(q))[0].copy()
+        for j, name in enumerate(names):
+            if joints is not None and name in joints.names:
+                first[j] = joints.at([at_s])[0, joints.names.index(name)]
+        return first
+
+    for start, given, times, q in starts:
+        if sorted(given) != sorted(names) and len(times):
+            raise DataError(f"a controller commands {', '.join(names)}, then {', '.join(given)}", expected="the same")
+        now = held(start)
+        kept = [i for i, t in enumerate(clock) if t < start - _BEFORE_S]
+        if clock:
+            before = held(start - _BEFORE_S)
+            clock, rows = [clock[i] for i in kept], [rows[i] for i in kept]
+            clock.append(start - _BEFORE_S)
+            rows.append(before)
+        if not len(times):  # an empty trajectory is a stop
+            clock.append(start)
+            rows.append(now)
+            continue
+        ordered = q[:, [given.index(name) for name in names]]
+        if times[0] > 0:
+            clock.append(start)
+            rows.append(now)
+        clock += (start + times).tolist()
+        rows += list(ordered)
+    if clock[-1] < last_s:
+        clock.append(last_s)
+        rows.append(rows[-1])
+    return JointTrajectory(tuple(names), np.array(clock), np.array(rows))

@@ -1,0 +1,80 @@
+"""Other people's programs on a folder of pictures: written out, run with a time-out, what they say on failure kept."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.data.errors import DataError
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.pointmap.png import encode_png
+
+__all__ = ["PictureCommand"]
+
+
+class PictureCommand:
+    """A command line that is called as COMMAND IN OUT; it is split into words, no shell sees it.
+
+    Args:
+        who: what it is called in errors, such as "lifter".
+        command: a program and its arguments.
+        timeout_s: after which it is ended.
+    """
+
+    def __init__(self, who: str, command: str, timeout_s: float) -> None:
+        self._who, self._timeout_s = who, timeout_s
+        self._words = shlex.split(command)
+        if not self._words:
+            raise DataError(f"the {who}'s command is empty", expected="a program and its arguments")
+
+    @contextmanager
+    def answered(
+        self, rgb: NDArray[np.uint8], request: Mapping[str, Any], masks: NDArray[np.bool_] | None = None
+    ) -> Iterator[Path]:
+        """The folder OUT after the command has run on IN, gone afterwards.
+
+        IN holds the pictures (T, H, W, 3) as 00000.png ..., request.json with `frames`, `width`, `height` and
+        `request`, and, where the robot could be drawn, its masks (T, H, W) as masks/00000.png ..., 255 = robot.
+        """
+        with tempfile.TemporaryDirectory(prefix=f"kinema4d_{self._who}_") as name:
+            source, result = Path(name) / "in", Path(name) / "out"
+            source.mkdir()
+            result.mkdir()
+            for t, image in enumerate(rgb):
+                (source / f"{t:05d}.png").write_bytes(encode_png(np.ascontiguousarray(image)))
+            if masks is not None:
+                (source / "masks").mkdir()
+                for t, mask in enumerate(masks):
+                    (source / "masks" / f"{t:05d}.png").write_bytes(encode_png(mask.astype(np.uint8) * np.uint8(255)))
+            frames, height, width = rgb.shape[:3]
+            said = {"frames": frames, "width": width, "height": height, **request}
+            (source / "request.json").write_text(json.dumps(said))
+            self._run(source, result)
+            yield result
+
+    def _run(self, source: Path, result: Path) -> None:
+        command = [*self._words, str(source), str(result)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=self._timeout_s, check=False)  # noqa: S603
+        except (FileNotFoundError, PermissionError):
+            raise DataError(
+                f"the {self._who} {self._words[0]!r} does not exist or is no program",
+                expected="a program",
+                code=ErrorCode.FILE_MISSING,
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise DataError(
+                f"the {self._who} ran longer than {self._timeout_s:g} s", expected="an answer in time"
+            ) from None
+        if done.returncode:
+            tail = done.stderr.decode(errors="replace").strip()[-300:]
+            raise DataError(f"the {self._who} ended with code {done.returncode}: {tail}", expected="exit code 0")
