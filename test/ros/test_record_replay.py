@@ -10,7 +10,7 @@ import pytest
 from rosbags.rosbag2 import Reader
 from sensor_msgs.msg import JointState
 from support.ros_graph import Graph, wait_for
-from support.sim_graph import kinema4d, running
+from support.sim_graph import NodeProcess, kinema4d, running
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.images import image_from_array
@@ -19,6 +19,7 @@ from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.media.studio import studio
+from kinema4d_ros.nodes.recorder import FLUSH_S, _new_bag
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.rollout import Rollout
@@ -69,6 +70,43 @@ def test_plans_of_a_recording_are_previewed_again(graph: Graph, yam: Robot, tmp_
     assert len(rollout) == 49
     assert np.isfinite(rollout.xyz).any()
     assert (tmp_path / "out" / "plan_000_clearance.png").is_file()
+
+
+def test_a_killed_recorder_loses_a_second_at_most(graph: Graph, yam: Robot, tmp_path: Path) -> None:
+    node = graph.node("session")
+    states, plans = (
+        node.create_publisher(endpoint.interface(), endpoint.name, profile(endpoint))
+        for endpoint in (names.JOINT_STATES, names.PLAN)
+    )
+    q = yam.home_position()
+    plan = JointTrajectory.from_positions(yam.joint_names, [q, q + 0.01], times=[0.0, 2.0])
+    recorder = NodeProcess("recorder", {"folder": str(tmp_path / "runs")})
+    try:
+        recorder.wait_for_line("ready")
+        for publisher in (states, plans):
+            wait_for(lambda p=publisher: p.get_subscription_count() > 0, 60, "the recorder")
+        states.publish(
+            JointState(header=header(node.get_clock().now().to_msg()), name=list(yam.joint_names), position=q.tolist())
+        )
+        plans.publish(trajectory_to_msg(plan, header(node.get_clock().now().to_msg())))
+        # By itself the writer would keep these few messages in memory for ever.
+        wait_for(lambda: max(f.stat().st_size for f in tmp_path.rglob("*.mcap")) > 10_000, 60 * FLUSH_S, "the messages")
+    finally:
+        recorder.kill()
+    (bag,) = (tmp_path / "runs").iterdir()
+    assert not (bag / "metadata.yaml").exists()
+    done = kinema4d("replay", str(bag), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "was never finished: its recorder was killed" in done.stdout
+    assert "1 of 1 plans previewed" in done.stdout
+
+
+def test_bags_of_one_second_do_not_meet(tmp_path: Path) -> None:
+    """A recorder that starts again at once: the same name would be refused, which would end it for good."""
+    made = [_new_bag(tmp_path) for _ in range(5)]
+    assert len({writer.path for writer in made}) == 5
+    for writer in made:
+        writer.close()
 
 
 def test_a_broken_bag_is_named(tmp_path: Path) -> None:
