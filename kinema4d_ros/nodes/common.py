@@ -24,6 +24,7 @@ from rclpy.signals import SignalHandlerOptions
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
+from kinema4d_ros.bridge.security import security_explained
 from kinema4d_ros.bridge.streams import Streams
 from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.trust import Trust, rate_calibration
@@ -172,7 +173,12 @@ def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, 
     One thread is enough for callbacks that only enqueue, and costs half the CPU of several; a node whose
     callbacks wait (the generator's goals) asks for more.
     """
-    rclpy.init(args=list(sys.argv if argv is None else argv), signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        with security_explained():
+            rclpy.init(args=list(sys.argv if argv is None else argv), signal_handler_options=SignalHandlerOptions.NO)
+    except KinemaError as error:
+        print(f"cannot start: {error}", file=sys.stderr, flush=True)
+        return 2
     ending = threading.Event()
 
     def end(_number: int, _frame: object) -> None:
@@ -183,7 +189,8 @@ def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, 
     executor = SingleThreadedExecutor() if threads == 1 else MultiThreadedExecutor(num_threads=threads)
     node: KinemaNode | None = None
     try:
-        node = make()
+        with security_explained():
+            node = make()
         executor.add_node(node)
         node.get_logger().info("ready")
         while rclpy.ok() and not ending.is_set():

@@ -123,11 +123,6 @@ class LabArena:
         self.first = self._eye.capture(self.start, truth=True)
         self.task = Task(task.goal(self.start), self.first.mask(self.start.target), task.instruction(self.start))
 
-    @property
-    def target_pixels(self) -> int:
-        """How much of the target the camera sees before the motion."""
-        return 0 if self.task.target is None else int(self.task.target.sum())
-
     def episode_start(self, seed: int) -> EpisodeStart:
         """What a policy is told."""
         robot = self._kinematics.robot
