@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +21,9 @@ Array = NDArray[np.float64]
 
 MODELS = {"plumb_bob": (0, 4, 5), "rational_polynomial": (0, 8)}
 """Which numbers of coefficients each model takes."""
+
+_LARGEST = 1e9
+"""Real lenses have coefficients below a thousand; powers of much larger ones overflow."""
 
 _NEWTON_STEPS = 20
 _NEWTON_TOLERANCE = 1e-13
@@ -47,10 +51,10 @@ class LensDistortion:
                 expected=" or ".join(map(str, MODELS[self.model])) + " in the order k1, k2, p1, p2, k3, k4, k5, k6",
                 code=ErrorCode.CAMERA_BAD_DISTORTION,
             )
-        if not np.all(np.isfinite(self.coefficients)):
+        if not np.all(np.abs(self.coefficients) < _LARGEST):
             raise CameraError(
-                f"distortion coefficients {list(self.coefficients)} hold NaN or infinity",
-                expected="finite numbers",
+                f"distortion coefficients {list(self.coefficients)} hold NaN, infinity or numbers without meaning",
+                expected=f"finite numbers below {_LARGEST:g}",
                 code=ErrorCode.CAMERA_BAD_DISTORTION,
             )
 
@@ -73,7 +77,7 @@ class LensDistortion:
         # r * a(r^2) / b(r^2); its derivative in s = r^2 has the sign of (a + 2 s a') b - 2 s a b'.
         a, b, two_s = np.poly1d([k3, k2, k1, 1.0]), np.poly1d([k6, k5, k4, 1.0]), np.poly1d([2.0, 0.0])
         slope = (a + two_s * a.deriv()) * b - two_s * a * b.deriv()
-        roots = np.concatenate([slope.roots, b.roots]) if slope.order or b.order else np.empty(0)
+        roots = np.concatenate([_roots(slope), _roots(b)])
         real = [r.real for r in roots if abs(r.imag) < 1e-9 * max(1.0, abs(r)) and r.real > 0]
         return float(np.sqrt(min(real))) if real else float("inf")
 
@@ -150,6 +154,12 @@ class LensDistortion:
                     hint="the board probably never reached the corners: calibrate again with views that do, or crop",
                     code=ErrorCode.CAMERA_BAD_DISTORTION,
                 )
+
+
+def _roots(polynomial: Any) -> Array:
+    """Complex roots, without those so far out that their equation overflows."""
+    c = np.asarray(polynomial.coeffs, dtype=np.float64)
+    return np.asarray(np.roots(np.where(np.abs(c) < 1e-30 * np.abs(c).max(), 0.0, c)))
 
 
 def _determinant(J: Array) -> Array:

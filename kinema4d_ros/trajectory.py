@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ class JointTrajectory:
                 f"positions have shape {positions.shape}, times {times.shape}, for {len(names)} joint names",
                 expected="times (T,) and positions (T, N) with one column for each name",
             )
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
         if repeated:
             raise TrajectoryError(
                 f"joint names are given twice: {', '.join(repeated)}", expected="every joint at most once"

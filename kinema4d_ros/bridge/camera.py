@@ -17,7 +17,10 @@ from kinema4d_ros.calibration.camera_info import CameraInfo
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError, CameraError, ErrorCode
 
-__all__ = ["camera_from_info", "camera_from_msg", "info_from_camera"]
+__all__ = ["camera_from_info", "camera_from_msg", "info_from_camera", "require_affordable"]
+
+MAX_PIXELS = 1 << 28
+"""Of all frames of a message together: 16 times those of 49 frames of 480 x 720, and 3 GB once they are points."""
 
 
 def camera_from_info(
@@ -71,6 +74,16 @@ def camera_from_msg(message: Any) -> PinholeCamera:
         base_frame=message.base_frame or "base_link",
         rectified=True,
     )
+
+
+def require_affordable(frames: int, camera: PinholeCamera) -> None:
+    """Refuse frames that would fill the memory once they are unpacked: packed, a million pixels may take a kilobyte."""
+    if frames * camera.width * camera.height > MAX_PIXELS:
+        raise CameraError(
+            f"{frames} frames of {camera.width} x {camera.height}",
+            expected=f"at most {MAX_PIXELS} pixels in all",
+            code=ErrorCode.CAMERA_BAD_SIZE,
+        )
 
 
 def info_from_camera(camera: PinholeCamera, stamp: Any) -> Any:

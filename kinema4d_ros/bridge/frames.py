@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kinema4d_msgs.msg import RobotFrames
-from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera
+from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera, require_affordable
 from kinema4d_ros.bridge.compressed import bytes_from_compressed, compressed_from_bytes
 from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
 from kinema4d_ros.bridge.stamps import header
@@ -81,6 +81,7 @@ def frames_from_msg(message: Any) -> ReceivedFrames:
             code=ErrorCode.WIRE_CORRUPT,
         )
     camera = camera_from_msg(message)
+    require_affordable(len(times), camera)
     wire = WireFrames(
         depth=tuple(bytes_from_compressed(picture) for picture in message.depth),
         link_ids=tuple(bytes_from_compressed(picture) for picture in message.link_ids) or None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 from trajectory_msgs.msg import JointTrajectoryPoint
 
-from kinema4d_ros.bridge.stamps import duration_from_ns, nanoseconds, seconds_to_ns
+from kinema4d_ros.bridge.stamps import duration_from_ns, is_time, nanoseconds, seconds_to_ns
 from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
 from kinema4d_ros.trajectory import JointTrajectory
 
@@ -59,7 +60,7 @@ def joint_sample_from_msg(message: Any) -> JointSample:
             f"a joint state has {len(names)} names and {len(positions)} positions",
             expected="one position for each name",
         )
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise JointStateError(f"a joint state names {', '.join(repeated)} twice", expected="every joint once")
     if not np.all(np.isfinite(positions)):
@@ -71,7 +72,13 @@ def joint_sample_from_msg(message: Any) -> JointSample:
             f"a joint state has {len(names)} names and {len(velocities)} velocities",
             expected="one for each name, or none",
         )
-    return JointSample(names, positions, velocities if len(velocities) else None, nanoseconds(message.header.stamp))
+    stamp = message.header.stamp
+    if not is_time(stamp):
+        raise JointStateError(
+            f"a joint state is stamped {stamp.sec} s and {stamp.nanosec} ns",
+            expected="a time since 1970, with less than a billion nanoseconds",
+        )
+    return JointSample(names, positions, velocities if len(velocities) else None, nanoseconds(stamp))
 
 
 def trajectory_from_msg(message: Any) -> JointTrajectory:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kinema4d_msgs.action import GenerateRollout
+from kinema4d_ros.bridge.camera import camera_from_msg
 from kinema4d_ros.bridge.compressed import decode_rgb, encode_rgb
 from kinema4d_ros.bridge.frames import frames_from_msg, frames_to_msg
 from kinema4d_ros.bridge.images import depth_from_image, image_from_array, rgb_from_image
@@ -46,9 +47,11 @@ def request_to_goal(
 
 def request_from_goal(goal: Any) -> GenerateRequest:
     """The request of a goal message."""
+    # The image first: its size cannot be forged, while a few bytes of PNG may stand for gigabytes.
+    camera = camera_from_msg(goal.robot_frames)
+    image = rgb_from_image(goal.image, width=camera.width, height=camera.height)
     robot = frames_from_msg(goal.robot_frames).sequence
     camera = robot.camera
-    image = rgb_from_image(goal.image, width=camera.width, height=camera.height)
     depth = depth_from_image(goal.depth) if len(goal.depth.data) else None
     if len(goal.robot_rgb):
         rgb = decode_rgb(goal.robot_rgb, width=camera.width, height=camera.height)

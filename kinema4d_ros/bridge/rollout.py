@@ -14,7 +14,7 @@ from kinema4d_msgs.msg import PointFrame
 from kinema4d_msgs.msg import Provenance as ProvenanceMsg
 from kinema4d_msgs.msg import Rollout as RolloutMsg
 from kinema4d_ros.bridge._point_kernels import measure, points_on_rays, steps_to_xyz, xyz_to_steps, z_to_steps
-from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera
+from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera, require_affordable
 from kinema4d_ros.bridge.compressed import (
     Format,
     bytes_from_compressed,
@@ -24,16 +24,27 @@ from kinema4d_ros.bridge.compressed import (
     parallel,
 )
 from kinema4d_ros.bridge.poses import matrix_to_transform
-from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.bridge.stamps import header, is_time
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, PointmapError
 from kinema4d_ros.pointmap.png import decode_png, encode_png
 from kinema4d_ros.rollout import Provenance, Rollout
 
-__all__ = ["ON_RAY_M", "STEP_M", "decode_points", "encode_points", "rollout_from_msg", "rollout_to_msg"]
+__all__ = [
+    "ON_RAY_M",
+    "STEP_M",
+    "decode_points",
+    "encode_points",
+    "require_whole",
+    "rollout_from_msg",
+    "rollout_to_msg",
+]
 
 STEP_M = 1e-4
 """A step on the wire, unless the frame spans more than 6.5 m: finer steps would only spend bytes on noise."""
+
+MAX_TIME_S = 1e6
+"""Of a frame since the first one; a stamp and such a time together still make a ROS time, until 2038."""
 
 ON_RAY_M = 5e-5
 """How far off its pixel's ray a point may be to travel as depth: half a step."""
@@ -69,15 +80,8 @@ def rollout_to_msg(rollout: Rollout, stamp: Any, *, rgb_format: Format = "jpeg",
 
 def rollout_from_msg(message: Any) -> Rollout:
     """The rollout of a kinema4d_msgs/Rollout; damaged pictures and numbers that do not match are refused."""
-    camera = camera_from_msg(message)
+    camera = require_whole(message)
     width, height, frames = camera.width, camera.height, len(message.times)
-    counts = (len(message.rgb), len(message.points), len(message.robot_mask))
-    if counts != (frames, frames, frames):
-        raise PointmapError(
-            f"{frames} times, {counts[0]} pictures, {counts[1]} point frames, {counts[2]} masks",
-            expected="one of each for every frame",
-            code=ErrorCode.WIRE_CORRUPT,
-        )
     xyz = np.empty((frames, height, width, 3), np.float32)
     mask = np.empty((frames, height, width), np.bool_)
 
@@ -97,6 +101,28 @@ def rollout_from_msg(message: Any) -> Rollout:
         rollout_id=message.rollout_id,
         plan_hash=message.plan_hash,
     )
+
+
+def require_whole(message: Any) -> PinholeCamera:
+    """The camera of a kinema4d_msgs/Rollout whose numbers fit together; no picture is decoded for that."""
+    frames, stamp = len(message.times), message.header.stamp
+    counts = (len(message.rgb), len(message.points), len(message.robot_mask))
+    if not frames or counts != (frames, frames, frames):
+        raise PointmapError(
+            f"{frames} times, {counts[0]} pictures, {counts[1]} point frames, {counts[2]} masks",
+            expected="at least one frame, and one of each for every frame",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+    camera = camera_from_msg(message)
+    require_affordable(frames, camera)
+    times = np.array(message.times, dtype=np.float64)
+    if not (is_time(stamp) and np.all((times >= 0) & (times < MAX_TIME_S)) and np.all(np.diff(times) > 0)):
+        raise PointmapError(
+            f"a rollout stamped {stamp.sec} s and {stamp.nanosec} ns, with times from {times[0]} to {times[-1]} s",
+            expected=f"a stamp since 1970, and increasing times from 0 to {MAX_TIME_S:g} s",
+            code=ErrorCode.ROLLOUT_INVALID,
+        )
+    return camera
 
 
 def encode_points(xyz: NDArray[np.float32], camera: PinholeCamera) -> Any:

@@ -17,6 +17,7 @@ from kinema4d_ros.errors import ErrorCode, TrajectoryError
 __all__ = [
     "duration_from_ns",
     "header",
+    "is_time",
     "nanoseconds",
     "seconds",
     "seconds_to_ns",
@@ -30,6 +31,11 @@ _INT32 = 2**31
 def nanoseconds(stamp: Any) -> int:
     """Nanoseconds of a builtin_interfaces Time or Duration."""
     return int(stamp.sec) * _BILLION + int(stamp.nanosec)
+
+
+def is_time(stamp: Any) -> bool:
+    """Whether a builtin_interfaces Time is one: not before 1970, and its nanoseconds less than a second."""
+    return int(stamp.sec) >= 0 and int(stamp.nanosec) < _BILLION
 
 
 def seconds(stamp: Any) -> float:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from visualization_msgs.msg import Marker
 
 from kinema4d_msgs.msg import PreviewStatus
-from kinema4d_ros.bridge.camera import camera_from_msg
 from kinema4d_ros.bridge.compressed import bytes_from_compressed, decode_rgb
 from kinema4d_ros.bridge.errors import error_from_msg
 from kinema4d_ros.bridge.poses import pose_to_matrix
-from kinema4d_ros.bridge.rollout import decode_points
+from kinema4d_ros.bridge.rollout import MAX_TIME_S, decode_points, require_whole
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
@@ -25,6 +24,9 @@ from kinema4d_ros.viewer.page import Progress
 from kinema4d_ros.viewer.prediction import Frame, Prediction, maker
 
 __all__ = ["objects_from_markers", "prediction_from_msg", "progress_from_msg", "report_from_msg"]
+
+MAX_LENGTH_M = 1e4
+"""Nothing that an arm can be near to is farther."""
 
 _SHAPES: dict[int, Shape] = {Marker.CUBE: "box", Marker.CYLINDER: "cylinder", Marker.SPHERE: "sphere"}
 
@@ -41,6 +43,7 @@ def report_from_msg(message: Any) -> PlanReport:
             expected="one clearance for each time and one margin for each joint",
             code=ErrorCode.WIRE_CORRUPT,
         )
+    _require_drawable(message, times, clearance)
     return PlanReport(
         plan_hash=message.plan_hash,
         rollout_id=message.rollout_id,
@@ -70,6 +73,19 @@ def report_from_msg(message: Any) -> PlanReport:
     )
 
 
+def _require_drawable(message: Any, times: NDArray[np.float64], clearance: NDArray[np.float64]) -> None:
+    """Refuse what has no place in a plot; NaN may stand where there is nothing."""
+    known = np.abs(clearance[~np.isnan(clearance)])
+    in_order = len(times) > 0 and np.all((times >= 0) & (times < MAX_TIME_S)) and np.all(np.diff(times) > 0)
+    if not (in_order and np.all(known < MAX_LENGTH_M) and 0 < message.contact_threshold_m < MAX_LENGTH_M):
+        raise PointmapError(
+            f"a report with times {times[:1]} to {times[-1:]} s, clearances up to {known.max(initial=0.0):g} m and"
+            f" contact below {message.contact_threshold_m:g} m",
+            expected=f"increasing times below {MAX_TIME_S:g} s, and metres below {MAX_LENGTH_M:g}",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+
+
 def objects_from_markers(message: Any) -> dict[str, PlacedObject]:
     """The lab's objects by name, the scenario's target first, of its visualization_msgs/MarkerArray.
 
@@ -92,15 +108,7 @@ def objects_from_markers(message: Any) -> dict[str, PlacedObject]:
 
 def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], bool]) -> Prediction:
     """What the page shows of a kinema4d_msgs/Rollout, decoded frame by frame; InterruptedError when cancelled."""
-    count = len(message.times)
-    if not count or {len(message.rgb), len(message.points), len(message.robot_mask)} != {count}:
-        raise PointmapError(
-            f"a rollout with {count} times, {len(message.rgb)} pictures, {len(message.points)} point frames and"
-            f" {len(message.robot_mask)} masks",
-            expected="at least one frame, and one of each for every frame",
-            code=ErrorCode.WIRE_CORRUPT,
-        )
-    camera = camera_from_msg(message)
+    camera = require_whole(message)
     return Prediction.from_frames(
         _frames(message, camera),
         camera,

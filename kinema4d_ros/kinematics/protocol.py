@@ -111,8 +111,8 @@ class IKPath:
     rotation_error_rad: NDArray[np.float64]
     reasons: tuple[str, ...]
 
-    def require_reached(self) -> None:
-        """Raises `NoSolution` for the first pose that was not reached."""
+    def require_reached(self, first: int = 0) -> None:
+        """Raises `NoSolution` for the first pose that was not reached; `first` counts the poses before this path."""
         if bool(np.all(self.reached)):
             return
         sample = int(np.argmin(self.reached))
@@ -122,7 +122,7 @@ class IKPath:
             closest_base_T_tool=self.base_T_tool[sample],
             position_error_m=float(self.position_error_m[sample]),
             rotation_error_rad=float(self.rotation_error_rad[sample]),
-            sample=sample,
+            sample=first + sample,
         )
 
 

@@ -21,6 +21,12 @@ RATE_WINDOW = 100
 HISTORY = 200
 """Merged states that are kept, to find the arm at the moment an image was taken."""
 
+CLOCK_JUMP_S = 5.0
+"""A stamp this far from where its source's clock should be by now is of another clock."""
+
+OTHERS, OTHER_LENGTH = 16, 64
+"""Names of other devices' joints that are remembered, and how much of each: whoever sends them may never stop."""
+
 
 @dataclass(frozen=True, eq=False)
 class ArmState:
@@ -41,10 +47,20 @@ class ArmState:
 
 @dataclass(frozen=True)
 class MonitorCounts:
-    """How many messages came, and what was wrong with those that were not used."""
+    """How many messages came, and what was wrong with those that were not used.
+
+    Attributes:
+        accepted: that moved at least one joint.
+        out_of_order: that came after a newer one.
+        other_clock: stamped far from the clock that the joint's source has had so far.
+        invalid: that could not be read.
+        unknown_joints: of other devices, the first few by name.
+        rate_hz: of the accepted ones.
+    """
 
     accepted: int = 0
     out_of_order: int = 0
+    other_clock: int = 0
     invalid: int = 0
     unknown_joints: tuple[str, ...] = ()
     rate_hz: float = 0.0
@@ -56,6 +72,11 @@ class JointStateMonitor:
     A joint's position is replaced only by one with a newer stamp, so a late message cannot turn
     the arm back. Ages are measured on the receiver's clock: a source with a wrong clock does not
     look fresh. Joints of other devices on the same topic are counted and left alone.
+
+    A stamp that jumps, to the past or to the future, against the clock that the joint's source has had so far
+    is not believed while that clock still speaks: one stray message cannot take the arm's place, nor make all
+    true ones late. Once the joint has been silent for `max_age_s`, and so is stale, the other clock is taken:
+    a simulation has started again, or a machine's clock was set.
     """
 
     def __init__(self, robot: Robot, max_age_s: float = 0.5) -> None:
@@ -85,32 +106,47 @@ class JointStateMonitor:
                 code=ErrorCode.JOINT_STATES_INVALID,
             )
         with self._lock:
-            used = late = False
+            used = late = jumped = False
             unknown = set(self._counts.unknown_joints)
             for name, value in zip(names, values, strict=True):
                 column = self._index.get(name)
                 if column is None:
-                    if name not in self._followers:
-                        unknown.add(name)
-                elif stamp_s <= self._stamps[column]:
+                    if name not in self._followers and len(unknown) < OTHERS:
+                        unknown.add(name[:OTHER_LENGTH])
+                    continue
+                jump = self._jumps(column, stamp_s, now_s)
+                if jump and now_s - self._received[column] <= self.max_age_s:
+                    jumped = True
+                elif not jump and stamp_s <= self._stamps[column]:
                     late = True
                 else:
                     self._take(column, value, stamp_s, now_s)
                     used = True
+                    if jump:
+                        self._history.clear()
             if used:
                 self._arrivals.append(now_s)
-                if np.all(np.isfinite(self._positions)):
+                # In order, so that a moment can be looked up: two sources of one arm may have two clocks.
+                if np.all(np.isfinite(self._positions)) and (not self._history or stamp_s > self._history[-1][0]):
                     self._history.append((stamp_s, self._positions.copy()))
             self._counts = replace(
                 self._counts,
                 accepted=self._counts.accepted + int(used),
                 out_of_order=self._counts.out_of_order + int(late),
+                other_clock=self._counts.other_clock + int(jumped),
                 unknown_joints=tuple(sorted(unknown)),
             )
 
+    def _jumps(self, column: int, stamp_s: float, now_s: float) -> bool:
+        """Whether a stamp is far from where the clock of the joint's source should be by now."""
+        if not np.isfinite(self._received[column]):
+            return False
+        expected_s = self._stamps[column] + (now_s - self._received[column])
+        return bool(abs(stamp_s - expected_s) > CLOCK_JUMP_S)
+
     def _take(self, column: int, value: float, stamp_s: float, now_s: float) -> None:
         elapsed = stamp_s - self._stamps[column]
-        if np.isfinite(elapsed) and elapsed < self.max_age_s:
+        if np.isfinite(elapsed) and 0.0 < elapsed < self.max_age_s:
             self._velocities[column] = (value - self._positions[column]) / elapsed
         else:
             self._velocities[column] = 0.0
@@ -131,16 +167,6 @@ class JointStateMonitor:
         if len(arrivals) < 2 or now_s - arrivals[-1] > self.max_age_s or arrivals[-1] <= arrivals[0]:
             return counts
         return replace(counts, rate_hz=(len(arrivals) - 1) / (arrivals[-1] - arrivals[0]))
-
-    def reset(self) -> None:
-        """Forget the arm (its clock went back): the next message is the first."""
-        with self._lock:
-            self._positions[:] = np.nan
-            self._velocities[:] = 0.0
-            self._stamps[:] = -np.inf
-            self._received[:] = -np.inf
-            self._arrivals.clear()
-            self._history.clear()
 
     def at(self, stamp_s: float) -> NDArray[np.float64] | None:
         """(J,) positions at a source stamp, linear between the states around it.

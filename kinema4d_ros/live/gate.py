@@ -27,6 +27,11 @@ from kinema4d_ros.trajectory_hash import hash_trajectory
 __all__ = ["Approval", "ExecutionGate", "GatePolicy"]
 
 
+REMEMBERED = 1000
+"""Superseded plans and used tokens that are told from unknown ones. To forget one opens nothing: only the newest
+preview and the one open approval are ever let through; a client is then told "unknown" instead of "used"."""
+
+
 @dataclass(frozen=True)
 class GatePolicy:
     """How fresh and how still things must be.
@@ -67,6 +72,25 @@ class _Previewed:
     void: bool = False
 
 
+class _Recent:
+    """The last texts that were added, `REMEMBERED` of them at most."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, None] = {}
+
+    def add(self, text: str) -> None:
+        self.discard(text)
+        self._texts[text] = None
+        if len(self._texts) > REMEMBERED:
+            del self._texts[next(iter(self._texts))]
+
+    def discard(self, text: str) -> None:
+        self._texts.pop(text, None)
+
+    def __contains__(self, text: object) -> bool:
+        return text in self._texts
+
+
 class ExecutionGate:
     """Decides whether a plan may move the arm. Thread-safe; every refusal raises with its own code."""
 
@@ -75,9 +99,9 @@ class ExecutionGate:
         self.policy = policy or GatePolicy()
         self._lock = threading.Lock()
         self._previewed: _Previewed | None = None
-        self._superseded: set[str] = set()
+        self._superseded = _Recent()
         self._approval: Approval | None = None
-        self._used: set[str] = set()
+        self._used = _Recent()
         self._busy_until_s = -np.inf
         self._changed_ns = 0
         revolute = np.array([j.kind != "prismatic" for j in robot.actuated])

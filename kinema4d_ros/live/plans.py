@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,6 +23,9 @@ __all__ = ["CheckedPlan", "check_plan", "plan_from_poses", "start_gap"]
 TOOL_SPEED_M_S = 0.15
 TOOL_TURN_RAD_S = 0.8
 """How fast the tool goes along poses that come without times."""
+
+STRETCH = 100
+"""Poses that are solved at once: a path that leaves the arm's reach ends there, not after all the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,24 +93,25 @@ def plan_from_poses(
     base_T_tool: NDArray[np.float64],
     times: NDArray[np.float64] | None,
     arm: ArmState,
+    go_on: Callable[[], None] = lambda: None,
 ) -> JointTrajectory:
     """A plan for the arm's joints from tool poses (T, 4, 4) in the base frame, from where the arm is.
 
     Without times the tool moves at `TOOL_SPEED_M_S` and turns at `TOOL_TURN_RAD_S` at most. The
     motion begins at the arm's own position, so a path that starts elsewhere is approached, at that speed.
+    `go_on` is called every `STRETCH` poses and may raise: a path of thousands takes as many milliseconds.
 
     Raises:
         NoSolution: a pose that cannot be reached, with the closest one that can.
     """
     robot = kinematics.robot
-    path = kinematics.solve_path(base_T_tool, seed=arm.positions)
-    path.require_reached()
+    solved = _follow(kinematics, base_T_tool, arm.positions, go_on)
     here = kinematics.forward(arm.positions)[[link.name for link in robot.links].index(robot.tool_link)]
     poses = np.concatenate([here[None], np.asarray(base_T_tool)])
     distance = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1)
     turn = np.array([rotation_angle(a, b) for a, b in pairwise(poses)])
     steps = np.maximum(distance / TOOL_SPEED_M_S, turn / TOOL_TURN_RAD_S)
-    q = np.vstack([arm.positions, path.q])
+    q = np.vstack([arm.positions, solved])
     # The joints may have further to go than the tool: give the fastest of them its time as well.
     speed = np.array([joint.limits.velocity for joint in robot.actuated])
     steps = np.maximum(steps, (np.abs(np.diff(q, axis=0)) / (0.5 * speed)).max(axis=1))
@@ -116,3 +121,17 @@ def plan_from_poses(
     arm_joints = [joint.name for joint in robot.arm]
     columns = [robot.joint_names.index(name) for name in arm_joints]
     return JointTrajectory.from_positions(arm_joints, q[:, columns], times=clock)
+
+
+def _follow(
+    kinematics: Kinematics, poses: NDArray[np.float64], seed: NDArray[np.float64], go_on: Callable[[], None]
+) -> NDArray[np.float64]:
+    """(T, J) positions along (T, 4, 4) poses, all of them reached."""
+    solved: list[NDArray[np.float64]] = []
+    for first in range(0, len(poses), STRETCH):
+        go_on()
+        path = kinematics.solve_path(poses[first : first + STRETCH], seed=seed)
+        path.require_reached(first)
+        solved.append(path.q)
+        seed = path.q[-1]
+    return np.vstack(solved)

@@ -25,11 +25,13 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.security import security_explained
+from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.streams import Streams
 from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.trust import Trust, rate_calibration
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.live import WorldChanges, believed
 from kinema4d_ros.resources import share_directory
 from kinema4d_ros.robot import Robot
 
@@ -101,9 +103,26 @@ class KinemaNode(Node):  # type: ignore[misc]
         """Monotonic seconds: for ages and time-outs, never for stamps."""
         return time.monotonic()
 
+    def clock_ns(self) -> int:
+        """The node's own clock, nanoseconds: the simulation's under `use_sim_time`."""
+        return int(self.get_clock().now().nanoseconds)
+
+    def hear_change(self, changes: WorldChanges, message: Any) -> int:
+        """Since when the world is another, by a message of `world_changed`; says so where its stamp is no use."""
+        stamp_ns, now_ns = nanoseconds(message.stamp), self.clock_ns()
+        if believed(stamp_ns, now_ns) != stamp_ns:
+            ahead_s = (stamp_ns - now_ns) * 1e-9
+            self.complain(
+                KinemaError(
+                    f"a change of the world is stamped {ahead_s:+.0f} s from now: it counts from its arrival",
+                    expected="a stamp of this graph's clock",
+                    code=ErrorCode.WORLD_CHANGED,
+                )
+            )
+        return changes.hear(stamp_ns, now_ns)
+
     def complain(self, error: BaseException, prefix: str = "") -> None:
-        """Log an error, but the same one only every few seconds."""
-        text = f"{prefix}{error}"
+        """Log an error, but the same one only every few seconds; one that was not raised on purpose with its place."""
         key = f"{prefix}{getattr(error, 'code', type(error).__name__)}"
         now = time.monotonic()
         with self._complaints_lock:
@@ -113,7 +132,11 @@ class KinemaNode(Node):  # type: ignore[misc]
                 return
             self._complaints[key] = (now, 0)
         more = f" ({suppressed} more like it)" if suppressed else ""
-        self.get_logger().warning(text + more)
+        if isinstance(error, KinemaError):
+            self.get_logger().warning(f"{prefix}{error}{more}")
+        else:
+            place = "".join(traceback.format_exception(error))
+            self.get_logger().error(f"{prefix}unforeseen {type(error).__name__}{more}:\n{place}")
 
     def health(self) -> Health:
         """What to report; nodes say more."""

@@ -12,7 +12,7 @@ from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import nanoseconds, time_from_ns
 from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.live import ExecutionGate, GatePolicy
+from kinema4d_ros.live import ExecutionGate, GatePolicy, WorldChanges, believed
 from kinema4d_ros.nodes.arm_ways import WAYS
 from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, run_node
 from kinema4d_ros.nodes.inputs import ArmInput
@@ -21,6 +21,7 @@ from kinema4d_ros.robot import Robot
 __all__ = ["Gate", "main"]
 
 POLICY = GatePolicy()
+APPROVER_LETTERS = 80
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Gate(KinemaNode):
                 start_tolerance_m=settings.start_tolerance_m,
             ),
         )
+        self._changes = WorldChanges()
         self._refused = self._executed = self._aborted = 0
         self._failure: KinemaError | None = None
         self._durations: dict[str, float] = {}
@@ -76,13 +78,15 @@ class Gate(KinemaNode):
     def _previewed(self, message: Any) -> None:
         try:
             plan = trajectory_from_msg(message.trajectory)
-            self._gate.previewed(plan, message.plan_hash, self.now_s(), nanoseconds(message.world_stamp))
+            # A stamp from the far future would outlive every change of the world.
+            world_ns = believed(nanoseconds(message.world_stamp), self.clock_ns())
+            self._gate.previewed(plan, message.plan_hash, self.now_s(), world_ns)
         except KinemaError as error:
             self._refused += 1
             self.complain(error, "previewed plan: ")
 
     def _world_changed(self, message: Any) -> None:
-        if self._gate.world_changed(nanoseconds(message.stamp)):
+        if self._gate.world_changed(self.hear_change(self._changes, message)):
             self.get_logger().info("the world has changed: the previewed plan is void")
 
     def _approve(self, request: Any, response: Any) -> Any:
@@ -95,7 +99,9 @@ class Gate(KinemaNode):
         response.token = approval.token
         left_ns = round((approval.expires_s - now_s) * 1e9)
         response.expires = time_from_ns(self.get_clock().now().nanoseconds + left_ns)
-        self.get_logger().info(f"{request.approver or 'somebody'} approved plan {request.plan_hash[:12]}")
+        # On one line, whatever it holds: nobody writes further lines into the log.
+        who = ascii(request.approver[:APPROVER_LETTERS])[1:-1] or "somebody"
+        self.get_logger().info(f"{who} approved plan {request.plan_hash[:12]}")
         return response
 
     async def _execute(self, request: Any, response: Any) -> Any:
@@ -111,7 +117,8 @@ class Gate(KinemaNode):
         except KinemaError as error:
             return self._refuse(response, error, f"execution of {request.plan_hash[:12]}")
         self._executed += 1
-        self._durations[request.plan_hash] = plan.duration_s
+        # One motion at a time: what came before is over.
+        self._durations = {request.plan_hash: plan.duration_s}
         self._tell(request.plan_hash, ExecutionStatus.SENT)
         response.error = error_to_msg()
         response.duration_s = plan.duration_s

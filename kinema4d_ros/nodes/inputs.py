@@ -13,10 +13,10 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.camera import camera_from_info
 from kinema4d_ros.bridge.images import depth_from_image, rgb_from_image
 from kinema4d_ros.bridge.joints import joint_sample_from_msg
-from kinema4d_ros.bridge.stamps import nanoseconds
+from kinema4d_ros.bridge.stamps import is_time, nanoseconds
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CameraError, ErrorCode, KinemaError
-from kinema4d_ros.live import ArmState, JointStateMonitor
+from kinema4d_ros.live import ArmState, JointStateMonitor, believed
 from kinema4d_ros.nodes.common import KinemaNode
 from kinema4d_ros.robot import Robot
 
@@ -32,7 +32,6 @@ class ArmInput:
     def __init__(self, node: KinemaNode, robot: Robot, max_age_s: float) -> None:
         self._node = node
         self.monitor = JointStateMonitor(robot, max_age_s)
-        self._newest_ns = 0
         node.stream(names.JOINT_STATES, self._take)
 
     def _take(self, message: Any) -> None:
@@ -43,13 +42,7 @@ class ArmInput:
             self._node.complain(error, "joint state: ")
             return
         try:
-            stamp_s = sample.stamp_ns * 1e-9
-            # A simulation that starts again sets its clock back: all it says now would look late.
-            if self._newest_ns - sample.stamp_ns > 5_000_000_000:
-                self.monitor.reset()
-                self._newest_ns = 0
-            self._newest_ns = max(self._newest_ns, sample.stamp_ns)
-            self.monitor.update(sample.names, sample.positions, stamp_s, self._node.now_s())
+            self.monitor.update(sample.names, sample.positions, sample.stamp_ns * 1e-9, self._node.now_s())
         except KinemaError as error:
             self._node.complain(error, "joint state: ")
 
@@ -63,6 +56,7 @@ class ArmInput:
         return {
             "joint states per second": f"{counts.rate_hz:.1f}",
             "joint states out of order": counts.out_of_order,
+            "joint states of another clock": counts.other_clock,
             "joint states invalid": counts.invalid,
             "joints of other devices": ", ".join(counts.unknown_joints) or "none",
         }
@@ -76,12 +70,14 @@ class Picture:
         rgb: (H, W, 3) uint8, as `camera` sees it.
         depth: (H, W) float32 metres of the same moment, NaN = none; or None.
         stamp: builtin_interfaces/Time of the image.
+        seen_ns: when the world looked like this: the stamp, or its arrival where the stamp is no use; nanoseconds.
         age_s: since it arrived.
     """
 
     rgb: NDArray[np.uint8]
     depth: NDArray[np.float32] | None
     stamp: Any
+    seen_ns: int
     age_s: float
 
 
@@ -94,7 +90,7 @@ class CameraInput:
         self.camera = lens.rectified()
         self.max_age_s = max_age_s
         self._lock = threading.Lock()
-        self._image: tuple[Any, float] | None = None
+        self._image: tuple[Any, float, int] | None = None
         self._depth: tuple[Any, float] | None = None
         self._mismatch: KinemaError | None = None
         self._info: tuple[Any, ...] = ()
@@ -105,7 +101,7 @@ class CameraInput:
 
     def _take_image(self, message: Any) -> None:
         with self._lock:
-            self._image = (message, self._node.now_s())
+            self._image = (message, self._node.now_s(), self._node.clock_ns())
 
     def _take_depth(self, message: Any) -> None:
         with self._lock:
@@ -148,12 +144,20 @@ class CameraInput:
                 hint="is the camera's driver running, and publishing on this graph's camera/image_raw?",
                 code=ErrorCode.CAMERA_STALE,
             )
-        message, arrived = image
+        message, arrived, arrived_ns = image
+        if not is_time(message.header.stamp):
+            raise CameraError(
+                f"the camera image is stamped {message.header.stamp.sec} s and {message.header.stamp.nanosec} ns",
+                expected="a time since 1970, with less than a billion nanoseconds",
+                code=ErrorCode.IMAGE_INVALID,
+            )
+        stamp_ns = nanoseconds(message.header.stamp)
         raw = rgb_from_image(message, width=self.lens.width, height=self.lens.height)
         return Picture(
             rgb=self.lens.rectify(raw),
-            depth=self._usable_depth(depth, nanoseconds(message.header.stamp)),
+            depth=self._usable_depth(depth, stamp_ns),
             stamp=message.header.stamp,
+            seen_ns=believed(stamp_ns, arrived_ns),
             age_s=now - arrived,
         )
 
@@ -188,7 +192,8 @@ def _difference(live: PinholeCamera, file: PinholeCamera) -> KinemaError | None:
         )
     corners = np.array([[x, y, 1.0] for x in (-0.5, 0.5) for y in (-0.4, 0.4)])
     moved = float(np.abs(live.project(corners) - file.project(corners)).max())
-    if moved > INTRINSICS_TOLERANCE_PX:
+    # Not "more than": where a point is projected to nowhere, nothing fits.
+    if not moved <= INTRINSICS_TOLERANCE_PX:
         return CameraError(
             f"the driver's intrinsics move points by up to {moved:.1f} px against the calibration file",
             expected=f"at most {INTRINSICS_TOLERANCE_PX:g} px",

@@ -7,15 +7,14 @@ from typing import Any
 
 from kinema4d_msgs.srv import Playback as PlaybackSrv
 from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.camera import camera_from_info
 from kinema4d_ros.bridge.compressed import decode_rgb
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.points import cloud_from_points
-from kinema4d_ros.bridge.rollout import decode_points
+from kinema4d_ros.bridge.rollout import decode_points, require_whole
 from kinema4d_ros.bridge.stamps import header, nanoseconds
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
+from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.live import PlaybackClock
 from kinema4d_ros.nodes.common import Health, KinemaNode, run_node
 
@@ -43,14 +42,7 @@ class PlaybackNode(KinemaNode):
 
     def _take(self, message: Any) -> None:
         try:
-            count = len(message.times)
-            if not count or (len(message.rgb), len(message.points)) != (count, count):
-                raise PointmapError(
-                    f"a rollout with {count} times, {len(message.rgb)} pictures and {len(message.points)} point frames",
-                    expected="at least one frame, and one of each for every frame",
-                    code=ErrorCode.WIRE_CORRUPT,
-                )
-            camera = camera_from_info(message.camera_info, rectified=True)
+            camera = require_whole(message)
         except KinemaError as error:
             self.complain(error, "rollout: ")
             return
@@ -79,7 +71,7 @@ class PlaybackNode(KinemaNode):
                 if picture or points:
                     self._publish(*rollout, frame, picture=picture, points=points)
             except Exception as error:
-                self.complain(error, f"frame {frame}: ")
+                self.complain(error, "a frame of the rollout: ")
 
     def _publish(self, message: Any, camera: PinholeCamera, frame: int, *, picture: bool, points: bool) -> None:
         stamp_ns = nanoseconds(message.header.stamp) + round(message.times[frame] * 1e9)

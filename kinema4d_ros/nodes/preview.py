@@ -17,11 +17,11 @@ from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
 from kinema4d_ros.bridge.request import request_to_goal
 from kinema4d_ros.bridge.rollout import rollout_from_msg
-from kinema4d_ros.bridge.stamps import header, nanoseconds
+from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.errors import CameraError, Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.kinematics.choose import choose_kinematics
-from kinema4d_ros.live import CheckedPlan, check_plan, start_gap
+from kinema4d_ros.live import CheckedPlan, WorldChanges, check_plan, start_gap
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.nodes.preview_plans import PlanInputs, ReadPlan
@@ -91,12 +91,16 @@ class Preview(KinemaNode):
         self._newest: Job | None = None
         self._number = self._done = self._failed = 0
         self._last_error = ""
-        self._changed_ns = 0
+        self._changes = WorldChanges()
         self.subscription(names.WORLD_CHANGED, self._world_changed)
         kinematics = choose_kinematics(self._robot, settings.kinematics)
         self._plans = PlanInputs(self, kinematics, self._enqueue)
         self._worker = threading.Thread(target=self._work_forever, name="preview", daemon=True)
         self._worker.start()
+        # Who waits for a plan that was in work before a crash learns by this that nobody is at it any more.
+        idle = PreviewStatus(header=header(self.get_clock().now().to_msg(), self._robot.base_link))
+        idle.phase, idle.eta_s = PreviewStatus.IDLE, math.nan
+        self._status.publish(idle)
 
     def _enqueue(self, stamp: Any, read: ReadPlan) -> None:
         with self._wake:
@@ -107,7 +111,7 @@ class Preview(KinemaNode):
             self._tell(replaced, PreviewStatus.SUPERSEDED)
 
     def _world_changed(self, message: Any) -> None:
-        self._changed_ns = nanoseconds(message.stamp)
+        self.hear_change(self._changes, message)
 
     # The worker: one plan at a time.
 
@@ -129,7 +133,10 @@ class Preview(KinemaNode):
             except Exception as error:
                 self._failed += 1
                 self._last_error = str(error)
-                self.get_logger().warning(f"plan not previewed: {error}")
+                if isinstance(error, KinemaError):
+                    self.get_logger().warning(f"plan not previewed: {error}")
+                else:
+                    self.complain(error, "plan not previewed: ")
                 self._tell(job, PreviewStatus.FAILED, error=error)
 
     def _superseded(self, job: Job) -> bool:
@@ -165,7 +172,7 @@ class Preview(KinemaNode):
     def _check(self, job: Job) -> tuple[CheckedPlan, Picture]:
         self._trust.require()
         arm = self._arm.state()
-        plan = job.read(arm)
+        plan = job.read(arm, lambda: self._raise_if_superseded(job))
         checked = check_plan(
             self._robot,
             plan,
@@ -180,7 +187,7 @@ class Preview(KinemaNode):
         if self._eye.mismatch is not None:
             raise self._eye.mismatch
         picture = self._picture(job, checked)
-        job.world_ns = nanoseconds(picture.stamp)
+        job.world_ns = picture.seen_ns
         return checked, picture
 
     def _picture(self, job: Job, checked: CheckedPlan) -> Picture:
@@ -190,13 +197,12 @@ class Preview(KinemaNode):
         deadline = self.now_s() + settings.image_max_age_s
         while True:
             picture = self._eye.picture()
-            stamp_ns = nanoseconds(picture.stamp)
-            then = self._arm.monitor.at(stamp_ns * 1e-9)
+            then = self._arm.monitor.at(nanoseconds(picture.stamp) * 1e-9)
             # Without a joint state of that moment (a camera with another clock) there is nothing to compare.
             apart = None
             if then is not None:
                 apart = start_gap(self._robot, start, then, settings.start_tolerance_rad, settings.start_tolerance_m)
-            if apart is None and stamp_ns > self._changed_ns:
+            if apart is None and picture.seen_ns > self._changes.newest_ns:
                 return picture
             if self.now_s() > deadline:
                 raise CameraError(
@@ -238,14 +244,14 @@ class Preview(KinemaNode):
                 trajectory=trajectory_to_msg(checked.plan, head),
                 plan_hash=checked.plan_hash,
                 rollout_id=rollout.rollout_id,
-                world_stamp=result.rollout.header.stamp,
+                world_stamp=time_from_ns(job.world_ns),
             )
         )
 
     def _raise_if_superseded(self, job: Job) -> None:
         if self._superseded(job):
             raise Cancelled("a newer plan took its place", code=ErrorCode.PLAN_SUPERSEDED)
-        if job.world_ns and job.world_ns <= self._changed_ns:
+        if job.world_ns and job.world_ns <= self._changes.newest_ns:
             raise KinemaError(
                 "the world has changed while the plan was previewed",
                 expected="a world that stays as the camera saw it",

@@ -18,8 +18,9 @@ from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["PlanInputs", "ReadPlan"]
 
-ReadPlan = Callable[[ArmState], JointTrajectory]
-"""Reads a plan that has arrived, for an arm that is there: the work of a worker, not of a callback."""
+ReadPlan = Callable[[ArmState, Callable[[], None]], JointTrajectory]
+"""Reads a plan that has arrived, for an arm that is there: the work of a worker, not of a callback.
+It calls its second argument now and then, which raises once nobody wants the plan any more."""
 
 
 class PlanInputs:
@@ -44,24 +45,24 @@ class PlanInputs:
             node.get_logger().info("moveit_msgs is not installed: plans on display_planned_path are not taken")
 
     def _take_plan(self, message: Any) -> None:
-        self._hand_on(message.header.stamp, lambda _arm: trajectory_from_msg(message))
+        self._hand_on(message.header.stamp, lambda _arm, _go_on: trajectory_from_msg(message))
 
     def _take_display(self, message: Any) -> None:
         first = message.trajectory[0].joint_trajectory.header.stamp if message.trajectory else None
-        self._hand_on(first, lambda _arm: trajectory_from_display(message))
+        self._hand_on(first, lambda _arm, _go_on: trajectory_from_display(message))
 
     def _take_poses(self, message: Any) -> None:
-        def read(arm: ArmState) -> JointTrajectory:
+        def read(arm: ArmState, go_on: Callable[[], None]) -> JointTrajectory:
             self._require_base(message.header.frame_id)
-            return plan_from_poses(self._kinematics, pose_array_to_matrices(message), None, arm)
+            return plan_from_poses(self._kinematics, pose_array_to_matrices(message), None, arm, go_on)
 
         self._hand_on(message.header.stamp, read)
 
     def _take_timed(self, message: Any) -> None:
-        def read(arm: ArmState) -> JointTrajectory:
+        def read(arm: ArmState, go_on: Callable[[], None]) -> JointTrajectory:
             self._require_base(message.header.frame_id)
             poses, times = path_to_matrices(message)
-            return plan_from_poses(self._kinematics, poses, times, arm)
+            return plan_from_poses(self._kinematics, poses, times, arm, go_on)
 
         self._hand_on(message.header.stamp, read)
 

@@ -12,6 +12,7 @@ from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.viewer import prediction_from_msg
 from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.live import WorldChanges, believed
 from kinema4d_ros.nodes.common import KinemaNode
 from kinema4d_ros.nodes.inputs import ArmInput
 from kinema4d_ros.robot import Robot
@@ -37,7 +38,8 @@ class PredictionShow:
         self._news = threading.Event()
         self._prediction: Prediction | None = None
         self._plan: tuple[JointTrajectory, str] | None = None
-        self._world_ns = self._changed_ns = 0
+        self._world_ns = 0
+        self._changes = WorldChanges()
 
     def hear_rollout(self, message: Any) -> None:
         """A rollout arrived; it is unpacked by `take`, in a thread that may."""
@@ -48,9 +50,9 @@ class PredictionShow:
     def hear_plan(self, message: Any) -> None:
         """A plan has been previewed and may be approved, once its rollout is on the page."""
         plan = trajectory_from_msg(message.trajectory)
-        world_ns = nanoseconds(message.world_stamp)
+        world_ns = believed(nanoseconds(message.world_stamp), self._node.clock_ns())
         with self._lock:
-            if world_ns <= self._changed_ns:
+            if world_ns <= self._changes.newest_ns:
                 return  # the gate refuses it: it shows a world that is no more
             self._world_ns = world_ns
             self._plan = (plan, message.plan_hash)
@@ -59,10 +61,10 @@ class PredictionShow:
 
     def hear_change(self, message: Any) -> None:
         """The world is not what it was; what was predicted before is forgotten."""
+        changed_ns = self._node.hear_change(self._changes, message)
         with self._lock:
-            self._changed_ns = nanoseconds(message.stamp)
             shown = self._plan is not None or self._prediction is not None
-            stale = self._world_ns <= self._changed_ns
+            stale = self._world_ns <= changed_ns
         if shown and stale:
             self.forget()
 

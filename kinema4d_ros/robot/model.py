@@ -6,6 +6,7 @@ moves it, `kinema4d_ros.render` draws it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -302,7 +303,7 @@ class Robot:
                 expected="(T, N) with one column per name",
                 code=ErrorCode.TRAJECTORY_BAD_SHAPE,
             )
-        repeated = sorted({name for name in names if list(names).count(name) > 1})
+        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
         if repeated:
             raise RobotError(
                 f"joints {', '.join(repeated)} are named more than once",

@@ -94,12 +94,70 @@ def test_the_rate_is_measured_and_falls_to_zero_in_silence(monitor: JointStateMo
     assert monitor.counts(3.0).rate_hz == 0.0
 
 
-def test_reset_forgets(monitor: JointStateMonitor, yam: Robot) -> None:
-    feed(monitor, yam.home_position(), 100.0)
-    monitor.reset()
-    assert code(monitor, 100.0) == ErrorCode.JOINT_STATES_STALE
+@pytest.mark.parametrize("stray_s", [0.0, 100.0, 2.0**31])
+def test_one_stray_stamp_neither_moves_the_arm_nor_makes_the_true_ones_late(
+    monitor: JointStateMonitor, yam: Robot, stray_s: float
+) -> None:
+    q = yam.home_position()
+    feed(monitor, q, 1000.0, now_s=5.0)
+    feed(monitor, q + 1.0, stray_s, now_s=5.01)
+    np.testing.assert_allclose(monitor.state(5.01).positions, q)
+    feed(monitor, q + 0.001, 1000.02, now_s=5.02)
+    np.testing.assert_allclose(monitor.state(5.02).positions, q + 0.001)
+    counts = monitor.counts(5.02)
+    assert (counts.accepted, counts.other_clock, counts.out_of_order) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("other_s", [0.1, 2.0**31 - 10.0])
+def test_a_clock_that_was_set_is_believed_once_the_old_one_is_silent(
+    monitor: JointStateMonitor, yam: Robot, other_s: float
+) -> None:
+    q = yam.home_position()
+    feed(monitor, q, 1000.0, now_s=5.0)
+    for step in range(1, 51):
+        feed(monitor, q + 0.5, other_s + 0.01 * step, now_s=5.0 + 0.01 * step)
+    np.testing.assert_allclose(monitor.state(5.5).positions, q)
+    assert code(monitor, 5.505) == ErrorCode.JOINT_STATES_STALE
+    for step in range(51, 53):
+        feed(monitor, q + 0.5, other_s + 0.01 * step, now_s=5.0 + 0.01 * step)
+    state = monitor.state(5.52)
+    np.testing.assert_allclose(state.positions, q + 0.5)
+    np.testing.assert_allclose(state.velocities, 0.0)
+    assert monitor.at(1000.0) is None
+    assert monitor.at(other_s + 0.52) is not None
+
+
+def test_the_first_message_may_be_the_wrong_one(monitor: JointStateMonitor, yam: Robot) -> None:
+    q = yam.home_position()
+    feed(monitor, q + 1.0, 4e9, now_s=5.0)
+    for step in range(1, 60):
+        feed(monitor, q, 1000.0 + 0.01 * step, now_s=5.0 + 0.01 * step)
+    np.testing.assert_allclose(monitor.state(5.6).positions, q)
+
+
+def test_two_devices_of_one_arm_may_have_clocks_of_their_own(monitor: JointStateMonitor, yam: Robot) -> None:
+    q = yam.home_position()
+    for step in range(100):
+        monitor.update(yam.joint_names[:-1], q[:-1], 1000.0 + 0.01 * step, 5.0 + 0.01 * step)
+        monitor.update(yam.joint_names[-1:], q[-1:], 20.0 + 0.01 * step, 5.0 + 0.01 * step)
+    assert monitor.state(6.0).age_s < 0.1
+    assert monitor.counts(6.0).other_clock == 0
+
+
+def test_a_pause_of_the_simulation_is_no_other_clock(monitor: JointStateMonitor, yam: Robot) -> None:
+    q = yam.home_position()
+    feed(monitor, q, 10.0, now_s=5.0)
+    feed(monitor, q + 0.1, 10.01, now_s=65.0)
+    np.testing.assert_allclose(monitor.state(65.1).positions, q + 0.1)
+
+
+def test_strangers_do_not_pile_up(monitor: JointStateMonitor, yam: Robot) -> None:
     feed(monitor, yam.home_position(), 1.0)
-    assert monitor.state(1.0).stamp_s == 1.0
+    for index in range(1000):
+        monitor.update([f"{index}" * 1000], [0.0], 1.1, 1.1)
+    unknown = monitor.counts(1.1).unknown_joints
+    assert len(unknown) == 16
+    assert max(map(len, unknown)) == 64
 
 
 @settings(max_examples=50, deadline=None)

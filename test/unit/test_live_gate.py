@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.live import ArmState, ExecutionGate, GatePolicy
+from kinema4d_ros.live.gate import REMEMBERED
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
@@ -226,6 +227,26 @@ def test_a_clock_that_went_back_does_not_close_the_gate_for_ever(scene: Scene) -
     scene.gate.world_changed(10)
     scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=20)
     scene.execute(scene.approve())
+
+
+def test_a_gate_that_is_used_for_long_remembers_a_thousand_and_lets_nothing_old_through(yam: Robot) -> None:
+    scene = Scene(yam)
+    tokens = []
+    for index in range(REMEMBERED + 50):
+        plan = make_plan(yam, 0.1 + 0.0001 * index)
+        scene.gate.previewed(plan, hash_trajectory(plan), now_s=float(index))
+        tokens.append(scene.gate.approve(hash_trajectory(plan), "x", make_arm(yam), float(index)).token)
+        scene.gate.execute(hash_trajectory(plan), tokens[-1], make_arm(yam), float(index))
+        scene.gate.finished()
+    newest = hash_trajectory(plan)
+    assert refused(scene.gate.execute, newest, tokens[-1], make_arm(yam), 1.0) == ErrorCode.APPROVAL_USED
+    assert refused(scene.gate.execute, newest, tokens[-REMEMBERED], make_arm(yam), 1.0) == ErrorCode.APPROVAL_USED
+    for old in tokens[:50]:
+        assert refused(scene.gate.execute, newest, old, make_arm(yam), 1.0) == ErrorCode.APPROVAL_INVALID
+    first = hash_trajectory(make_plan(yam, 0.1))
+    assert refused(scene.gate.approve, first, "x", make_arm(yam), 1.0) == ErrorCode.PLAN_UNKNOWN
+    kept = (len(scene.gate._used._texts), len(scene.gate._superseded._texts))
+    assert kept == (REMEMBERED, REMEMBERED)
 
 
 class Attack(RuleBasedStateMachine):

@@ -1,0 +1,259 @@
+"""A whole graph to be fuzzed: real nodes in processes, true drivers beside the fuzzer, and someone who watches."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from support.drivers import Drivers
+from support.fuzz_seeds import Seeds
+from support.motions import WAIT_S
+from support.proc import family, resident_mb
+from support.ros_graph import Graph, wait_for
+from support.sim_graph import NodeProcess, small_camera
+
+from kinema4d_msgs.msg import PreviewStatus
+from kinema4d_msgs.srv import Playback, ResetLab
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.client import PreviewClient
+from kinema4d_ros.bridge.names import Endpoint
+from kinema4d_ros.bridge.qos import profile
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.robot import Robot
+
+__all__ = ["LAB", "FuzzGraph"]
+
+LAB = "lab"
+"""Namespace of a lab of its own: its arm may be moved by anybody, the other one's by the gate alone."""
+
+UNFORESEEN = ("a callback failed", "unforeseen", "Traceback (most recent", "terminate called", "Fatal Python")
+"""Words that a node prints when it meets something it was not written for; surviving that is not enough."""
+
+HEALS_S = 60.0
+"""Until when a graph must work again after the last wrong message; every stated time to heal is far below it."""
+
+
+class FuzzGraph:
+    """Nodes, drivers, a client and what they have said.
+
+    Args:
+        folder: for what the nodes write.
+        robot: whose arm it is.
+        which: nodes to start; a preview with its generator, a playback and a gate must be among them.
+    """
+
+    def __init__(self, folder: Path, robot: Robot, which: Sequence[str]) -> None:
+        calibration = small_camera(folder, 90, 60)
+        self.graph = Graph(threads=2)
+        self.drivers = Drivers(self.graph, robot, read_camera(calibration))
+        self.node = self.graph.node("fuzzer")
+        self.folder = folder
+        scene = {"calibration": calibration}
+        quiet = {"joint_rate_hz": 20.0, "image_rate_hz": 0.2}
+        evaluation = {**scene, "folder": folder / "evaluations", "width": 64, "frames": 3}
+        parameters: dict[str, dict[str, Any]] = {
+            "lab": {**scene, **quiet},
+            "twin": {**scene, "rate_hz": 20.0, "drift_period_s": 2.0},
+            "preview": {**scene, "frames": 3},
+            "generator": {},
+            "playback": {},
+            "gate": {},
+            "viewer": {**scene, "port": 0, "lab": True, "max_points": 2000},
+            "recorder": {"folder": folder / "bags"},
+            "evaluation": evaluation,
+        }
+        self.nodes = {
+            name: NodeProcess(name, options, ["-r", f"__ns:=/{LAB}"] if name == "lab" else ())
+            for name, options in parameters.items()
+            if name in which
+        }
+        self.seeds = Seeds(robot, read_camera(calibration))
+        self.moved: list[Any] = []
+        """What reached the arm."""
+        self.codes: Counter[tuple[str, str]] = Counter()
+        """Answers of preview, services and actions: where, and the error code's name."""
+        self.findings: list[str] = []
+        self.healed_s: dict[str, float] = {}
+        """After each batch: how long a good plan took from being sent, again and again if refused, to its approval."""
+        self._health: dict[str, tuple[float, Any]] = {}
+        self._read = dict.fromkeys(self.nodes, 0)
+        self._base_mb: dict[str, float] = {}
+        self._watch()
+        for node in self.nodes.values():
+            node.wait_for_line("ready")
+        if "viewer" in self.nodes:
+            self.nodes["viewer"].wait_for_line("the page is at")
+        self.pids = {name: node.process.pid for name, node in self.nodes.items()}
+        self.client = PreviewClient()
+        wait_for(lambda: self.healthy("preview").startswith("ready for a plan"), WAIT_S, "a preview that is ready")
+        wait_for(lambda: self.value("generator", "worker starts") == "1", WAIT_S, "the generator's worker")
+
+    def _watch(self) -> None:
+        self._listen(names.ARM_TRAJECTORY, self.moved.append)
+        self._listen(names.DIAGNOSTICS, self._hear_health)
+        self._listen(names.PREVIEW_STATUS, self._hear_status)
+        # Somebody looks: otherwise the twin draws nothing and the playback decodes nothing.
+        for endpoint in (names.ROBOT_POINTS, names.ROBOT_OVERLAY, names.PREDICTED_IMAGE, names.PREDICTED_POINTS):
+            self._listen(endpoint, lambda _: None)
+
+    def _listen(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> None:
+        self.node.create_subscription(endpoint.interface(), endpoint.name, callback, profile(endpoint))
+
+    def _hear_health(self, message: Any) -> None:
+        for status in message.status:
+            name = status.name.rpartition("/")[2]
+            if status.hardware_id == "kinema4d" and name in self.nodes:
+                self._health[name] = (time.monotonic(), status)
+
+    def _hear_status(self, status: Any) -> None:
+        if status.phase == PreviewStatus.FAILED:
+            self.answered("preview", status.error)
+
+    # What the nodes say.
+
+    def healthy(self, name: str) -> str:
+        """The newest health message of a node."""
+        return str(self._health[name][1].message) if name in self._health else ""
+
+    def value(self, name: str, key: str) -> str:
+        """A value of a node's newest health message, "" without one."""
+        if name not in self._health:
+            return ""
+        return next((str(entry.value) for entry in self._health[name][1].values if entry.key == key), "")
+
+    def answered(self, where: str, error: Any) -> None:
+        """Take note of an answer; a refusal must have a known code and say why."""
+        if error.code == ErrorCode.NONE:
+            self.codes[where, "NONE"] += 1
+            return
+        known = {int(code) for code in ErrorCode}
+        self.codes[where, ErrorCode(error.code).name if error.code in known else str(error.code)] += 1
+        if not error.message or error.code == ErrorCode.UNKNOWN or error.code not in known:
+            self.findings.append(f"{where} answered {error.code}: {error.message[:400]!r}")
+
+    def subscribers(self, endpoint: Endpoint) -> set[str]:
+        """Names of our nodes that listen to a topic, in either namespace."""
+        topics = {self.node.resolve_topic_name(endpoint.name)}
+        topics |= set() if endpoint.name.startswith("/") else {f"/{LAB}/{endpoint.name}"}
+        return {
+            info.node_name
+            for topic in topics
+            for info in self.node.get_subscriptions_info_by_topic(topic)
+            if info.node_name in self.nodes
+        }
+
+    # What must be true after every batch.
+
+    def check(self, batch: str) -> dict[str, float]:
+        """Alive, silent about surprises, healthy and able; memory growth of every process in MB."""
+        began = time.monotonic()
+        for name, node in self.nodes.items():
+            code = node.process.poll()
+            assert code is None, f"after {batch}: {name} ended with {code}:\n{node.text[-3000:]}"
+            assert node.process.pid == self.pids[name]
+        wait_for(
+            lambda: all(name in self._health and self._health[name][0] > began for name in self.nodes),
+            HEALS_S,
+            f"after {batch}: diagnostics of every node",
+        )
+        assert self.value("generator", "worker starts") == "1", f"after {batch}: the generator's worker was lost"
+        assert self.healthy("recorder") == ("recording" if "recorder" in self.nodes else "")
+        self._works(batch)
+        self.findings += self._surprises()
+        assert not self.findings, f"after {batch}:\n" + "\n".join(self.findings[:10])
+        assert not self.moved, f"after {batch}: the arm was told to move"
+        return self.growth_mb()
+
+    def growth_mb(self) -> dict[str, float]:
+        """Of each node with its children, since this was first asked."""
+        now = {name: sum(map(resident_mb, family(pid))) for name, pid in self.pids.items()}
+        self._base_mb = self._base_mb or now
+        return {name: now[name] - self._base_mb[name] for name in now}
+
+    def _surprises(self) -> list[str]:
+        found = []
+        for name, node in self.nodes.items():
+            lines, self._read[name] = node.lines[self._read[name] :], len(node.lines)
+            for index, line in enumerate(lines):
+                if any(word in line for word in UNFORESEEN):
+                    found.append(f"{name}: " + "\n".join(text[:300] for text in lines[index : index + 40]))
+                    break
+        return found
+
+    def _works(self, batch: str) -> None:
+        """A good plan is previewed, can be approved and is played; the page, the lab and the evaluation answer."""
+        began = time.monotonic()
+        report = self.preview(batch)
+        self.renew_token(report.plan_hash, batch)
+        self.healed_s[batch] = time.monotonic() - began
+        wait_for(lambda: self._played() == report.rollout_id, HEALS_S, f"after {batch}: the rollout played")
+        if "viewer" in self.nodes:
+            url = re.search(r"the page is at (http://\S+)", self.nodes["viewer"].text)
+            assert url is not None
+            host, _, port = url[1].removeprefix("http://").rstrip("/").partition(":")
+            page = http.client.HTTPConnection(host, int(port), timeout=HEALS_S)
+            page.request("GET", "/")
+            assert page.getresponse().status == 200
+            page.close()
+        if "lab" in self.nodes:
+            answer = self.call(names.LAB_RESET, ResetLab.Request(scenario="canonical", seed=1), LAB)
+            assert answer.error.code == ErrorCode.NONE, f"after {batch}: {answer.error.message}"
+
+    def preview(self, batch: str) -> Any:
+        """The report of the good plan, as soon as it is previewed."""
+        refusals: list[str] = []
+        deadline = time.monotonic() + HEALS_S
+        while time.monotonic() < deadline:
+            try:
+                return self.client.preview(self.seeds.plan, timeout_s=HEALS_S)
+            except KinemaError as error:
+                refusals.append(str(error))
+                time.sleep(0.2)
+        raise AssertionError(f"after {batch}: a good plan is refused for {HEALS_S:g} s: {refusals[-1]}")
+
+    def renew_token(self, plan_hash: str | None = None, batch: str = "a preview") -> None:
+        """Approve the plan that was previewed last: the seeds of executions then name a token that works."""
+        wanted = plan_hash or self.seeds.plan_hash
+        wait_for(lambda: self._approved(wanted), HEALS_S, f"after {batch}: an approval")
+
+    def _approved(self, plan_hash: str) -> bool:
+        try:
+            self.seeds.token = self.client.approve(plan_hash, "test")
+        except KinemaError:
+            time.sleep(0.2)
+            return False
+        return True
+
+    def _played(self) -> str:
+        return str(self.call(names.PLAYBACK, Playback.Request(command=Playback.Request.STATUS)).rollout_id)
+
+    def call(self, endpoint: Endpoint, request: Any, namespace: str = "") -> Any:
+        """One answer of a service, waited for."""
+        name = f"/{namespace}/{endpoint.name}" if namespace else endpoint.name
+        client = self.node.create_client(endpoint.interface(), name)
+        try:
+            wait_for(client.service_is_ready, WAIT_S, name)
+            future = client.call_async(request)
+            wait_for(future.done, HEALS_S, f"an answer of {name}")
+            return future.result()
+        finally:
+            self.node.destroy_client(client)
+
+    def in_executor(self, ask: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
+        """The result of an action client's question, asked in the executor's thread, where no quick answer is lost."""
+        task = self.graph.executor.create_task(ask)
+        wait_for(lambda: task.done() and task.result().done(), timeout_s, "an answer of an action")
+        return task.result().result()
+
+    def close(self) -> None:
+        """End everything; no node may have crashed."""
+        self.client.close()
+        codes = {name: node.stop() for name, node in self.nodes.items()}
+        self.graph.close()
+        assert set(codes.values()) == {0}, {name: self.nodes[name].text[-2000:] for name in codes if codes[name]}
