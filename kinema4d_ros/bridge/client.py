@@ -132,11 +132,22 @@ class PreviewClient:
         stamp = self.node.get_clock().now().to_msg()
         self._plans.publish(trajectory_to_msg(plan, header(stamp)))
         deadline = time.monotonic() + timeout_s
+        begun = False
         while time.monotonic() < deadline:
             with self._lock:
                 statuses, self._statuses = self._statuses, []
-            # A latched status of an earlier plan arrives first; ours carry the stamp we sent.
-            for status in (s for s in statuses if s.header.stamp == stamp):
+            for status in statuses:
+                # A latched status of an earlier plan arrives first; ours carry the stamp we sent.
+                if status.header.stamp != stamp:
+                    if begun and status.phase == PreviewStatus.IDLE:
+                        raise KinemaError(
+                            "the preview node was started again and does not know the plan",
+                            expected="its answer",
+                            hint="send the plan again",
+                            code=ErrorCode.GRAPH_UNAVAILABLE,
+                        )
+                    continue
+                begun = True
                 if follow is not None:
                     follow(status)
                 if status.phase == PreviewStatus.DONE:

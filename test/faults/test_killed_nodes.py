@@ -48,8 +48,8 @@ MOMENTS = ("generation", "motion", "preview", "playback")
 FILES_OF_A_NODE = 4
 """In shared memory: two segments and their locks."""
 
-CLIENT_S = 60.0
-"""How long the client of a preview waits for its answer."""
+CLIENT_S = 120.0
+"""How long the client of a preview waits for its answer; against hangs."""
 
 
 @dataclass
@@ -153,10 +153,10 @@ class Killing:
             self._ready_s = time.monotonic()
 
     def _landed(self, flight: _Flight, victims: tuple[str, ...]) -> None:
-        """A preview in flight ends with a rollout or an error code; only a preview that died itself says nothing."""
+        """A preview in flight ends with a rollout or an error code; only one that died unheard of says nothing."""
         outcome, seconds = flight.land()
         self.counts.in_flight[outcome] = self.counts.in_flight.get(outcome, 0) + 1
-        if "preview" not in victims:
+        if "preview" not in victims or flight.phase:
             assert outcome != "silence", f"nobody answered after a kill of {victims}:\n{self.graph.text}"
             self.counts.answer_s.append(seconds)
 
@@ -186,7 +186,7 @@ class _Flight:
 
     def __init__(self, user: PreviewClient, plan: JointTrajectory) -> None:
         self._user, self._plan = user, plan
-        self._phase = 0
+        self.phase = 0
         self._outcome = ""
         self._began = 0.0
         self._seconds = 0.0
@@ -198,7 +198,7 @@ class _Flight:
 
     def _fly(self) -> None:
         def follow(status: Any) -> None:
-            self._phase = max(self._phase, status.phase)
+            self.phase = max(self.phase, status.phase)
 
         try:
             self._user.preview(self._plan, follow, timeout_s=CLIENT_S)
@@ -208,7 +208,7 @@ class _Flight:
         self._seconds = time.monotonic() - self._began
 
     def reached(self, phase: int) -> None:
-        self._user.wait_for(lambda: self._phase >= phase or bool(self._outcome), WAIT_S, "the generation")
+        self._user.wait_for(lambda: self.phase >= phase or bool(self._outcome), WAIT_S, "the generation")
 
     def land(self) -> tuple[str, float]:
         self._thread.join(timeout=CLIENT_S + 30.0)
