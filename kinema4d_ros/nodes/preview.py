@@ -101,10 +101,6 @@ class Preview(KinemaNode):
         idle = PreviewStatus(header=header(self.get_clock().now().to_msg(), self._robot.base_link))
         idle.phase, idle.eta_s = PreviewStatus.IDLE, math.nan
         self._status.publish(idle)
-        # Who waits for a plan that was in work before a crash learns by this that nobody is at it any more.
-        idle = PreviewStatus(header=header(self.get_clock().now().to_msg(), self._robot.base_link))
-        idle.phase, idle.eta_s = PreviewStatus.IDLE, math.nan
-        self._status.publish(idle)
 
     def _enqueue(self, stamp: Any, read: ReadPlan) -> None:
         with self._wake:
