@@ -49,6 +49,10 @@ class RemoteGenerator:
         """With its namespace, such as "ros:/gpu1"."""
         return f"ros:{self._namespace}"
 
+    def ready(self) -> bool:
+        """Whether the node answers just now."""
+        return not self._closing.is_set() and self._client.ready()
+
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:

@@ -7,11 +7,15 @@ accelerate launch --num_processes 4 -m kinema4d_ros.cli evaluate ...   each rank
 
 A policy is [LABEL=]KIND[:OPTIONS]; options of one policy are joined by "+" here, for "," separates policies:
 off=expert:offset_m=0.03+height_m=0.01. The same command goes on where an interrupted one ended.
+
+Everything is looked at before the first trial; what is wrong ends the command with exit code 2 and nothing is written.
+Exit code 1: no run has an outcome both in the lab and in a model.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -40,7 +44,13 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--policies", type=_policies, metavar="SPEC,...", help="such as expert,off=expert:offset_m=0.03")
     add("--scenarios", type=_words, metavar="NAME,...", help="of the lab (canonical,cluttered,dynamic)")
     add("--runs", type=int, metavar="N", help="tables of each scenario (50)")
-    add("--models", type=_words, default=["auto"], metavar="NAME,...", help="composite, or presets (auto)")
+    add(
+        "--models",
+        type=_words,
+        default=["auto"],
+        metavar="NAME,...",
+        help="composite, presets, or generator nodes: ros:gpu1, or ros:gpu1+ros:gpu2 for one model on two (auto)",
+    )
     add("--modes", type=_words, metavar="NAME,...", help="open, closed (open)")
     add("--task", help="pick, place or push (pick)")
     add("--seed", type=int, metavar="N", help="of the first table (0)")
@@ -52,19 +62,26 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--limit", type=float, dest="limit_s", metavar="S", help="longest episode (30)")
     add("--act-timeout", type=float, dest="act_timeout_s", metavar="S", help="for one answer of a policy (60)")
     add("--checkpoint", action="append", default=[], metavar="MODEL=DIR", help="weights of a preset; may be repeated")
-    add("--workers", type=int, default=1, metavar="N", help="processes; 0 = none besides this one (1)")
+    add("--judge", metavar="NAME", help="of predictions: geometric, or vlm:URL,MODEL (geometric)")
+    add("--judge-truth", action="store_true", help="also show the judge the lab's own pictures, to know its errors")
+    add("--workers", type=int, metavar="N", help="processes; 0 = none besides this one (1, or one for each node)")
+    add("--retry-failed", action="store_true", help="run again what failed for whatever reason, not only for an outage")
     add("--out", type=Path, default=Path("out/evaluation"), metavar="DIR", help="(out/evaluation)")
     add("--recordings", type=Path, metavar="DATASET", help="judge recorded runs instead of running policies")
     add("--split", default="val", help="of the recordings (val)")
     add("--limit-recordings", type=int, metavar="N", help="the first N recordings only")
     add("--report", type=Path, metavar="DIR", help="only write the report of an evaluation")
+    add("--strips", type=int, default=60, metavar="N", help="disagreements shown on the page; 0 = all (60)")
+    add("--real", type=Path, metavar="CSV", help="outcomes of real trials: policy,scenario,seed,success")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run what is left, then report."""
+    if arguments.strips < 0:
+        raise KinemaError(f"strips is {arguments.strips}", expected="0 (all) or more", code=ErrorCode.ARGUMENT_INVALID)
     if arguments.report is not None:
-        return _report(arguments.report)
+        return _report(arguments, arguments.report)
     if arguments.recordings is not None:
         return _recordings(arguments)
     if not arguments.policies:
@@ -75,17 +92,31 @@ def run(arguments: argparse.Namespace) -> int:
             code=ErrorCode.ARGUMENT_INVALID,
         )
     from kinema4d_ros.trials.campaign import Campaign, Share
+    from kinema4d_ros.trials.models import node_names
+    from kinema4d_ros.trials.preflight import check_apart, check_setup
 
     share = Share.from_environment()
-    campaign = Campaign(_settings(arguments), arguments.out, share)
+    settings = _settings(arguments)
+    workers = arguments.workers
+    if workers is None:
+        workers = max(1, *(len(node_names(model)) for model in settings.models))
+    setup = check_setup(settings) if workers == 0 else check_apart(settings)
+    for note in setup.notes:
+        print(f"kinema4d: {note}", file=sys.stderr)
+    campaign = Campaign(
+        settings, arguments.out, share, retry_failed=arguments.retry_failed, provenance=setup.provenance()
+    )
     trials, left = len(campaign.trials()), len(campaign.pending())
     print(f"{trials} trials of rank {share.rank} of {share.world}, {trials - left} of them done before")
-    campaign.run(workers=arguments.workers, progress=_progress(sys.stdout))
+    campaign.run(workers=workers, progress=_progress(sys.stdout))
     if share.rank != 0:
         return 0
     if share.world > 1:
         campaign.wait_for_others()
-    return _report(arguments.out)
+    outages = len(campaign.outages())
+    if outages:
+        print(f"kinema4d: {outages} trials met an outage; the same command tries them again", file=sys.stderr)
+    return _report(arguments, arguments.out)
 
 
 def _recordings(arguments: argparse.Namespace) -> int:
@@ -105,7 +136,7 @@ def _recordings(arguments: argparse.Namespace) -> int:
         depth=bool(arguments.depth),
         progress=lambda record, done: tell(record, done, done),
     )
-    return _report(arguments.out)
+    return _report(arguments, arguments.out)
 
 
 def _models(arguments: argparse.Namespace) -> list[str]:
@@ -114,6 +145,8 @@ def _models(arguments: argparse.Namespace) -> list[str]:
         from kinema4d_ros.generators.registry import best_preset
 
         models = list(dict.fromkeys(best_preset() if model == "auto" else model for model in models))
+    if arguments.judge_truth and "truth" not in models:
+        models.append("truth")
     return models
 
 
@@ -141,12 +174,16 @@ def _settings(arguments: argparse.Namespace) -> EvaluationSettings:
     return EvaluationSettings(**{**given, "models": models, "checkpoints": checkpoints})
 
 
-def _report(folder: Path) -> int:
+def _report(arguments: argparse.Namespace, folder: Path) -> int:
     from kinema4d_ros.trials.report import write_report
 
-    for path in write_report(folder):
+    for path in write_report(folder, max_strips=arguments.strips or None, real=arguments.real):
         print(path)
-    return 0
+    models = json.loads((folder / "summary.json").read_text())["models"]
+    empty = [model["label"] for model in models if not sum(model["overall"]["pairs"].values())]
+    for label in empty:
+        print(f"kinema4d: no run has an outcome both in the lab and in {label}", file=sys.stderr)
+    return 1 if len(empty) == len(models) else 0
 
 
 def _progress(out: TextIO) -> Callable[[TrialRecord, int, int], None]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import FileFormatError, KinemaError
+from kinema4d_ros.errors import FileFormatError, KinemaError, RenderError
 from kinema4d_ros.evaluation.judge import Task, TruthJudge, Verdict
 from kinema4d_ros.files import replacing_file
 from kinema4d_ros.kinematics.protocol import Kinematics
@@ -131,6 +131,14 @@ class LabArena:
     def picture(self, state: LabState) -> LabImage:
         """A picture of any state of this table."""
         return self._eye.capture(state)
+
+    def measure(self, state: LabState) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]]:
+        """A picture of any state, its depth (H, W) in metres (NaN = nothing), and where the robot is seen in it."""
+        image = self._eye.capture(state, truth=True)
+        if image.depth_m is None or image.segmentation is None:
+            raise RenderError("the picture has no depth", expected="capture(..., truth=True)")
+        robot = (image.segmentation > 0) & (image.segmentation <= len(self._kinematics.robot.links))
+        return image.rgb, image.depth_m, robot
 
     def observe(self, image: NDArray[np.uint8], joints: Array, time_s: float) -> Observation:
         """What a policy is shown: a picture of the lab or of a model, and joints (J,)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,14 @@ from kinema4d_ros.policies.registry import PolicySpec, make_policy
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trials.arena import LabArena, Run
-from kinema4d_ros.trials.models import make_generator
+from kinema4d_ros.trials.judging import make_judge
+from kinema4d_ros.trials.models import TRUTH, make_generator
 from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
 from kinema4d_ros.trials.settings import EvaluationSettings, model_label
 from kinema4d_ros.trials.store import TrialStore
 from kinema4d_ros.trials.tasks import task_kind
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text
+from kinema4d_ros.trials.truth import true_rollout
 from kinema4d_ros.trials.world import Imagined, WorldModel, scene_of
 
 __all__ = ["Executor", "evaluation_camera"]
@@ -42,15 +45,17 @@ class Executor:
     Args:
         settings: of the evaluation.
         store: where runs and pictures are kept; records are returned, not written.
+        turn: number among the workers, which begin at different generator nodes.
     """
 
-    def __init__(self, settings: EvaluationSettings, store: TrialStore) -> None:
-        self._settings, self._store = settings, store
+    def __init__(self, settings: EvaluationSettings, store: TrialStore, turn: int = 0) -> None:
+        self._settings, self._store, self._turn = settings, store, turn
         self._kinematics = choose_kinematics(Robot.load(settings.robot))
         self._camera = evaluation_camera(settings)
         self._specs = {spec.label: spec for spec in settings.specs()}
         self._policies: dict[str, GuardedPolicy] = {}
         self._models: dict[str, WorldModel] = {}
+        self._judge = make_judge(settings.judge)
         self._arena: tuple[tuple[str, int], LabArena] | None = None
 
     def execute(self, trial: Trial, known: TrialRecord | None = None) -> TrialRecord:
@@ -58,24 +63,29 @@ class Executor:
         try:
             arena = self._table(trial)
         except KinemaError as error:
-            return TrialRecord(trial, LabOutcome(None, error=failure_text(error)), {})
+            # Complete, so that nobody waits for the outcomes of models on a table that cannot be laid.
+            text = failure_text(error)
+            lost = {label: ModelOutcome(None, error=text) for label in self._settings.labels()}
+            return TrialRecord(trial, LabOutcome(None, error=text), {**lost, **(known.models if known else {})})
         lab, run = self._in_lab(trial, arena, known.lab if known else None)
         models = dict(known.models) if known else {}
-        for model in self._settings.models:
-            for mode in self._settings.modes:
-                label = model_label(model, mode)
-                if label not in models:
-                    models[label] = self._in_model(trial, arena, model, mode, lab, run)
+        for model, mode in self._settings.pairs():
+            label = model_label(model, mode)
+            if label not in models:
+                models[label] = self._in_model(trial, arena, model, mode, lab, run)
         return TrialRecord(trial, lab, models)
 
     def close(self) -> None:
-        """End the policies; one that does not end is left behind."""
+        """End the policies and leave the models; a policy that does not end is left behind."""
         for policy in self._policies.values():
             try:
                 policy.close()
             except PolicyError:
                 continue
         self._policies.clear()
+        for world in self._models.values():
+            world.close()
+        self._models.clear()
 
     def _table(self, trial: Trial) -> LabArena:
         # Policies take turns on one table: it is laid and looked at once.
@@ -87,13 +97,12 @@ class Executor:
 
     def _in_lab(self, trial: Trial, arena: LabArena, known: LabOutcome | None) -> tuple[LabOutcome, Run | None]:
         path = self._store.run_path(trial)
-        if known is not None:
-            if known.error:
-                return known, None
-            try:
+        if known is not None and known.error:
+            return known, None
+        if known is not None and known.success is not None:
+            # A file that was lost or damaged is made again: equal seeds give equal runs.
+            with suppress(FileFormatError):
                 return known, Run.load(path, arena.start)
-            except FileFormatError as error:
-                return LabOutcome(None, error=failure_text(error)), None
         began = time.perf_counter()
         try:
             run = arena.run(self._policy(trial), seed=trial.seed, limit_s=self._settings.limit_s)
@@ -116,21 +125,27 @@ class Executor:
     ) -> ModelOutcome:
         began = time.perf_counter()
         try:
-            world = self._model(model)
-            if mode == "open":
-                if run is None:
-                    return ModelOutcome(None, error=f"no actions: {lab.error}")
-                imagined = world.open_loop(scene_of(arena), run.commands, seed=trial.seed)
-            else:
-                imagined = world.closed_loop(
-                    arena, self._policy(trial), seed=trial.seed, limit_s=self._settings.limit_s
-                )
+            if mode == "open" and run is None:
+                return ModelOutcome(None, error=f"no actions: {lab.error}")
+            imagined = self._imagine(trial, arena, model, run if mode == "open" else None)
         except Exception as error:
             return ModelOutcome(None, seconds=round(time.perf_counter() - began, 3), error=failure_text(error))
         picture = ""
         if lab.success is not None and bool(imagined.verdict.success) != lab.success and run is not None:
             picture = self._picture(trial, arena, run, model_label(model, mode), imagined, lab)
-        return ModelOutcome.of(imagined.verdict, imagined.seconds, imagined.chunks, picture)
+        return ModelOutcome.of(imagined.verdict, imagined.seconds, imagined.chunks, picture, imagined.made_by)
+
+    def _imagine(self, trial: Trial, arena: LabArena, model: str, run: Run | None) -> Imagined:
+        """In open loop with the run's actions, in closed loop without a run."""
+        if model == TRUTH and run is not None:
+            began = time.perf_counter()
+            rollout = true_rollout(arena, run, self._settings.frames)
+            return Imagined(rollout, self._judge.judge(rollout, arena.task), 0, time.perf_counter() - began)
+        if run is not None:
+            return self._model(model).open_loop(scene_of(arena), run.commands, seed=trial.seed)
+        return self._model(model).closed_loop(
+            arena, self._policy(trial), seed=trial.seed, limit_s=self._settings.limit_s
+        )
 
     def _picture(self, trial: Trial, arena: LabArena, run: Run, label: str, imagined: Imagined, lab: LabOutcome) -> str:
         name = self._store.picture_name(trial, label)
@@ -149,8 +164,14 @@ class Executor:
 
     def _model(self, model: str) -> WorldModel:
         if model not in self._models:
-            generator = make_generator(model, self._settings.checkpoints.get(model, ""))
+            locks = self._store.folder / "locks"
+            checkpoint = self._settings.checkpoints.get(model, "")
+            generator = make_generator(model, checkpoint, locks=locks, turn=self._turn)
             self._models[model] = WorldModel(
-                generator, self._kinematics, depth=self._settings.depth, frames=self._settings.frames
+                generator,
+                self._kinematics,
+                judge=self._judge,
+                depth=self._settings.depth,
+                frames=self._settings.frames,
             )
         return self._models[model]

@@ -10,10 +10,12 @@ from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.policies.registry import PolicySpec, policy_kinds
+from kinema4d_ros.trials.judging import GEOMETRIC, make_judge
+from kinema4d_ros.trials.models import TRUTH, has_weights, require_model
 from kinema4d_ros.trials.tasks import task_kind
 from kinema4d_ros.trials.trial import Mode, Trial
 
-__all__ = ["EvaluationSettings", "model_label"]
+__all__ = ["EvaluationSettings", "model_label", "model_modes"]
 
 MAX_RUNS = 100_000
 MODES: tuple[Mode, ...] = ("open", "closed")
@@ -24,6 +26,11 @@ def model_label(model: str, mode: str) -> str:
     return f"{model}/{mode}"
 
 
+def model_modes(models: Sequence[str], modes: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Every model in every mode; the lab's own pictures show the run as it was, whatever the modes."""
+    return tuple((model, mode) for model in models for mode in (("open",) if model == TRUTH else modes))
+
+
 @dataclass(frozen=True)
 class EvaluationSettings:
     """Policies x scenarios x runs in the lab, each of them in every model and mode.
@@ -32,7 +39,7 @@ class EvaluationSettings:
         policies: specs, see `policies.registry`.
         scenarios: names of the lab's scenarios.
         runs: tables of each scenario; their seeds are `seed`, `seed + 1`, ...
-        models: generators: "composite", a preset's name, or "ros:NAMESPACE".
+        models: generators: "composite", a preset's name, "ros:NAMESPACE", "ros:A+ros:B", or "truth", see `models`.
         modes: "open", "closed" or both.
         task: "pick", "place" or "push".
         seed: of the first table.
@@ -43,6 +50,7 @@ class EvaluationSettings:
         limit_s: longest episode.
         act_timeout_s: for a policy's answer.
         checkpoints: folders with weights by model, where the preset's own are not meant.
+        judge: of predictions: "geometric", or "vlm:URL,MODEL".
     """
 
     policies: Sequence[str]
@@ -60,6 +68,7 @@ class EvaluationSettings:
     limit_s: float = 30.0
     act_timeout_s: float = 60.0
     checkpoints: Mapping[str, str] = field(default_factory=dict)
+    judge: str = GEOMETRIC
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, naming it."""
@@ -80,6 +89,9 @@ class EvaluationSettings:
             if unknown or not given:
                 raise _refuse(f"{what} {', '.join(unknown) or 'is missing'}", f"one of {', '.join(known)}")
         task_kind(self.task)
+        make_judge(self.judge)
+        for model in self.models:
+            require_model(model)
         for name, value, least, most in (
             ("runs", self.runs, 1, MAX_RUNS),
             ("seed", self.seed, 0, 2**31),
@@ -97,7 +109,11 @@ class EvaluationSettings:
 
     def labels(self) -> tuple[str, ...]:
         """Every model in every mode."""
-        return tuple(model_label(model, mode) for model in self.models for mode in self.modes)
+        return tuple(model_label(model, mode) for model, mode in self.pairs())
+
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Models and modes."""
+        return model_modes(self.models, self.modes)
 
     def trials(self) -> tuple[Trial, ...]:
         """All of them, table by table, so that whatever is interrupted leaves pairs."""
@@ -125,7 +141,9 @@ class EvaluationSettings:
             "depth": self.depth,
             "limit_s": self.limit_s,
             "act_timeout_s": self.act_timeout_s,
-            "checkpoints": dict(self.checkpoints),
+            # Also those that are not given: a later call must not bring other weights for the same model.
+            "checkpoints": {m: str(self.checkpoints.get(m, "")) for m in self.models if has_weights(m)},
+            "judge": self.judge,
         }
 
 

@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.documents import parse_json
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.files import read_bytes, read_json, replacing_file
 from kinema4d_ros.trials.trial import Trial, TrialRecord
 
 __all__ = ["TrialStore"]
@@ -37,6 +38,7 @@ class TrialStore:
 
     def __init__(self, folder: str | Path, rank: int = 0) -> None:
         self.folder = Path(folder)
+        self.rank = rank
         try:
             for name in ("runs", "pictures"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -46,50 +48,79 @@ class TrialStore:
             ) from None
         self._path = self.folder / f"trials-{rank}.jsonl"
 
-    def agree(self, settings: Mapping[str, Any], may_grow: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Keep the settings of the first call; later calls must have the same, lists of `may_grow` may be longer.
+    def check(
+        self,
+        settings: Mapping[str, Any],
+        may_grow: tuple[str, ...] = (),
+        absent: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The settings of this call together with those of earlier ones; nothing is written.
+
+        Args:
+            settings: of this call.
+            may_grow: names of lists, mappings and numbers that may be longer or larger than before. What a mapping
+                had before stays what it was: a policy of the same label must be the same policy.
+            absent: what a setting was in folders that were written before it existed.
 
         Raises:
             EvaluationError: another evaluation lies in this folder; the settings that differ are named.
         """
-        path = self.folder / _SETTINGS
-        wanted = json.loads(json.dumps(dict(settings)))
-        if path.exists():
-            known = self.settings()
-            different = [
-                f"{name}: {known.get(name)} there, {wanted.get(name)} asked for"
-                for name in sorted({*known, *wanted})
-                if name not in may_grow and known.get(name) != wanted.get(name)
-            ]
-            if different:
-                raise EvaluationError(
-                    f"{self.folder} holds another evaluation ({'; '.join(different)})",
-                    expected="the same settings",
-                    hint="choose another --out",
-                    code=ErrorCode.ARGUMENT_INVALID,
-                )
-            for name in may_grow:
-                if isinstance(known.get(name), dict):
-                    wanted[name] = {**known[name], **wanted[name]}
-                elif isinstance(known.get(name), list):
-                    wanted[name] = [*known[name], *(one for one in wanted[name] if one not in known[name])]
-                else:
-                    wanted[name] = max(known.get(name, 0), wanted[name])
-        with replacing_file(path) as temporary:
+        wanted: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+        if not (self.folder / _SETTINGS).exists():
+            return wanted
+        known = {**(absent or {}), **self.settings()}
+        different = [
+            f"{name}: {known.get(name)} there, {wanted.get(name)} asked for"
+            for name in sorted({*known, *wanted})
+            if name not in may_grow and known.get(name) != wanted.get(name)
+        ]
+        for name in may_grow:
+            before, now = known.get(name), wanted.get(name)
+            if isinstance(before, dict) and isinstance(now, dict):
+                different += [
+                    f"{name}, {key}: {before[key]} there, {now[key]} asked for"
+                    for key in sorted({*before} & {*now})
+                    if before[key] != now[key]
+                ]
+                wanted[name] = {**before, **now}
+            elif isinstance(before, list) and isinstance(now, list):
+                wanted[name] = [*before, *(one for one in now if one not in before)]
+            elif isinstance(before, int) and isinstance(now, int):
+                wanted[name] = max(before, now)
+            elif now is None and before is not None:
+                wanted[name] = before
+        if different:
+            raise EvaluationError(
+                f"{self.folder} holds another evaluation ({'; '.join(different)})",
+                expected="the same settings",
+                hint="choose another --out",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        return wanted
+
+    def agree(
+        self,
+        settings: Mapping[str, Any],
+        may_grow: tuple[str, ...] = (),
+        absent: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """As `check`, and keep them."""
+        wanted = self.check(settings, may_grow, absent)
+        with replacing_file(self.folder / _SETTINGS) as temporary:
             temporary.write_text(json.dumps(wanted, indent=1) + "\n")
-        return dict(wanted)
+        return wanted
 
     def settings(self) -> dict[str, Any]:
         """What was asked for."""
         path = self.folder / _SETTINGS
-        try:
-            document = json.loads(path.read_text())
-        except FileNotFoundError:
+        if not path.exists():
             raise FileFormatError(
                 f"{self.folder} holds no evaluation", expected=f"a folder with {_SETTINGS}", code=ErrorCode.FILE_MISSING
-            ) from None
-        except (OSError, ValueError) as error:
-            raise FileFormatError(f"{path} cannot be read: {error}", expected="JSON") from None
+            )
+        try:
+            document = read_json(path)
+        except FileFormatError as error:
+            raise FileFormatError(f"{path} cannot be read: {error.what}", expected="JSON") from None
         if not isinstance(document, dict):
             raise FileFormatError(f"{path} holds {type(document).__name__}", expected="an object")
         return document
@@ -102,13 +133,13 @@ class TrialStore:
         """
         found: dict[str, TrialRecord] = {}
         for path in sorted(self.folder.glob("trials-*.jsonl")):
-            lines = path.read_bytes().split(b"\n")
+            lines = read_bytes(path).split(b"\n")
             for number, line in enumerate(lines[:-1], 1):
                 try:
-                    record = TrialRecord.from_json(json.loads(line))
-                except (ValueError, EvaluationError) as error:
+                    record = TrialRecord.from_json(parse_json(line, f"line {number}"))
+                except KinemaError as error:
                     raise FileFormatError(
-                        f"line {number} of {path} is damaged: {error}",
+                        f"line {number} of {path} is damaged: {error.what}",
                         expected="a trial's record",
                         hint="delete that line to run the trial again",
                     ) from None

@@ -7,6 +7,7 @@ judge says of its prediction. Whatever went wrong is part of the record, never a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -15,10 +16,37 @@ from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.judge import Verdict
 
-__all__ = ["LabOutcome", "Mode", "ModelOutcome", "Trial", "TrialRecord", "failure_text"]
+__all__ = ["LabOutcome", "Mode", "ModelOutcome", "Trial", "TrialRecord", "failure_text", "is_outage"]
 
 Mode = Literal["open", "closed"]
 """open: the actions of the lab's run, predicted in one piece. closed: the policy acts on predicted pictures."""
+
+WORKER_KILLED = "WORKER_KILLED"
+"""Stands where an error has its code: a signal ended the process, such as the kernel's when memory is short."""
+
+OUTAGES = frozenset(
+    {
+        *(
+            code.name
+            for code in (
+                ErrorCode.SETUP_MISSING,
+                ErrorCode.BACKEND_MISSING,
+                ErrorCode.FILE_MISSING,
+                ErrorCode.FILE_NOT_WRITABLE,
+                ErrorCode.GENERATOR_BUSY,
+                ErrorCode.GENERATOR_OUT_OF_MEMORY,
+                ErrorCode.GENERATOR_TIMEOUT,
+                ErrorCode.GENERATOR_UNAVAILABLE,
+                ErrorCode.GRAPH_UNAVAILABLE,
+                ErrorCode.POLICY_UNAVAILABLE,
+            )
+        ),
+        WORKER_KILLED,
+        "MemoryError",
+        "OutOfMemoryError",
+    }
+)
+"""Codes of what says nothing about a policy or a model: a machine, a node or a file was not there."""
 
 
 @dataclass(frozen=True, order=True)
@@ -73,6 +101,7 @@ class ModelOutcome:
         seconds: that prediction and verdict took.
         error: "" or what went wrong, with its code.
         picture: a file name under the evaluation's folder, or "".
+        made_by: generator, preset and weights (the first digits of their sha256) of the rollout; "" = not known.
     """
 
     success: bool | None
@@ -85,9 +114,12 @@ class ModelOutcome:
     seconds: float = 0.0
     error: str = ""
     picture: str = ""
+    made_by: str = ""
 
     @classmethod
-    def of(cls, verdict: Verdict, seconds: float, chunks: int = 0, picture: str = "") -> ModelOutcome:
+    def of(
+        cls, verdict: Verdict, seconds: float, chunks: int = 0, picture: str = "", made_by: str = ""
+    ) -> ModelOutcome:
         """From a judge's verdict."""
         return cls(
             verdict.success,
@@ -99,6 +131,7 @@ class ModelOutcome:
             chunks,
             round(seconds, 3),
             picture=picture,
+            made_by=made_by,
         )
 
 
@@ -139,6 +172,16 @@ class TrialRecord:
 def failure_text(error: BaseException) -> str:
     """One line with the error's code, or its type if nobody raised it on purpose."""
     return str(error) if isinstance(error, KinemaError) else f"[{type(error).__name__}] {error}"
+
+
+def is_outage(error: str) -> bool:
+    """Whether an error's text tells of an outage, which is worth another try, and not of the policy or the model.
+
+    >>> is_outage("[GENERATOR_UNAVAILABLE] no generator answers"), is_outage("no actions: [POLICY_BAD_ACTION] NaN")
+    (True, False)
+    """
+    found = re.search(r"\[(\w+)\]", error)
+    return found is not None and found[1] in OUTAGES
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Trials in several processes: one that dies costs the trial it was at, and a new one takes its place.
 
-The parent hands out one trial at a time and alone writes records.
+The parent hands out one trial at a time and alone writes records. A process that cannot even begin, because there is
+no such robot or camera, ends the evaluation with that error: it would fail in every trial.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.trials.execute import Executor
 from kinema4d_ros.trials.settings import EvaluationSettings
 from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
+from kinema4d_ros.trials.trial import WORKER_KILLED, LabOutcome, ModelOutcome, Trial, TrialRecord
 
-__all__ = ["Work", "run_trials"]
+__all__ = ["Refusal", "Work", "run_trials"]
 
 Work = tuple[Trial, TrialRecord | None]
 """A trial and what is known of it already."""
@@ -52,7 +54,7 @@ def run_trials(
     if workers < 0:
         raise EvaluationError(f"workers is {workers}", expected="0 or more", code=ErrorCode.ARGUMENT_INVALID)
     if workers == 0:
-        executor = Executor(settings, store)
+        executor = Executor(settings, store, store.rank)
         try:
             for trial, known in work:
                 if cancelled():
@@ -72,10 +74,10 @@ class _Pool:
     def __init__(self, settings: EvaluationSettings, store: TrialStore, count: int, timeout_s: float) -> None:
         self._settings, self._store, self._timeout_s = settings, store, timeout_s
         self._context = multiprocessing.get_context("spawn")
-        self._workers = [self._start() for _ in range(count)]
+        self._workers = [self._start(number) for number in range(count)]
 
-    def _start(self) -> _Worker:
-        return _Worker(self._context, self._settings, self._store)
+    def _start(self, number: int) -> _Worker:
+        return _Worker(self._context, self._settings, self._store, self._store.rank + number)
 
     def run(self, work: Sequence[Work], cancelled: Callable[[], bool]) -> Iterator[TrialRecord]:
         tables = _Tables(work)
@@ -100,7 +102,7 @@ class _Pool:
                 # One that died a moment ago may not have told of its trial yet: the next round asks it.
                 if worker.idle and not worker.process.is_alive():
                     worker.stop()
-                    self._workers[number] = self._start()
+                    self._workers[number] = self._start(number)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -143,17 +145,17 @@ class _Tables:
 class _Worker:
     """A process, and the trial it is at."""
 
-    def __init__(self, context: Any, settings: EvaluationSettings, store: TrialStore) -> None:
+    def __init__(self, context: Any, settings: EvaluationSettings, store: TrialStore, turn: int) -> None:
         self._labels = settings.labels()
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
-            target=_serve, args=(theirs, settings, str(store.folder)), daemon=True, name="kinema4d trials"
+            target=_serve, args=(theirs, settings, str(store.folder), turn), daemon=True, name="kinema4d trials"
         )
         with _one_thread():
             self.process.start()
         theirs.close()
         self.work: Work | None = None
-        self._ended = False
+        self._begun = self._ended = False
         self._began = 0.0
         self.table: tuple[str, int] | None = None
 
@@ -175,32 +177,40 @@ class _Worker:
             return  # it has died: `take` says so
 
     def take(self, timeout_s: float) -> TrialRecord | None:
-        """The record of the trial it was given, once there is one."""
+        """The record of the trial it was given, once there is one; raises what the worker could not keep."""
         if self.work is None:
             return None
         trial, known = self.work
-        try:
-            if self.connection.poll():
-                record: TrialRecord = self.connection.recv()
-                self.work = None
-                return record
-        except (EOFError, OSError):
-            pass
+        answer: TrialRecord | Refusal | None = None
+        with suppress(EOFError, OSError):
+            while answer is None and self.connection.poll():
+                answer = self.connection.recv()
+                self._begun = True
+        if isinstance(answer, Refusal):
+            raise answer.error()
+        if answer is not None:
+            self.work = None
+            return answer
         if not self.process.is_alive():
             self.work = None
-            return self._lost(trial, known, f"the process died ({_how(self.process.exitcode)})")
+            code = self.process.exitcode
+            if not self._begun and code is not None and code >= 0:
+                raise SetupError(f"a worker could not begin ({_how(code)})", expected="a process that loads")
+            # A signal comes from outside, most often for want of memory; an exit is the policy's own doing.
+            name = WORKER_KILLED if code is not None and code < 0 else ErrorCode.POLICY_FAILED.name
+            return self._lost(trial, known, f"[{name}] the process died ({_how(code)})")
         if time.monotonic() - self._began > timeout_s:
             self._ended = True
             self.process.kill()
             self.process.join(STOP_S)
             self.work = None
-            return self._lost(trial, known, f"not finished after {timeout_s:g} s")
+            return self._lost(trial, known, f"[{ErrorCode.POLICY_FAILED.name}] not finished after {timeout_s:g} s")
         return None
 
-    def _lost(self, trial: Trial, known: TrialRecord | None, why: str) -> TrialRecord:
-        """A record that is complete, so that nobody waits for it and no later call runs it again."""
-        error = f"[{ErrorCode.POLICY_FAILED.name}] {why}"
-        lab = known.lab if known is not None else LabOutcome(None, error=error)
+    def _lost(self, trial: Trial, known: TrialRecord | None, error: str) -> TrialRecord:
+        """A record that is complete, so that nobody waits for it."""
+        begun = known is not None and (known.lab.success is not None or bool(known.lab.error))
+        lab = known.lab if known is not None and begun else LabOutcome(None, error=error)
         missing = {label: ModelOutcome(None, error=error) for label in self._labels}
         return TrialRecord(trial, lab, {**missing, **(known.models if known is not None else {})})
 
@@ -210,6 +220,27 @@ class _Worker:
         if self.process.is_alive():
             self.process.kill()
             self.process.join(STOP_S)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a process did not begin or go on, in plain types: errors of this package do not survive being pickled."""
+
+    what: str
+    expected: str
+    hint: str
+    code: int
+
+    @classmethod
+    def of(cls, error: Exception) -> Refusal:
+        """Of any error."""
+        if isinstance(error, KinemaError):
+            return cls(error.what, error.expected, error.hint, int(error.code))
+        return cls(f"{type(error).__name__}: {error}", "", "", int(ErrorCode.UNKNOWN))
+
+    def error(self) -> KinemaError:
+        """To be raised on this side."""
+        return KinemaError(self.what, expected=self.expected, hint=self.hint, code=ErrorCode(self.code))
 
 
 def _how(code: int | None) -> str:
@@ -230,16 +261,27 @@ def _one_thread() -> Iterator[None]:
             del os.environ[name]
 
 
-def _serve(connection: Connection, settings: EvaluationSettings, folder: str) -> None:
+def _serve(connection: Connection, settings: EvaluationSettings, folder: str, turn: int) -> None:
     """What a worker does: one trial after the other until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    executor = Executor(settings, TrialStore(folder))
+    try:
+        executor = Executor(settings, TrialStore(folder), turn)
+    except Exception as error:
+        connection.send(Refusal.of(error))
+        return
+    connection.send(None)
     try:
         while True:
             try:
                 trial, known = connection.recv()
             except (EOFError, OSError):
                 return
-            connection.send(executor.execute(trial, known))
+            try:
+                connection.send(executor.execute(trial, known))
+            except KinemaError as error:
+                if error.code != ErrorCode.FILE_NOT_WRITABLE:
+                    raise
+                # A full disk ends the evaluation: a record that says "failed" would never be run again.
+                connection.send(Refusal.of(error))
     finally:
         executor.close()

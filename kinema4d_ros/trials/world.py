@@ -29,6 +29,9 @@ from kinema4d_ros.trials.arena import LEAST_MOTION_S, SETTLE_S, LabArena
 
 __all__ = ["Imagined", "Scene", "WorldModel", "scene_of"]
 
+SHA_DIGITS = 16
+"""Of the weights' sha256 in a record: one line a trial, and enough to tell two checkpoints apart."""
+
 
 @dataclass(frozen=True, eq=False)
 class Scene:
@@ -55,6 +58,12 @@ class Imagined:
     verdict: Verdict
     chunks: int
     seconds: float
+
+    @property
+    def made_by(self) -> str:
+        """Generator, preset and weights of the rollout, such as "diffusion nano 3f2a..."."""
+        source = self.rollout.provenance
+        return " ".join(filter(None, (source.generator, source.preset, source.checkpoint_sha256[:SHA_DIGITS])))
 
 
 class WorldModel:
@@ -89,6 +98,12 @@ class WorldModel:
         rollout = self.predict(scene, commands, seed=seed)
         verdict = self._judge.judge(rollout, scene.task)
         return Imagined(rollout, verdict, 0, time.perf_counter() - began)
+
+    def close(self) -> None:
+        """Let go of the generator; one of another process is left."""
+        close = getattr(self._generator, "close", None)
+        if callable(close):
+            close()
 
     def closed_loop(self, arena: LabArena, policy: Policy, *, seed: int = 0, limit_s: float = 30.0) -> Imagined:
         """Let a policy act on predicted pictures until it is done or the time is over.

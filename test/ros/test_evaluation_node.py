@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from action_msgs.msg import GoalStatusArray
 from rclpy.action import ActionClient
+from rclpy.qos import qos_profile_action_status_default
 from support.motions import WAIT_S
 from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import NodeProcess, running
@@ -17,7 +19,11 @@ from kinema4d_msgs.action import EvaluatePolicy
 from kinema4d_msgs.msg import EvaluatedTrial
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.trials.campaign import Campaign
+from kinema4d_ros.trials.preflight import check_setup
+from kinema4d_ros.trials.settings import EvaluationSettings
+from kinema4d_ros.trials.store import TrialStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -108,11 +114,22 @@ def test_one_goal_at_a_time_and_cancel_keeps_what_is_finished(asker: Asker) -> N
     assert 1 <= finished == result.result.episodes + result.result.failed < 500
 
 
+def test_in_closed_loop_the_policy_acts_on_predicted_pictures(asker: Asker) -> None:
+    result = asker.result(asker.send(policy="expert", episodes=1, seed=4, mode=EvaluatePolicy.Goal.CLOSED_LOOP))
+    assert result.error.code == ErrorCode.NONE, result.error.message
+    assert (result.result.model, result.result.episodes, result.result.failed) == ("ros/closed", 1, 0)
+    record = json.loads((Path(result.result.report) / "trials-0.jsonl").read_text())
+    assert record["lab"]["success"] is True
+    assert record["models"]["ros/closed"]["chunks"] > 2
+    assert record["models"]["ros/closed"]["made_by"] == "composite plane"
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
         ({"policy": "python:os:system", "episodes": 1}, ErrorCode.POLICY_UNAVAILABLE),
         ({"policy": "remote:127.0.0.1:1", "episodes": 1}, ErrorCode.POLICY_UNAVAILABLE),
+        ({"policy": "diffusion:runs/any", "episodes": 1}, ErrorCode.POLICY_UNAVAILABLE),
         ({"policy": "", "episodes": 1}, ErrorCode.POLICY_UNAVAILABLE),
         ({"scenario": "moon", "episodes": 1}, ErrorCode.ARGUMENT_INVALID),
         ({"task": "dance", "episodes": 1}, ErrorCode.ARGUMENT_INVALID),
@@ -136,3 +153,57 @@ def test_a_policy_that_cannot_be_made_is_a_failed_run_and_no_more(asker: Asker) 
     assert (result.result.episodes, result.result.failed) == (0, 1)
     wait_for(lambda: "nowhere" in asker.trials[-1].reason, WAIT_S, "the reason")
     assert asker.trials[-1].lab == EvaluatedTrial.UNKNOWN
+
+
+def test_one_model_is_served_by_two_nodes_and_outlives_one_of_them(tmp_path: Path) -> None:
+    """Two workers at two nodes; one node is killed and the other does its work, no trial is lost."""
+    asked = EvaluationSettings(
+        ["nod=python:support.odd_policies:Nod"],
+        scenarios=["canonical"],
+        runs=8,
+        models=["ros:gpu1+ros:gpu2"],
+        width=96,
+        frames=5,
+    )
+    label = asked.labels()[0]
+    goals: dict[str, set[bytes]] = {"gpu1": set(), "gpu2": set()}
+    killed: list[int] = []
+    with own_domain():
+        nodes = {space: NodeProcess("generator", arguments=["-r", f"__ns:=/{space}"]) for space in goals}
+        graph = Graph(threads=1)
+        try:
+            for node in nodes.values():
+                node.wait_for_line("ready")
+            watcher = graph.node("watcher")
+            for space in goals:
+
+                def note(message: Any, space: str = space) -> None:
+                    goals[space].update(bytes(one.goal_info.goal_id.uuid) for one in message.status_list)
+
+                topic = f"/{space}/{names.GENERATE.name}/_action/status"
+                watcher.create_subscription(GoalStatusArray, topic, note, qos_profile_action_status_default)
+            setup = check_setup(asked, find_s=WAIT_S)
+            assert setup.notes == ()
+
+            def progress(_record: Any, done: int, _total: int) -> None:
+                if not killed and all(goals.values()):
+                    nodes["gpu1"].kill()
+                    killed.append(done)
+
+            assert Campaign(asked, tmp_path / "out").run(workers=2, progress=progress) == 8
+            assert killed, goals
+            assert killed[0] < 8
+            with_one = check_setup(asked, find_s=5.0)
+            assert with_one.notes == ("no generator node answers in 'gpu1': the others do its work",)
+        finally:
+            graph.close()
+            if not killed:
+                nodes["gpu1"].stop()
+            nodes["gpu2"].stop()
+        with pytest.raises(GeneratorError, match=r"no generator node of 'ros:gpu1\+ros:gpu2' answers") as caught:
+            check_setup(asked, find_s=1.0)
+    assert caught.value.code is ErrorCode.GENERATOR_UNAVAILABLE
+    records = TrialStore(tmp_path / "out").records().values()
+    assert [record.models[label].error for record in records] == [""] * 8
+    assert {record.models[label].made_by for record in records} == {"composite plane"}
+    assert len(goals["gpu1"] | goals["gpu2"]) >= 8

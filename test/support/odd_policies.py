@@ -54,6 +54,25 @@ class Fragile(Nod):
         return super().act(observation)
 
 
+class Doomed(Nod):
+    """Its process is killed every time."""
+
+    def act(self, observation: Observation) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class StillbornDies(Nod):
+    """Takes its process with it before it is made."""
+
+    def __init__(self) -> None:
+        os._exit(3)
+
+
+class StillbornHangs(Nod):
+    def __init__(self) -> None:
+        time.sleep(3600)
+
+
 class Hangs(Nod):
     """Never answers on odd tables."""
 

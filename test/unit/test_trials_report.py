@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -213,6 +214,26 @@ def test_strips_are_capped_and_the_most_confident_mistakes_come_first(tmp_path: 
     assert page.tags.count("img") == 1
     assert "No picture." in page.text
     assert f"{len(found) - 2} are left out here" in page.text
+
+
+def test_all_strips_are_shown_when_asked_for(tmp_path: Path) -> None:
+    found = disagreements(fill(tmp_path).values())
+    few, everything = (write_report(tmp_path, max_strips=most)[0].read_text() for most in (3, None))
+    assert f"{len(found) - 3} are left out here" in few
+    assert "All are shown." in everything
+    assert everything.count('<figure class="strip">') == len(found)
+
+
+def test_rollouts_of_several_models_under_one_name_are_told(tmp_path: Path) -> None:
+    records = fill(tmp_path, ("expert",))
+    changed = [
+        replace(one, models={k: replace(m, made_by=f"diffusion nano {i % 2}") for k, m in one.models.items()})
+        for i, one in enumerate(records.values())
+    ]
+    model = summarise(TrialStore(tmp_path).settings(), changed).models[0]
+    assert model.made_by == ("diffusion nano 0", "diffusion nano 1")
+    assert "These figures mix rollouts of diffusion nano 0 and diffusion nano 1" in verdict(model)
+    assert "mix" not in verdict(summarise(TrialStore(tmp_path).settings(), records).models[0])
 
 
 def test_a_picture_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from support.odd_policies import Watches
 
-from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trials.arena import LabArena, Run
-from kinema4d_ros.trials.campaign import Campaign
+from kinema4d_ros.trials.campaign import Campaign, Share
 from kinema4d_ros.trials.execute import evaluation_camera
 from kinema4d_ros.trials.settings import EvaluationSettings
 from kinema4d_ros.trials.store import TrialStore
@@ -155,3 +156,66 @@ def test_in_closed_loop_the_policy_sees_what_is_predicted(arena: LabArena, yam: 
 def test_a_number_of_workers_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="workers is -1"):
         list(run_trials(settings("expert"), TrialStore(tmp_path), [], workers=-1))
+
+
+def test_a_worker_that_cannot_begin_ends_the_evaluation_and_poisons_nothing(tmp_path: Path) -> None:
+    asked = settings("expert", robot="/nowhere.urdf")
+    with pytest.raises(KinemaError, match="nowhere") as caught:
+        Campaign(asked, tmp_path).run(workers=1)
+    assert caught.value.code is ErrorCode.FILE_MISSING
+    assert outcomes(tmp_path) == {}
+
+
+def test_a_process_that_is_killed_twice_is_an_outage(tmp_path: Path) -> None:
+    asked = settings(f"doomed={ODD}Doomed", runs=1)
+    campaign = Campaign(asked, tmp_path)
+    campaign.run(workers=1)
+    assert outcomes(tmp_path)["doomed|canonical|0"].lab.error == "[WORKER_KILLED] the process died (SIGKILL)"
+    assert [(t.seed, known.lab.error) for t, known in campaign.pending() if known] == [(0, "")]
+
+
+def test_a_table_that_cannot_be_laid_has_an_outcome_in_every_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*args: object) -> None:
+        raise ScenarioError("no stable layout", expected="ranges that leave room")
+
+    monkeypatch.setattr("kinema4d_ros.trials.execute.LabArena", no_room)
+    campaign = Campaign(settings("expert", runs=1, modes=["open", "closed"]), tmp_path, Share(0, 2))
+    campaign.run(workers=0)
+    record = outcomes(tmp_path)["expert|canonical|0"]
+    assert set(record.models) == {"composite/open", "composite/closed"}
+    assert {one.error for one in record.models.values()} == {record.lab.error}
+    assert "no stable layout" in record.lab.error
+    assert not campaign.pending()
+    assert len(campaign.wait_for_others(timeout_s=0.0)) == 1
+
+
+def test_a_run_whose_file_was_lost_is_made_again(tmp_path: Path) -> None:
+    asked = settings(f"nod={ODD}Nod", runs=1)
+    Campaign(asked, tmp_path).run(workers=0)
+    before = outcomes(tmp_path)["nod|canonical|0"]
+    next((tmp_path / "runs").glob("*.npz")).unlink()
+    Campaign(settings(f"nod={ODD}Nod", runs=1, models=["composite", "truth"]), tmp_path).run(workers=0)
+    after = outcomes(tmp_path)["nod|canonical|0"]
+    assert (after.lab.success, after.lab.value_m) == (before.lab.success, before.lab.value_m)
+    assert not after.models["truth/open"].error
+
+
+def test_the_judge_is_right_about_the_labs_own_pictures(tmp_path: Path) -> None:
+    asked = settings(
+        "expert", "far=expert:offset_m=0.08", runs=1, width=180, frames=9, models=["truth"], modes=["closed"]
+    )
+    assert asked.labels() == ("truth/open",)
+    Campaign(asked, tmp_path).run(workers=0)
+    found = outcomes(tmp_path)
+    good, bad = found["expert|canonical|0"], found["far|canonical|0"]
+    assert (good.lab.success, good.models["truth/open"].success) == (True, True)
+    assert (bad.lab.success, bad.models["truth/open"].success) == (False, False)
+    assert good.models["truth/open"].value_m == pytest.approx(good.lab.value_m, abs=0.01)
+    assert good.models["truth/open"].made_by == "truth"
+
+
+def test_records_say_what_made_the_rollout(tmp_path: Path) -> None:
+    Campaign(settings(f"nod={ODD}Nod", runs=1), tmp_path).run(workers=0)
+    assert outcomes(tmp_path)["nod|canonical|0"].models["composite/open"].made_by == "composite plane"

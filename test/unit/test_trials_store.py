@@ -78,6 +78,107 @@ def test_a_second_call_must_ask_for_the_same_or_for_more(tmp_path: Path) -> None
     assert TrialStore(tmp_path).settings() == known
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (
+            {"policies": ["off=expert:offset_m=0.01"]},
+            {"policies": ["off=expert:offset_m=0.03"]},
+            "policies, off: expert:offset_m=0.01 there, expert:offset_m=0.03 asked for",
+        ),
+        (
+            {"models": ["nano"], "checkpoints": {"nano": "a"}},
+            {"models": ["nano"], "checkpoints": {"nano": "b"}},
+            "checkpoints, nano: a there, b asked for",
+        ),
+        ({"models": ["nano"]}, {"models": ["nano"], "checkpoints": {"nano": "b"}}, "checkpoints, nano:  there, b"),
+        (
+            {"models": ["nano"], "checkpoints": {"nano": "a"}},
+            {"models": ["nano"]},
+            "checkpoints, nano: a there,  asked",
+        ),
+        ({}, {"judge": "vlm:http://127.0.0.1:1/v1,m"}, "judge: geometric there, vlm:http"),
+    ],
+)
+def test_the_same_label_with_another_meaning_is_refused_by_name(
+    tmp_path: Path, before: dict[str, object], now: dict[str, object], words: str
+) -> None:
+    Campaign(settings(**before), tmp_path)
+    known = TrialStore(tmp_path).settings()
+    for share in (None, Share(1, 2)):
+        with pytest.raises(EvaluationError) as caught:
+            Campaign(settings(**now), tmp_path, share)
+        assert words in caught.value.what
+        assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+    assert TrialStore(tmp_path).settings() == known
+
+
+def test_other_weights_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    asked = settings(models=["nano"])
+    Campaign(asked, tmp_path, provenance={"weights": {"nano": "aa"}, "software": [{"numpy": "1"}]})
+    Campaign(asked, tmp_path, provenance={"weights": {"nano": "aa"}, "software": [{"numpy": "2"}]})
+    Campaign(asked, tmp_path)
+    known = TrialStore(tmp_path).settings()
+    assert known["weights"] == {"nano": "aa"}
+    assert known["software"] == [{"numpy": "1"}, {"numpy": "2"}]
+    with pytest.raises(EvaluationError, match="weights, nano: aa there, bb asked for"):
+        Campaign(asked, tmp_path, provenance={"weights": {"nano": "bb"}})
+
+
+def test_folders_of_before_a_judge_could_be_chosen_go_on(tmp_path: Path) -> None:
+    Campaign(settings(), tmp_path)
+    document = TrialStore(tmp_path).settings()
+    del document["judge"]
+    (tmp_path / "evaluation.json").write_text(json.dumps(document))
+    Campaign(settings(runs=4), tmp_path)
+    assert TrialStore(tmp_path).settings()["judge"] == "geometric"
+
+
+OUTAGE, FAULT = "[GENERATOR_UNAVAILABLE] no generator answers", "[POLICY_BAD_ACTION] NaN"
+
+
+def test_outages_are_tried_again_and_faults_only_when_asked(tmp_path: Path) -> None:
+    asked = settings(runs=5, models=["composite", "nano"])
+    good = {"composite/open": ModelOutcome(True), "nano/open": ModelOutcome(False)}
+    store = TrialStore(tmp_path)
+    store.add(record(seed=0, **good))
+    store.add(record(seed=1, **{**good, "nano/open": ModelOutcome(None, error=OUTAGE)}))
+    store.add(record(seed=2, **{**good, "nano/open": ModelOutcome(None, error=FAULT)}))
+    lost = {label: ModelOutcome(None, error=f"no actions: {OUTAGE}") for label in good}
+    store.add(TrialRecord(Trial("expert", "canonical", 3), LabOutcome(None, error=OUTAGE), lost))
+    fault = {label: ModelOutcome(None, error=f"no actions: {FAULT}") for label in good}
+    store.add(TrialRecord(Trial("expert", "canonical", 4), LabOutcome(None, error=FAULT), fault))
+    again = dict(Campaign(asked, tmp_path).pending())
+    assert [trial.seed for trial in again] == [1, 3]
+    first, second = again.values()
+    assert first is not None
+    assert first.lab.success is True
+    assert list(first.models) == ["composite/open"]
+    assert second == TrialRecord(Trial("expert", "canonical", 3), LabOutcome(None, value_m=second.lab.value_m), {})
+    everything = dict(Campaign(asked, tmp_path, retry_failed=True).pending())
+    assert [trial.seed for trial in everything] == [1, 2, 3, 4]
+    assert [r.trial.seed for r in Campaign(asked, tmp_path).outages()] == [1, 3]
+
+
+def test_rank_0_waits_for_another_try_of_what_failed_before(tmp_path: Path) -> None:
+    asked = settings(runs=2)
+    label = "composite/open"
+    TrialStore(tmp_path, rank=1).add(record(seed=1, **{label: ModelOutcome(None, error=OUTAGE)}))
+    other = Campaign(asked, tmp_path, Share(1, 2))  # it says that it runs, before rank 0 has begun
+    first = Campaign(asked, tmp_path, Share(0, 2))
+    first.store.add(record(seed=0, **{label: ModelOutcome(True)}))
+    with pytest.raises(EvaluationError, match="1 trials of other ranks are missing"):
+        first.wait_for_others(timeout_s=0.0)
+    other._ranks.say("running")
+    with pytest.raises(EvaluationError, match="1 trials of other ranks are missing"):
+        first.wait_for_others(timeout_s=0.0, silent_s=-1.0)
+    other._ranks.say("ended")  # it failed again: nothing more will come
+    assert len(first.wait_for_others(timeout_s=0.0)) == 2
+    # A rank that ended before rank 0 began says nothing any more.
+    late = Campaign(asked, tmp_path, Share(0, 2))
+    assert len(late.wait_for_others(timeout_s=0.0, silent_s=-1.0)) == 2
+
+
 def test_folders_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileFormatError) as caught:
@@ -128,6 +229,10 @@ def test_rank_0_says_which_trials_never_came(tmp_path: Path) -> None:
         ({"policies": ["telepathy"]}, "telepathy"),
         ({"scenarios": ["moon"]}, "moon"),
         ({"models": []}, "models"),
+        ({"models": ["ros:a+nano"]}, "ros:a"),
+        ({"models": ["ros:a+ros:a"]}, "ros:a"),
+        ({"judge": "jury"}, "jury"),
+        ({"judge": "vlm:ftp://there,model"}, "ftp"),
         ({"modes": ["ajar"]}, "ajar"),
         ({"task": "dance"}, "dance"),
         ({"runs": 0}, "runs"),

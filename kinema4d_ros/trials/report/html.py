@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
+from kinema4d_ros.trials.report.corrected import corrected_table, corrected_words, worth_table, worth_words
 from kinema4d_ros.trials.report.disagreements import Disagreement, counts
 from kinema4d_ros.trials.report.plots import bias_plot, rates_plot, symbol
 from kinema4d_ros.trials.report.style import STYLE
@@ -153,7 +154,14 @@ def _corrections(summary: EvaluationSummary) -> str:
         "same tables, and take off what the pairs show. Below, lab runs stand for the real ones.</p>"
     ]
     for model in summary.models:
-        parts.append(f"<h3>{escape(model.label)}</h3><p>{escape(correction_words(model))}</p>")
+        parts.append(f"<h3>{escape(model.label)}: success rates, corrected</h3><p>{escape(corrected_words(model))}</p>")
+        if model.corrected.rates:
+            parts.append(_table(corrected_table(model)))
+        parts.append(f"<h3>{escape(model.label)}: what a verdict is worth</h3><p>{escape(worth_words(model))}</p>")
+        if model.corrected.calibration is not None:
+            parts.append(_table(worth_table(model)))
+        parts.append(f"<h3>{escape(model.label)}: checked on runs held out</h3>")
+        parts.append(f"<p>{escape(correction_words(model))}</p>")
         if model.correction.rows:
             parts.append(_table(correction_table(model)))
     return "".join(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from kinema4d_ros.trials.report.corrected import corrected_table, corrected_words, worth_table, worth_words
 from kinema4d_ros.trials.report.disagreements import Disagreement, counts
 from kinema4d_ros.trials.report.tables import (
     Entry,
@@ -32,7 +33,11 @@ def markdown_report(summary: EvaluationSummary, found: Sequence[Disagreement], s
         parts += _model(model)
     parts.append("## Correcting the optimism with a few real trials")
     for model in summary.models:
-        parts += [f"### {_safe(model.label)}", _safe(correction_words(model))]
+        parts += [f"### {_safe(model.label)}: success rates, corrected", _safe(corrected_words(model))]
+        parts += [_table(corrected_table(model))] if model.corrected.rates else []
+        parts += [f"### {_safe(model.label)}: what a verdict is worth", _safe(worth_words(model))]
+        parts += [_table(worth_table(model))] if model.corrected.calibration is not None else []
+        parts += [f"### {_safe(model.label)}: checked on runs held out", _safe(correction_words(model))]
         parts += [_table(correction_table(model))] if model.correction.rows else []
     failures = failures_table(summary)
     parts += ["## Beside the paper's Table 3", _table(paper_table(summary))]

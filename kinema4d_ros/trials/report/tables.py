@@ -181,7 +181,8 @@ def correction_table(model: ModelSummary) -> Table:
     note = (
         f"k real trials of each policy, drawn {correction.repeats} times; fitted on them, scored on the policy's other "
         f"runs ({used or 'none'}). Large: mean distance to the success rate of the runs held out. Below: mean signed "
-        "distance, mean width of the 95 % interval, and how many of them hold that rate. For this, intervals are "
+        "distance, Brier score on single runs (an estimate without probabilities of its own gives its rate to all of "
+        "them), mean width of the 95 % interval, and how many of them hold that rate. For this, intervals are "
         "widened by the noise of the runs held out, which is generous to the prediction-powered one: it has seen the "
         "model's verdicts on the same runs."
     )
@@ -194,7 +195,7 @@ def _scored(row: CorrectionRow | None) -> Entry:
     interval = "" if row.width is None or row.coverage is None else (
         f", width {row.width:.2f}, {100 * row.coverage:.0f} % hold"
     )  # fmt: skip
-    return Value(number(row.error, 3), f"bias {signed(row.bias)}{interval}")
+    return Value(number(row.error, 3), f"bias {signed(row.bias)}, Brier {row.brier:.2f}{interval}")
 
 
 def paper_table(summary: EvaluationSummary) -> Table:
@@ -262,8 +263,14 @@ def settings_table(summary: EvaluationSummary) -> Table:
     for name, value in summary.settings.items():
         if name == "policies" and isinstance(value, Mapping):
             rows += [(f"policy {label}", str(text)) for label, text in value.items()]
+        elif name == "software" and isinstance(value, Sequence):
+            rows += [(name, _plain(one)) for one in value]
         else:
             rows.append((name, _plain(value)))
+    for model in summary.models:
+        if model.made_by:
+            mixed = ": FIGURES OF SEVERAL MODELS" if len(model.made_by) > 1 else ""
+            rows.append((f"rollouts of {model.label}", ", ".join(model.made_by) + mixed))
     return Table(("setting", "value"), tuple(rows))
 
 
@@ -271,7 +278,8 @@ def _plain(value: Any) -> str:
     if isinstance(value, str) or not isinstance(value, Iterable):
         return str(value) if value not in ("", None) else NONE
     if isinstance(value, Mapping):
-        return json.dumps(value) if value else NONE
+        given = {key: one for key, one in value.items() if one not in ("", None)}
+        return json.dumps(given) if given else NONE
     return ", ".join(str(one) for one in value) or NONE
 
 

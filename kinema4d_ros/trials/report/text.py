@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinema4d_ros.evaluation.proportions import Interval
+from kinema4d_ros.trials.models import TRUTH
 from kinema4d_ros.trials.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.trials.summary.cells import Cell
 from kinema4d_ros.trials.summary.correction_check import CorrectionRow
@@ -85,8 +86,17 @@ def verdict(model: ModelSummary) -> str:
     if cell.lab is None or cell.agreement is None:
         return f"No run has an outcome both in the lab and in {model.label}: nothing can be said of it."
     informs, trust = _trust(cell.lab.estimate, cell.agreement, cell.count)
-    parts = [trust, _bias(cell), _parts(model), _wrong(cell), _winner(model), _advice(model, informs)]
+    if model.label.partition("/")[0] == TRUTH:
+        return f"No model, but the lab's own pictures: what is wrong here is the judge's doing. {trust} {_wrong(cell)}"
+    parts = [_mixed(model), trust, _bias(cell), _parts(model), _wrong(cell), _winner(model), _advice(model, informs)]
     return " ".join(part for part in parts if part)
+
+
+def _mixed(model: ModelSummary) -> str:
+    """A warning where one name stood for several models."""
+    if len(model.made_by) < 2:
+        return ""
+    return f"These figures mix rollouts of {' and '.join(model.made_by)}: they are of no single model."
 
 
 def _trust(rate: float, same: Interval, count: int) -> tuple[bool, str]:

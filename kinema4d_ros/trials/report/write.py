@@ -6,12 +6,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import replacing_file
+from kinema4d_ros.trials.real import REAL_FILE, keep_real, read_real
 from kinema4d_ros.trials.report.disagreements import choose, disagreements, strip_uri
 from kinema4d_ros.trials.report.html import html_report
 from kinema4d_ros.trials.report.markdown import markdown_report
@@ -26,16 +27,19 @@ MAX_STRIPS = 60
 CSV_COLUMNS = (
     "policy", "scenario", "seed", "model", "lab_success", "model_success", "agree", "confidence",
     "lab_progress", "model_progress", "lab_value_m", "model_value_m", "lab_motion_s", "lab_chunks", "model_chunks",
-    "lab_seconds", "model_seconds", "reason", "lab_error", "model_error", "picture",
+    "lab_seconds", "model_seconds", "reason", "lab_error", "model_error", "made_by", "p_success", "picture",
 )  # fmt: skip
 
 
-def write_report(folder: str | Path, *, max_strips: int = MAX_STRIPS) -> list[Path]:
+def write_report(
+    folder: str | Path, *, max_strips: int | None = MAX_STRIPS, real: str | Path | None = None
+) -> list[Path]:
     """Write the report of what is finished so far; returns the paths, the page first.
 
     Args:
         folder: of the evaluation.
-        max_strips: pictures of disagreements on the page, the most confident mistakes first.
+        max_strips: pictures of disagreements on the page, the most confident mistakes first; None = all.
+        real: a table of real trials, see `real`; kept in the folder, where later reports find it.
 
     Raises:
         FileFormatError: there is no evaluation, or a file of it is damaged.
@@ -50,14 +54,19 @@ def write_report(folder: str | Path, *, max_strips: int = MAX_STRIPS) -> list[Pa
     store = TrialStore(folder)
     settings = store.settings()
     records = store.records()
-    summary = summarise(settings, records)
+    known = store.folder / REAL_FILE
+    outcomes = read_real(real or known, records) if real is not None or known.is_file() else {}
+    if real is not None:
+        keep_real(store.folder, outcomes)
+    summary = summarise(settings, records, real=outcomes)
     found = disagreements(records.values())
-    shown = choose(found, max_strips)
+    shown = choose(found, len(found) if max_strips is None else max_strips)
+    likely = {model.label: model.corrected.probabilities for model in summary.models}
     document = summary.to_json() | {"disagreements": len(found)}
     texts = {
         "report.html": html_report(summary, found, shown, partial(strip_uri, store.folder)),
         "report.md": markdown_report(summary, found, shown),
-        "trials.csv": trials_csv(records.values()),
+        "trials.csv": trials_csv(records.values(), store.folder, likely),
         "summary.json": json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
     }
     paths = []
@@ -69,14 +78,29 @@ def write_report(folder: str | Path, *, max_strips: int = MAX_STRIPS) -> list[Pa
     return paths
 
 
-def trials_csv(records: Iterable[TrialRecord]) -> str:
-    """One line for each trial and model; empty = not known, a trial without a model's outcome has an empty model."""
+def trials_csv(
+    records: Iterable[TrialRecord],
+    folder: Path | None = None,
+    likely: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """One line for each trial and model; empty = not known, a trial without a model's outcome has an empty model.
+
+    Args:
+        records: to be written.
+        folder: of the evaluation: pictures that are not there (any more) are not named. None = all are.
+        likely: calibrated probabilities of real success by label and trial key.
+    """
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for record in sorted(records, key=lambda one: one.trial):
         for label, outcome in sorted(record.models.items()) or [("", ModelOutcome(None))]:
-            writer.writerow(_line(record, record.lab, label, outcome))
+            line = _line(record, record.lab, label, outcome)
+            if folder is not None and outcome.picture and not (folder / outcome.picture).is_file():
+                line["picture"] = ""
+            probability = (likely or {}).get(label, {}).get(record.trial.key)
+            line["p_success"] = "" if probability is None else round(probability, 4)
+            writer.writerow(line)
     return out.getvalue()
 
 
@@ -103,6 +127,7 @@ def _line(record: TrialRecord, lab: LabOutcome, label: str, model: ModelOutcome)
         "reason": model.reason,
         "lab_error": lab.error,
         "model_error": model.error,
+        "made_by": model.made_by,
         "picture": model.picture,
     }
 

@@ -49,6 +49,8 @@ class CorrectionRow:
         real_trials: k, for each policy.
         method: of METHODS.
         error: mean distance to the success rate of the runs held out.
+        brier: mean squared error of the probability that it gives to each run held out; a method without one for
+            single runs gives its rate to all.
         bias: mean signed distance; above 0 = optimistic.
         width: of the 95 % interval; None = the estimate has none.
         coverage: share of intervals that hold the rate of the runs held out, whose own noise is allowed for.
@@ -57,6 +59,7 @@ class CorrectionRow:
     real_trials: int
     method: str
     error: float
+    brier: float
     bias: float
     width: float | None
     coverage: float | None
@@ -109,29 +112,42 @@ def check_correction(
 
 def _score(pairs: Mapping[str, Sequence[Pair]], k: int, repeats: int, rng: np.random.Generator) -> list[CorrectionRow]:
     data = {policy: _Data.of(found) for policy, found in pairs.items()}
-    found: dict[str, list[tuple[float, Interval | None, bool | None]]] = {method: [] for method in METHODS}
+    found: dict[str, list[_Scored]] = {method: [] for method in METHODS}
     for _ in range(repeats):
         drawn = {policy: rng.permutation(len(one.lab))[:k] for policy, one in data.items()}
         splits = {policy: one.split(drawn[policy]) for policy, one in data.items()}
         for policy, (known, rest) in splits.items():
             others = [split[0] for name, split in splits.items() if name != policy]
             truth = float(rest.lab.mean())
-            for method, estimate in _estimates(known, rest.verdicts_only(), others).items():
+            for method, (estimate, likely) in _estimates(known, rest.verdicts_only(), others).items():
                 inside = _holds(estimate, truth, len(rest.lab)) if _bounded(estimate) else None
-                found[method].append((estimate.estimate - truth, estimate if _bounded(estimate) else None, inside))
+                bounds = estimate if _bounded(estimate) else None
+                brier = float(np.mean((likely - rest.lab) ** 2))
+                found[method].append(_Scored(estimate.estimate - truth, brier, bounds, inside))
     return [_row(k, method, values) for method, values in found.items() if values]
 
 
-def _row(k: int, method: str, values: Sequence[tuple[float, Interval | None, bool | None]]) -> CorrectionRow:
-    errors = np.array([error for error, _, _ in values])
-    widths = [interval.high - interval.low for _, interval, _ in values if interval is not None]
+@dataclass(frozen=True)
+class _Scored:
+    """One estimate of one draw: its distance, its score on single runs, its interval and whether that holds."""
+
+    error: float
+    brier: float
+    interval: Interval | None
+    inside: bool | None
+
+
+def _row(k: int, method: str, values: Sequence[_Scored]) -> CorrectionRow:
+    errors = np.array([one.error for one in values])
+    widths = [one.interval.high - one.interval.low for one in values if one.interval is not None]
     return CorrectionRow(
         k,
         method,
         float(np.abs(errors).mean()),
+        float(np.mean([one.brier for one in values])),
         float(errors.mean()),
         float(np.mean(widths)) if widths else None,
-        float(np.mean([bool(inside) for _, _, inside in values])) if widths else None,
+        float(np.mean([bool(one.inside) for one in values])) if widths else None,
     )
 
 
@@ -167,23 +183,29 @@ class _Data(_Verdicts):
         return _Verdicts(self.model, self.score)
 
 
-def _estimates(known: _Data, rest: _Verdicts, others: Sequence[_Data]) -> dict[str, Interval]:
-    """Every method's estimate of the success rate of `rest`, whose real outcomes are not here to be seen."""
-    found = {
-        "model": _wilson(int(rest.model.sum()), len(rest.model)),
+def _estimates(known: _Data, rest: _Verdicts, others: Sequence[_Data]) -> dict[str, tuple[Interval, Floats]]:
+    """Every method's estimate of the success rate of `rest`, whose real outcomes are not here to be seen.
+
+    With it, the probability of success that it gives to each of those runs (N,).
+    """
+    count = len(rest.model)
+    rates = {
         "real": _wilson(int(known.lab.sum()), len(known.lab)),
         "shrunk": Interval((float(known.lab.sum()) + 1) / (len(known.lab) + 2), math.nan, math.nan),
         "powered": prediction_powered(rest.model, known.model, known.lab),
-        "curve": _point(SuccessCurve.fit(known.score, known.lab), rest),
     }
+    found = {"model": (_wilson(int(rest.model.sum()), count), rest.model)}
+    found |= {name: (rate, np.full(count, rate.estimate)) for name, rate in rates.items()}
+    found["curve"] = _by_curve(SuccessCurve.fit(known.score, known.lab), rest)
     if others:
         curve = SuccessCurve.fit(np.concatenate([o.score for o in others]), np.concatenate([o.lab for o in others]))
-        found["transfer"] = _point(curve, rest)
+        found["transfer"] = _by_curve(curve, rest)
     return found
 
 
-def _point(curve: Callable[[Floats], Floats], rest: _Verdicts) -> Interval:
-    return Interval(float(curve(rest.score).mean()), math.nan, math.nan)
+def _by_curve(curve: Callable[[Floats], Floats], rest: _Verdicts) -> tuple[Interval, Floats]:
+    likely = curve(rest.score)
+    return Interval(float(likely.mean()), math.nan, math.nan), likely
 
 
 def _bounded(interval: Interval) -> bool:

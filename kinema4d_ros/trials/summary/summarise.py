@@ -12,8 +12,9 @@ from typing import Any
 
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.trials.settings import EvaluationSettings, model_label
+from kinema4d_ros.trials.settings import EvaluationSettings, model_label, model_modes
 from kinema4d_ros.trials.summary.cells import ALL, Cell, Failure, Outcomes, Pair, collect, count_cell
+from kinema4d_ros.trials.summary.corrected import Corrected, correct
 from kinema4d_ros.trials.summary.correction_check import Correction, check_correction
 from kinema4d_ros.trials.summary.order import PolicyRanking, Power, estimate_power, rank
 from kinema4d_ros.trials.trial import Trial, TrialRecord
@@ -35,6 +36,8 @@ class ModelSummary:
         power: what these runs can show.
         failures: runs that failed in the model, by reason.
         correction: how a few real trials correct the model's rates, on runs held out.
+        corrected: the rates and verdicts so corrected.
+        made_by: generators, presets and weights of the rollouts; more than one = the figures mix models.
     """
 
     label: str
@@ -46,6 +49,8 @@ class ModelSummary:
     power: Power
     failures: tuple[Failure, ...]
     correction: Correction
+    corrected: Corrected
+    made_by: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,10 @@ class EvaluationSummary:
     models: tuple[ModelSummary, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain types; what is not defined is null."""
+        """Plain types; what is not defined is null. Probabilities of single runs are in the table of trials."""
         document: dict[str, Any] = plain(self)
+        for model in document["models"]:
+            del model["corrected"]["probabilities"]
         return document
 
 
@@ -79,6 +86,7 @@ def summarise(
     records: Mapping[str, TrialRecord] | Iterable[TrialRecord],
     *,
     repeats: int = 100,
+    real: Mapping[str, bool] | None = None,
 ) -> EvaluationSummary:
     """Summarise what is there; trials that are missing are counted, not waited for.
 
@@ -86,6 +94,7 @@ def summarise(
         settings: of the evaluation, or its document as `TrialStore.settings` gives it.
         records: by key or in any order.
         repeats: draws of real trials with which the correction is checked.
+        real: outcomes of real trials by trial key, where some are known.
 
     Raises:
         EvaluationError: the settings name no policies, scenarios, runs or models.
@@ -97,7 +106,8 @@ def summarise(
     for label in labels:
         outcomes = collect(label, trials, known)
         sorted_out.append(outcomes)
-        models.append(_model(label, outcomes, policies, scenarios, repeats))
+        made_by = {record.models[label].made_by for record in known.values() if label in record.models}
+        models.append(_model(label, outcomes, policies, scenarios, repeats, real, tuple(sorted(made_by - {""}))))
     missing = {trial.key for outcomes in sorted_out for trial in outcomes.missing}
     return EvaluationSummary(
         document,
@@ -121,7 +131,7 @@ def _plan(
             for scenario in document["scenarios"]
             for policy in document["policies"]
         ]
-        labels = [model_label(model, mode) for model in document["models"] for mode in document["modes"]]
+        labels = [model_label(model, mode) for model, mode in model_modes(document["models"], document["modes"])]
     except (KeyError, TypeError, ValueError) as error:
         raise EvaluationError(
             f"the settings of the evaluation lack {error}",
@@ -138,7 +148,15 @@ def _plan(
     return policies, list(dict.fromkeys(trial.scenario for trial in trials)), trials, labels
 
 
-def _model(label: str, outcomes: Outcomes, policies: list[str], scenarios: list[str], repeats: int) -> ModelSummary:
+def _model(
+    label: str,
+    outcomes: Outcomes,
+    policies: list[str],
+    scenarios: list[str],
+    repeats: int,
+    real: Mapping[str, bool] | None,
+    made_by: tuple[str, ...],
+) -> ModelSummary:
     overall = count_cell(outcomes)
     by_policy = tuple(count_cell(outcomes, policy) for policy in policies)
     cells = tuple(count_cell(outcomes, policy, scenario) for policy in policies for scenario in scenarios)
@@ -155,6 +173,8 @@ def _model(label: str, outcomes: Outcomes, policies: list[str], scenarios: list[
         estimate_power(cells, by_policy, overall),
         outcomes.failures(label),
         check_correction(pairs, repeats=repeats),
+        correct(pairs, real),
+        made_by,
     )
 
 

@@ -1,0 +1,128 @@
+"""`kinema4d evaluate` as a user types it: workers, a cluster of two ranks, models that fail, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("--scenarios", "canonical", "--runs", "2", "--width", "96", "--frames", "5")
+
+
+def evaluate(*arguments: str | Path, launcher: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "kinema4d_ros.cli", "evaluate", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=ROOT,
+        env=environment,
+    )
+
+
+def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Lines by file name."""
+    return {
+        path.name: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in sorted(folder.glob("trials-*.jsonl"))
+    }
+
+
+def test_two_workers_with_a_model_that_fails_and_a_report_of_the_other(tmp_path: Path) -> None:
+    pytest.importorskip("kinema4d_model")
+    weights = tmp_path / "broken"
+    shutil.copytree(ROOT / "model" / "kinema4d_model" / "weights" / "nano", weights)
+    for path in weights.rglob("*.safetensors"):
+        path.write_bytes(b"\xff" * path.stat().st_size)  # as large as the manifest says, and no weights
+    out = tmp_path / "out"
+    done = evaluate(
+        "--policies", "expert", *SMALL, "--models", "composite,nano", "--checkpoint", f"nano={weights}",
+        "--workers", "2", "--judge-truth", "--out", out,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no run has an outcome both in the lab and in nano/open" in done.stderr
+    lines = records(out)["trials-0.jsonl"]
+    assert [line["trial"]["seed"] for line in sorted(lines, key=lambda one: one["trial"]["seed"])] == [0, 1]
+    for line in lines:
+        assert line["lab"]["success"] is True
+        assert line["models"]["composite/open"]["error"] == ""
+        assert line["models"]["truth/open"]["error"] == ""
+        assert line["models"]["nano/open"]["error"].startswith("[")
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["planned"], summary["finished"], summary["missing"]) == (2, 2, 0)
+    assert {m["label"]: m["overall"]["failed"] for m in summary["models"]} == {
+        "composite/open": 0, "nano/open": 2, "truth/open": 0,
+    }  # fmt: skip
+    assert len(summary["settings"]["weights"]["nano"]) == 64
+    assert summary["settings"]["software"][0]["kinema4d_ros"]
+    assert "<html" in (out / "report.html").read_text()
+    changed = evaluate("--policies", "expert=expert:offset_m=0.03", *SMALL, "--models", "composite", "--out", out)
+    assert changed.returncode == 2
+    assert "policies, expert: expert there, expert:offset_m=0.03 asked for" in changed.stderr
+
+
+def test_weights_that_are_not_there_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("kinema4d_model")
+    out = tmp_path / "out"
+    done = evaluate(
+        "--policies", "expert", *SMALL, "--models", "composite,wan14b", "--out", out,
+        KINEMA4D_CHECKPOINTS=str(tmp_path / "empty"),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "[FILE_MISSING] no weights for preset 'wan14b'" in done.stderr
+    assert not out.exists()
+
+
+def test_two_ranks_share_the_tables_and_make_one_report(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    out = tmp_path / "out"
+    launcher = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1")
+    launcher += ("--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0")
+    done = evaluate("--policies", "expert", *SMALL, "--models", "composite", "--out", out, launcher=launcher)
+    assert done.returncode == 0, done.stderr
+    found = records(out)
+    assert {name: [line["trial"]["seed"] for line in lines] for name, lines in found.items()} == {
+        "trials-0.jsonl": [0], "trials-1.jsonl": [1],
+    }  # fmt: skip
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["planned"], summary["finished"]) == (2, 2)
+    assert done.stdout.count("report.html") == 1
+
+
+def test_an_evaluation_without_any_outcome_says_so_and_can_be_tried_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ("--policies", "raises=python:support.odd_policies:Raises", *SMALL, "--models", "composite")
+    done = evaluate(*command, "--workers", "0", "--out", out)
+    assert done.returncode == 1
+    assert "no run has an outcome both in the lab and in composite/open" in done.stderr
+    assert len(records(out)["trials-0.jsonl"]) == 2
+    again = evaluate(*command, "--workers", "0", "--out", out, "--retry-failed")
+    assert again.returncode == 1
+    assert "0 of them done before" in again.stdout
+    assert len(records(out)["trials-0.jsonl"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--robot", "/nowhere.urdf"), "[FILE_MISSING] robot file '/nowhere.urdf'"),
+        (("--judge", "jury"), "[ARGUMENT_INVALID] judge 'jury'"),
+    ],
+)
+def test_set_up_errors_end_it_before_the_first_trial(tmp_path: Path, arguments: tuple[str, str], words: str) -> None:
+    out = tmp_path / "out"
+    done = evaluate("--policies", "expert", *SMALL, "--models", "composite", "--out", out, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
