@@ -38,9 +38,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--failures", action="store_true", help="also nine failures of every demonstration: noise on its motion")
     make.set_defaults(run=_make)
 
-    check = actions.add_parser(
-        "check", help="every defect of a dataset by name (then exit code 1), and warnings"
-    )
+    check = actions.add_parser("check", help="every defect of a dataset by name (then exit code 1), and warnings")
     add = check.add_argument
     add("folder", type=Path, metavar="DIR")
     add("--limit", type=int, metavar="N", help="look into N episodes of each shard (default: all)")

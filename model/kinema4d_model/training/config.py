@@ -40,7 +40,7 @@ class DataSpec:
     """Where episodes and latents are.
 
     Attributes:
-        train: folder of episodes to learn from; None when the latents are there already.
+        train: folder of episodes to learn from, or several with ":" between them; None when the latents are there.
         validation: folder of episodes that are never learnt from; None leaves validation out.
         latents: folder of encoded episodes; None puts it into the run's own folder.
         shard_episodes: episodes in one file of latents.

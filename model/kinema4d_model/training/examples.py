@@ -6,6 +6,7 @@ Episode ─ first image, first depth, robot drawn from the actions ─> request 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,8 @@ class EpisodeExamples:
     """Examples from shards of episodes.
 
     Args:
-        where: a folder of shards, or FOLDER/NAME for the shards NAME-*.tar of a folder.
+        where: a folder of shards, or FOLDER/NAME for the shards NAME-*.tar of a folder; several, one dataset after
+            the other, with ":" between them.
         preset: frames and size that are wanted.
         limit: the first so many only.
         depth_ratio: share of episodes that use their measured depth.
@@ -103,17 +105,7 @@ class EpisodeExamples:
         lifter: LearnedLifter | None = None,
     ) -> None:
         self._lifter = lifter
-        path = Path(where)
-        found = path.glob("*.tar") if path.is_dir() else path.parent.glob(f"{path.name}-*.tar")
-        # Names that begin with a dot are still being written.
-        shards = sorted(p for p in found if not p.name.startswith("."))
-        if not shards:
-            raise DataError(
-                f"{path} holds no episodes",
-                expected="a folder of shards, or FOLDER/SPLIT for its SPLIT-*.tar",
-                hint="make some with `kinema4d data make`",
-                code=ErrorCode.FILE_MISSING,
-            )
+        shards = [shard for part in str(where).split(os.pathsep) for shard in _shards(Path(part))]
         self._preset = preset
         self._depth_ratio = depth_ratio
         indices = [open_index(shard) for shard in shards]
@@ -141,6 +133,20 @@ class EpisodeExamples:
                 hint=error.hint or "run `kinema4d data check`, and leave it out or make it again",
                 code=error.code,
             ) from error
+
+
+def _shards(path: Path) -> list[Path]:
+    found = path.glob("*.tar") if path.is_dir() else path.parent.glob(f"{path.name}-*.tar")
+    # Names that begin with a dot are still being written.
+    shards = sorted(p for p in found if not p.name.startswith("."))
+    if not shards:
+        raise DataError(
+            f"{path} holds no episodes",
+            expected="a folder of shards, or FOLDER/SPLIT for its SPLIT-*.tar",
+            hint="make some with `kinema4d data make`",
+            code=ErrorCode.FILE_MISSING,
+        )
+    return shards
 
 
 def depth_ratio_text(ratio: float) -> str:

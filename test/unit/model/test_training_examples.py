@@ -88,6 +88,10 @@ def test_shards_are_examples_by_number(tmp_path: Path) -> None:
     assert source.identity == EpisodeExamples(tmp_path / "train", preset).identity
     assert len({source.identity, limited.identity, EpisodeExamples(tmp_path / "val", preset).identity}) == 3
     assert source.identity != EpisodeExamples(tmp_path / "train", preset, depth_ratio=0.5).identity
+    both = f"{tmp_path / 'val'}:{tmp_path / 'train'}"
+    assert list(EpisodeExamples(both, preset).names) == ["held-out", "a", "b", "c"]
+    with pytest.raises(DataError, match="nowhere holds no episodes"):
+        EpisodeExamples(f"{both}:{tmp_path / 'nowhere'}", preset)
     with pytest.raises(DataError, match="holds no episodes") as caught:
         EpisodeExamples(tmp_path / "nothing", preset)
     assert caught.value.code is ErrorCode.FILE_MISSING
