@@ -14,7 +14,8 @@ ROS_FOLDERS = {"nodes", "bridge"}
 ROS = {
     "rclpy", "tf2_ros", "cv_bridge", "launch", "launch_ros", "kinema4d_msgs", "sensor_msgs", "std_msgs",
     "geometry_msgs", "trajectory_msgs", "nav_msgs", "visualization_msgs", "diagnostic_msgs", "builtin_interfaces",
-    "rcl_interfaces", "tf2_msgs", "moveit_msgs", "control_msgs", "ament_index_python",
+    "rcl_interfaces", "tf2_msgs", "moveit_msgs", "control_msgs", "ament_index_python", "action_msgs", "std_srvs",
+    "rosgraph_msgs", "unique_identifier_msgs", "rosidl_runtime_py", "rosbag2_py", "object_recognition_msgs",
 }  # fmt: skip
 SPEAKS_ROS = {"kinematics/moveit_backend.py"}
 """MoveIt is a ROS library: its poses are messages. Nothing else in the core may."""
