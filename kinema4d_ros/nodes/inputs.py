@@ -132,6 +132,11 @@ class CameraInput:
         with self._lock:
             return 0 if self._image is None else nanoseconds(self._image[0].header.stamp)
 
+    def depth_age_s(self) -> float | None:
+        """Seconds since the newest depth image arrived; None when none ever did."""
+        with self._lock:
+            return None if self._depth is None else self._node.now_s() - self._depth[1]
+
     def picture(self) -> Picture:
         """The newest image, rectified; CAMERA_STALE or IMAGE_INVALID when there is none that can be used."""
         with self._lock:

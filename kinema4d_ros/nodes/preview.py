@@ -292,6 +292,8 @@ class Preview(KinemaNode):
             "last error": self._last_error or "none",
             **self._trust.values(),
         }
+        depth_age_s = self._eye.depth_age_s()
+        values["depth image age"] = "none came" if depth_age_s is None else f"{depth_age_s * 1e3:.0f} ms"
         if self._trust.refused:
             return Health(ERROR, f"no plan is previewed: the calibration is refused, {self._trust.text}", values)
         if self._eye.mismatch is not None:
@@ -303,6 +305,9 @@ class Preview(KinemaNode):
             return Health(WARN, error.what, values)
         if not self._generator.ready():
             return Health(WARN, "no generator answers", values)
+        if depth_age_s is not None and depth_age_s > self._eye.max_age_s:
+            without = f"the depth image is {depth_age_s:.1f} s old: predictions start from the picture alone"
+            return Health(WARN, f"ready for a plan; {without}", values)
         if self._trust.level != "good":
             return Health(WARN, f"ready for a plan; calibration: {self._trust.text}", values)
         return Health(message="ready for a plan", values=values)
