@@ -29,6 +29,10 @@ KEEP_RESULT_S = 10
 """How long a goal and its result, megabytes both, are kept for a client that asks late; rclpy's own is 15 minutes."""
 
 
+GONE_S = 5.0
+"""How long nobody may be there to hear of a goal before it is given up: its caller died, or its network did."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Parameters of the generator."""
@@ -77,6 +81,24 @@ class Eta:
         if phase != self._phase:
             self._phase, self._started = phase, now
         return (now - self._started) / step * (steps - step) if step > 0 else math.nan
+
+
+class Callers:
+    """Whether anybody is left who could have sent a goal: every action client listens to the feedback."""
+
+    def __init__(self, node: KinemaNode) -> None:
+        self._node = node
+        self._topic = node.resolve_topic_name(f"{names.GENERATE.name}/_action/feedback")
+        self._seen_s = self._looked_s = time.monotonic()
+
+    def gone(self) -> bool:
+        """True once nobody has been there for GONE_S; the graph is looked at once a second."""
+        now = time.monotonic()
+        if now - self._looked_s >= 1.0:
+            self._looked_s = now
+            if self._node.count_subscribers(self._topic) > 0:
+                self._seen_s = now
+        return now - self._seen_s > GONE_S
 
 
 class GeneratorNode(KinemaNode):
@@ -152,6 +174,8 @@ class GeneratorNode(KinemaNode):
             if handle.is_cancel_requested:
                 handle.canceled()
             else:
+                if not self.closing.is_set():
+                    self.get_logger().warning(f"a goal is given up: nobody was there to hear of it for {GONE_S:g} s")
                 handle.abort()
             return result
         except Exception as error:
@@ -182,6 +206,7 @@ class GeneratorNode(KinemaNode):
 
     def _generate(self, handle: Any) -> Any:
         eta = Eta()
+        callers = Callers(self)
         timeout_s = handle.request.timeout_s
         if not (math.isfinite(timeout_s) and timeout_s >= 0):
             raise GeneratorError(
@@ -190,7 +215,7 @@ class GeneratorNode(KinemaNode):
         payload = self._worker.run(
             bytes(serialize_message(handle.request)),
             lambda phase, step, steps: self._tell(handle, phase, step, steps, eta.update(phase, step, steps)),
-            lambda: handle.is_cancel_requested or self.closing.is_set(),
+            lambda: handle.is_cancel_requested or self.closing.is_set() or callers.gone(),
             min(timeout_s or self._settings.timeout_s, self._settings.timeout_s),
         )
         return deserialize_message(payload, GenerateRollout.Result)
