@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.worker.frames import Connection, Frame, Kind, error_to_json
 
 __all__ = ["Job", "serve"]
@@ -62,7 +63,8 @@ def serve(descriptor: int, load: Callable[[], Handler]) -> int:
         try:
             result = handler(request.payload, Job(connection, request.job, cancelled))
         except Exception as error:
-            if not cancelled.is_set():
+            # What is refused on purpose says all there is to say in its answer.
+            if not cancelled.is_set() and not isinstance(error, KinemaError):
                 traceback.print_exc(file=sys.stderr)
             connection.send(Kind.ERROR, request.job, error_to_json(error))
         else:

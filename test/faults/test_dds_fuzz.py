@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from rclpy.action import ActionClient
-from rclpy.serialization import serialize_message
 from support.figures import Figures
 from support.fuzz_graph import LAB, FuzzGraph
 from support.fuzz_messages import Mutator, leaves
@@ -122,7 +121,8 @@ def test_mutations_are_the_same_for_the_same_seed_and_reach_every_field(scene: F
         message = scene.seeds(endpoint, stamp)
         one, other = Mutator(5), Mutator(5)
         for _ in range(5):
-            assert serialize_message(one.mutate(message)[0]) == serialize_message(other.mutate(message)[0])
+            # As text: of two NaN none equals the other, and bytes between fields are whatever they were.
+            assert repr(one.mutate(message)) == repr(other.mutate(message))
     wanted = {path.replace("[]", "").split(".")[0] for path in leaves(scene.seeds(names.PLAN, stamp))}
     mutator = Mutator(1)
     reached = {mutator.mutate(scene.seeds(names.PLAN, stamp), 1)[1].split(":")[0].split(".")[0] for _ in range(300)}

@@ -106,7 +106,7 @@ class Mutator:
         if chance.random() < 0.02:
             return type(message)(), "everything empty"
         made = copy_of(message)
-        times = 1 if chance.random() < 0.8 else chance.randint(2, most)
+        times = 1 if chance.random() < 0.8 else chance.randint(min(2, most), most)
         return made, "; ".join(self._once(made) for _ in range(times))
 
     def damage_bytes(self, message: Any) -> tuple[bytes, str]:
