@@ -148,3 +148,27 @@ def test_an_empty_plan_stops_and_a_broken_one_is_named(tmp_path: Path) -> None:
     write_bag(tmp_path / "bad", [*seen(), (START + DELAY, topic, bad)])
     with pytest.raises(DataError, match="out of order"):
         bag_recording(tmp_path / "bad", yam(), None)
+
+
+def test_the_command_takes_segmenter_and_lifter_and_refuses_other_options_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    depthless = [entry for entry in seen() if entry[1] != "/camera/depth"]
+    for room in ("a", "b"):
+        write_bag(tmp_path / "bags" / room / f"in_{room}", depthless)
+    save_camera(tmp_path / "camera.yaml", table_camera())
+    out = tmp_path / "out"
+    arguments = ["data", "import", "bag", str(tmp_path / "bags"), "--out", str(out), "--frames", "5"]
+    arguments += ["--width", str(W), "--height", str(H), "--camera", str(tmp_path / "camera.yaml")]
+    arguments += ["--lift", "shipped", "--segmenter", "classical", "--val-episodes", "1"]
+    assert main(arguments) == 0
+    dataset = DatasetFolder.open(out)
+    assert dataset.document["splits"] == {"train": 1, "val": 1}
+    made = read_episode(dataset.indices("val")[0], 0)
+    assert made.details["masks"]["method"] == "classical"
+    assert "depth" not in made.missing
+    assert [d for d in check_dataset(out) if d.name != "leak"] == [], "both rooms show the same pictures here"
+    capsys.readouterr()
+    assert main([*arguments, "--table-height", "0.02"]) == 2
+    assert "another table_height (0.0, now 0.02)" in capsys.readouterr().err
+    assert main(arguments) == 0
