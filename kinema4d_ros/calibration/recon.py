@@ -16,6 +16,7 @@ from kinema4d_ros.calibration.board_pose import skew
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
 from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError, MeshError
+from kinema4d_ros.files import reading
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.model import Robot
@@ -145,10 +146,11 @@ def load_surface(path: str | Path, count: int = _POINTS) -> Surface:
     from kinema4d_ros.assets.mesh_files import read_mesh_file
 
     try:
-        mesh = read_mesh_file(file)
+        found = read_mesh_file(file)
     except MeshError as error:
         raise FileFormatError(error.what, expected=error.expected, hint=error.hint) from None
-    return sample_surface(mesh.vertices, mesh.faces, count)
+    with reading(file, "a mesh with an area", error=CalibrationError):
+        return sample_surface(found.vertices, found.faces, count)
 
 
 def align_reconstruction(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.files import read_bytes
 from kinema4d_ros.lab.controller import START_TOLERANCE_M, START_TOLERANCE_RAD
 from kinema4d_ros.policies.handout import PlanHandout
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
@@ -22,6 +23,7 @@ from kinema4d_ros.trajectory import JointTrajectory
 __all__ = ["ReplayPolicy"]
 
 SPEEDS = (0.01, 10.0)
+_MAX_INFO_BYTES = 50_000_000
 
 
 class ReplayPolicy:
@@ -150,8 +152,8 @@ class ReplayPolicy:
 
 def _has_actions(folder: Path) -> bool:
     try:
-        return '"action"' in (folder / "meta" / "info.json").read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        return b'"action"' in read_bytes(folder / "meta" / "info.json", _MAX_INFO_BYTES)
+    except KinemaError:
         return False
 
 

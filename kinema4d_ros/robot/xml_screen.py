@@ -6,7 +6,7 @@ has passed here.
 
 from __future__ import annotations
 
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import Element, ParseError, TreeBuilder
 
 import defusedxml.ElementTree
 from defusedxml.common import DefusedXmlException
@@ -20,6 +20,27 @@ MAX_XML_BYTES = 256 * 2**20
 
 MAX_XML_DEPTH = 100
 """Deeper nesting is refused: readers and writers of XML recurse, and a robot's has seven levels."""
+
+
+MAX_XML_ELEMENTS = 200_000
+"""More are refused while they are read: an element of four bytes costs a hundred in memory."""
+
+
+class _TooMany(ValueError):  # noqa: N818 - it ends its sentence
+    """The count ran over."""
+
+
+class _CountingBuilder(TreeBuilder):
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def start(self, tag: str, attributes: dict[str, str]) -> Element:
+        """Count, then build."""
+        self._count += 1
+        if self._count > MAX_XML_ELEMENTS:
+            raise _TooMany
+        return super().start(tag, attributes)
 
 
 def screen_xml(data: bytes | str, name: str, *, malformed: type[RobotError] = RobotError) -> Element:
@@ -37,9 +58,17 @@ def screen_xml(data: bytes | str, name: str, *, malformed: type[RobotError] = Ro
             code=ErrorCode.URDF_UNSAFE,
         )
     try:
-        root: Element = defusedxml.ElementTree.fromstring(
-            data, forbid_dtd=True, forbid_entities=True, forbid_external=True
+        parser = defusedxml.ElementTree.DefusedXMLParser(
+            target=_CountingBuilder(), forbid_dtd=True, forbid_entities=True, forbid_external=True
         )
+        parser.feed(data)
+        root: Element = parser.close()
+    except _TooMany:
+        raise RobotError(
+            f"{name} has more than {MAX_XML_ELEMENTS:,} elements",
+            expected="a robot or a mesh",
+            code=ErrorCode.URDF_UNSAFE,
+        ) from None
     except DefusedXmlException as error:
         raise RobotError(
             f"{name} declares a DTD, an entity or an external reference ({type(error).__name__})",

@@ -36,7 +36,12 @@ def read_extended(path: Path, folder: Path) -> dict[str, Any]:
     document = read_yaml(path)
     if "extends" not in document:
         return document
-    merged = read_yaml(folder / f"{document.pop('extends')}.yaml")
+    base = document.pop("extends")
+    if not isinstance(base, str) or Path(base).name != base:
+        raise FileFormatError(
+            f"{path} extends {base!r}", expected=f"the name of another: one of {', '.join(names_in(folder))}"
+        )
+    merged = read_yaml(folder / f"{base}.yaml")
     for key, value in document.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = {**merged[key], **value} if both else value

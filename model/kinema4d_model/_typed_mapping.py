@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.files import reading
 
 __all__ = ["build", "plain"]
 
@@ -20,7 +21,8 @@ class _Mismatch(Exception):  # noqa: N818 - it ends its sentence
 def build(cls: Any, mapping: Mapping[str, Any], where: str) -> Any:
     """An instance of dataclass `cls` from the mapping of a file called `where`; every problem is listed."""
     problems: list[str] = []
-    instance = _dataclass(cls, mapping, "", problems)
+    with reading(where, f"the keys of {cls.__name__}"):
+        instance = _dataclass(cls, mapping, "", problems)
     if problems:
         raise FileFormatError(f"{where}: " + "; ".join(problems), expected=f"the keys of {cls.__name__}")
     return instance

@@ -1,7 +1,7 @@
 """Damaged files given to a reader in a process of its own, which may neither hang, nor grow, nor die.
 
-Parent: `fuzz(table, names, cases, folder)` -> an `Outcome` for every reader.
-Child:  `python -m support.fuzz_files TABLE FOLDER CASES READER...`; it writes one line before each case and one after.
+Parent: `fuzz(table, cases, folder)` -> an `Outcome` for every reader.
+Child:  `python -m support.fuzz_files TABLE FOLDER READER=FIRST=CASES...`: a line before each case, one after.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 __all__ = ["LIMIT_BYTES", "LIMIT_S", "Outcome", "fuzz"]
 
-LIMIT_S = 10.0
+LIMIT_S = float(os.environ.get("KINEMA4D_FUZZ_LIMIT_S", "10"))
 LIMIT_BYTES = 2**30
 GRACE_S = 30.0
 """A case that cannot be interrupted is ended after LIMIT_S and this."""
@@ -48,19 +48,17 @@ class Outcome:
     findings: list[str] = field(default_factory=list)
 
 
-def fuzz(table: str, names: Sequence[str], cases: int, folder: Path) -> dict[str, Outcome]:
-    """Outcomes by reader; a child that dies is replaced, and goes on after the case that killed it."""
-    outcomes = {name: Outcome(name) for name in names}
-    for name in names:
-        outcomes[name].cases = cases
-    left = [f"{name}={0}" for name in names]
+def fuzz(table: str, cases: Mapping[str, int], folder: Path) -> dict[str, Outcome]:
+    """Outcomes by reader, of so many cases each; a child that dies is replaced, and goes on after what killed it."""
+    outcomes = {name: Outcome(name, count) for name, count in cases.items()}
+    left = [f"{name}=0={count}" for name, count in cases.items()]
     while left:
-        left = _run_child(table, left, cases, folder, outcomes)
+        left = _run_child(table, left, folder, outcomes)
     return outcomes
 
 
-def _run_child(table: str, left: list[str], cases: int, folder: Path, outcomes: dict[str, Outcome]) -> list[str]:
-    command = [sys.executable, "-m", "support.fuzz_files", table, str(folder), str(cases), *left]
+def _run_child(table: str, left: list[str], folder: Path, outcomes: dict[str, Outcome]) -> list[str]:
+    command = [sys.executable, "-m", "support.fuzz_files", table, str(folder), *left]
     here = Path(__file__).resolve().parents[1]
     env = {**os.environ, "PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "OPENCV_LOG_LEVEL": "SILENT"}
     log = folder / "child.log"
@@ -88,23 +86,23 @@ def _run_child(table: str, left: list[str], cases: int, folder: Path, outcomes: 
     reader, number, what = at
     ended = f"killed after {LIMIT_S + GRACE_S:.0f} s" if code == -signal.SIGKILL else f"the process ended with {code}"
     outcomes[reader].findings.append(f"case {number} ({what}): {ended}")
-    names = [entry.rpartition("=")[0] for entry in left]
-    later = names[names.index(reader) + 1 :]
-    return [f"{reader}={number + 1}", *(f"{name}=0" for name in later)]
+    names = [entry.split("=")[0] for entry in left]
+    return [f"{reader}={number + 1}={outcomes[reader].cases}", *left[names.index(reader) + 1 :]]
 
 
 def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
     assert child.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(child.stdout, selectors.EVENT_READ)
-        rest = b""
+        rest, first = b"", True
         while True:
-            # The first case waits for imports and for the making of the valid files.
-            if not selector.select(10 * LIMIT_S + GRACE_S):
+            # The first case waits for imports.
+            if not selector.select(300.0 if first else LIMIT_S + GRACE_S):
                 raise TimeoutError
             data = os.read(child.stdout.fileno(), 1 << 16)
             if not data:
                 return
+            first = False
             *whole, rest = (rest + data).split(b"\n")
             yield from (line.decode() for line in whole)
 
@@ -221,13 +219,13 @@ def _where(trace: Any) -> str:
     return " > ".join(f"{Path(f.filename).name}:{f.lineno}" for f in frames[-3:])
 
 
-def _main(table: str, folder: Path, cases: int, wanted: list[str]) -> None:
+def _main(table: str, folder: Path, wanted: list[str]) -> None:
     module, _, attribute = table.partition(":")
     readers = {reader.name: reader for reader in getattr(importlib.import_module(module), attribute)}
     signal.signal(signal.SIGALRM, _ring)
     usual = resource.getrlimit(resource.RLIMIT_AS)
     for entry in wanted:
-        name, _, first = entry.rpartition("=")
+        name, first, cases = entry.split("=")
         reader = readers[name]
         resource.setrlimit(resource.RLIMIT_AS, usual)
         root = folder / name.replace(" ", "_").replace("'", "").replace(",", "")
@@ -236,7 +234,7 @@ def _main(table: str, folder: Path, cases: int, wanted: list[str]) -> None:
         seed = reader.make(root / "valid")
         reader.read(seed)  # what is valid must be read, or nothing below means anything
         resource.setrlimit(resource.RLIMIT_AS, (_virtual_bytes() + LIMIT_BYTES, usual[1]))
-        for number in range(int(first), cases):
+        for number in range(int(first), int(cases)):
             rng = random.Random(f"{name} {number}")  # noqa: S311
             path, what = _prepare(seed, root / "work", reader.files, rng, reader.repair, reader.names_file)
             _say(begin=number, reader=name, what=what)
@@ -250,4 +248,4 @@ if __name__ == "__main__":
     # Libraries print to the standard output as they like; the reports keep it for themselves.
     _OUT = os.dup(1)
     os.dup2(2, 1)
-    _main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    _main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kinema4d_model.checkpoints.tensor_files import raise_if
 from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.files import read_json
 
 __all__ = ["check_config"]
 
@@ -20,10 +20,10 @@ def check_config(folder: Path, ours: Mapping[str, Any]) -> None:
     path = folder / CONFIG
     if not path.is_file():
         return
+    document = read_json(path)
     try:
-        document = json.loads(path.read_text())
         theirs = {str(key): value for key, value in document.items() if not str(key).startswith("_")}
-    except (OSError, ValueError, AttributeError) as error:
+    except AttributeError as error:
         raise FileFormatError(f"{path} is not a configuration: {error!r}") from None
     differ = [
         f"{key} is {theirs[key]!r}, the preset's is {_plain(value)!r}"

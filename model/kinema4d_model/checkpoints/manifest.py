@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.files import read_json, replacing_file
 
 __all__ = ["MANIFEST", "Manifest", "check_manifest", "file_sha256", "read_manifest", "write_manifest"]
 
@@ -57,11 +57,12 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder."""
     path = folder / MANIFEST
     try:
-        document = json.loads(path.read_text())
+        document = read_json(path)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path} is not a manifest: {error.what}", hint=error.hint, code=error.code) from None
+    try:
         files = {str(n): (int(e["bytes"]), str(e["sha256"])) for n, e in document["files"].items()}
-    except FileNotFoundError:
-        raise FileFormatError(f"{path} does not exist", code=ErrorCode.FILE_MISSING) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} is not a manifest: {error!r}") from None
     # Names come from a file that anybody may have written: they must stay below the folder.
     outside = [n for n in files if Path(n).is_absolute() or ".." in Path(n).parts]

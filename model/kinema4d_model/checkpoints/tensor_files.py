@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_json
 
 __all__ = ["differences", "find_shards", "raise_if", "read_tensors", "tensor_shapes"]
 
@@ -47,7 +47,7 @@ def find_shards(folder: Path, stem: str) -> list[Path]:
         return [single]
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            names = sorted(set(read_json(index)["weight_map"].values()))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise FileFormatError(f"{index} is not an index of shards: {error!r}") from None
         # A name with a folder in it could lead out of this one.

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from kinema4d_model.lifting.protocol import LiftedDepth
 from kinema4d_model.lifting.upsample import guided_upsample, upsample_within
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CameraError, ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.files import read_json
 
 __all__ = ["WEIGHTS", "LearnedLifter", "load_lifter", "network_input", "working_size"]
 
@@ -105,11 +105,11 @@ def _load(folder: Path) -> LearnedLifter:
             expected="a folder that `kinema4d train-lifter` wrote, or none for the weights of the package",
             code=ErrorCode.FILE_MISSING,
         )
+    document = read_json(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
         name = document["_class_name"]
         network = HeightNet.from_config({k: v for k, v in document.items() if not k.startswith("_")})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+    except Exception as error:  # sizes that fit nothing can make a network fail in any way
         raise FileFormatError(
             f"{path} is not a lifter's: {error!r}"[:300], expected="the config of a HeightNet"
         ) from None

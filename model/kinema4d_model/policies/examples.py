@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from kinema4d_model.policies.folder import Numbers
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_json
 from kinema4d_ros.policies.demos import read_demo
 from kinema4d_ros.policies.protocol import PolicyError
 
@@ -142,10 +142,10 @@ def _disturbed(image: Tensor, rng: np.random.Generator) -> Tensor:
 
 def _about(root: Path) -> dict[str, Any]:
     try:
-        about = json.loads((root / "demos.json").read_text(encoding="utf-8"))
+        about = read_json(root / "demos.json")
         needed = ("robot", "joint_names", "rate_hz", "view", "scenario")
         missing = [key for key in needed if key not in about]
-    except (OSError, ValueError, TypeError) as error:
+    except (FileFormatError, ValueError, TypeError) as error:
         raise PolicyError(
             f"{root} holds no demonstrations: {error}",
             expected="a folder of kinema4d policy demos",

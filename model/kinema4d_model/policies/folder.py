@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from kinema4d_model.checkpoints.tensor_files import read_tensors
 from kinema4d_model.policies.network import NetworkConfig, PolicyNetwork
 from kinema4d_model.training.checkpoints import restore_weights
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.files import replacing_folder
+from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.files import read_json, reading, replacing_folder
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView
 
@@ -102,7 +102,11 @@ def read_policy(folder: str | Path) -> TrainedPolicy:
     Raises:
         PolicyError: POLICY_UNAVAILABLE with the file that is missing, cut off or of another kind.
     """
-    root = Path(folder)
+    with reading(folder, "the folder of a trained policy", error=PolicyError, code=ErrorCode.POLICY_UNAVAILABLE):
+        return _read(Path(folder))
+
+
+def _read(root: Path) -> TrainedPolicy:
     missing = [name for name in _FILES if not (root / name).is_file()]
     if missing:
         raise _unusable(
@@ -113,7 +117,7 @@ def read_policy(folder: str | Path) -> TrainedPolicy:
     if (root / _FILES[0]).stat().st_size > _MAX_JSON_BYTES:
         raise _unusable(f"{root / _FILES[0]} is larger than {_MAX_JSON_BYTES:,} bytes", "a policy's description")
     try:
-        document = json.loads((root / _FILES[0]).read_text(encoding="utf-8"))
+        document = read_json(root / _FILES[0], _MAX_JSON_BYTES)
         if document["format"] != FORMAT or document["version"] != VERSION:
             raise ValueError(f"format {document['format']}, version {document['version']}")
         names = tuple(str(n) for n in document["joint_names"])
@@ -125,11 +129,11 @@ def read_policy(folder: str | Path) -> TrainedPolicy:
         view = WorkspaceView.from_dict(document["view"])
         if (view.height, view.width) != network.config.image:
             raise ValueError(f"a view of {view.height} x {view.width} for a network of {network.config.image}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, FileFormatError) as error:
         raise _unusable(f"{root / _FILES[0]} cannot be used: {error!r}", f"{FORMAT} version {VERSION}") from None
     try:
-        restore_weights(load_file(root / _FILES[1]), dict(network.named_parameters()), root / _FILES[1])
-    except (SafetensorError, OSError, KinemaError) as error:
+        restore_weights(dict(read_tensors(root / _FILES[1])), dict(network.named_parameters()), root / _FILES[1])
+    except KinemaError as error:
         raise _unusable(f"{root / _FILES[1]} cannot be used: {error}", "the weights of this network") from None
     training = document.get("training")
     return TrainedPolicy(

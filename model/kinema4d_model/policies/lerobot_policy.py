@@ -8,7 +8,6 @@ policy_postprocessor.json      and of what comes out
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from numpy.typing import NDArray
 
 from kinema4d_model.policies.lerobot_import import policy_class, require_lerobot
 from kinema4d_model.policies.pace import paced
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_json
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.view import demo_view
 
@@ -199,9 +199,9 @@ class LerobotPolicy:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unusable(f"{path} cannot be read: {error}", "a JSON file") from None
+        found = read_json(path)
+    except FileFormatError as error:
+        raise _unusable(error.what, "a JSON file") from None
     if not isinstance(found, dict):
         raise _unusable(f"{path} holds a {type(found).__name__}", "a JSON object")
     return found
@@ -214,6 +214,9 @@ def _require_own_steps(path: Path) -> None:
         named = step.get("class", "") if isinstance(step, dict) else str(step)
         if named and not str(named).startswith("lerobot."):
             raise _unusable(f"{path} asks for class {str(named)[:100]!r}", "LeRobot's own processing steps")
+        state = step.get("state_file") if isinstance(step, dict) else None
+        if state is not None and (not isinstance(state, str) or Path(state).name != state):
+            raise _unusable(f"{path} asks for file {str(state)[:100]!r}", "files of its own folder")
 
 
 def _unusable(what: str, expected: str) -> PolicyError:

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from kinema4d_model.checkpoints.manifest import file_sha256
-from kinema4d_model.checkpoints.tensor_files import differences, raise_if
+from kinema4d_model.checkpoints.tensor_files import differences, raise_if, read_tensors
 from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import swap, writing
+from kinema4d_ros.files import read_json, swap, writing
 
 __all__ = ["Checkpoint", "CheckpointFolder", "Progress"]
 
@@ -65,7 +65,7 @@ class Checkpoint:
     def tensors(self, part: str) -> dict[str, torch.Tensor]:
         """ "weights", "average" or "optimiser"; empty if it has none."""
         path = self.path / f"{part}.safetensors"
-        return load_file(path) if path.is_file() else {}
+        return dict(read_tensors(path)) if path.is_file() else {}
 
 
 class CheckpointFolder:
@@ -150,11 +150,11 @@ class CheckpointFolder:
 
 def _open(path: Path) -> Checkpoint | None:
     try:
-        document = json.loads((path / PROGRESS).read_text())
+        document = read_json(path / PROGRESS)
         files = {str(name): (int(size), str(sha)) for name, (size, sha) in document["files"].items()}
         progress = Progress(**document["progress"])
         known = document["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileFormatError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     if not known:
         raise FileFormatError(f"{path} has format {document['format']!r}", expected=FORMAT)

@@ -26,7 +26,7 @@ from kinema4d_model.pipeline import carry_tensors
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.examples import Example, ExampleSource, picture, values, video
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.files import read_json, replacing_file
 
 __all__ = ["INDEX", "encode_example", "encode_source", "fingerprint"]
 
@@ -195,7 +195,8 @@ def _refuse_other(folder: Path, document: dict[str, Any]) -> None:
 
     found = ""
     if (folder / INDEX).is_file():
-        found = str(json.loads((folder / INDEX).read_text()).get("fingerprint"))
+        document_there = read_json(folder / INDEX)
+        found = str(document_there.get("fingerprint")) if isinstance(document_there, dict) else "?"
     else:
         for path in sorted(folder.glob("[0-9]*.safetensors"))[:1]:
             with safe_open(str(path), framework="pt") as file:

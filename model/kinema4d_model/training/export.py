@@ -19,7 +19,7 @@ from kinema4d_model.training.checkpoints import Checkpoint, CheckpointFolder, re
 from kinema4d_model.training.config import TrainConfig
 from kinema4d_model.training.metrics_log import read_log
 from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import replacing_file, replacing_folder
+from kinema4d_ros.files import read_json, replacing_file, replacing_folder
 
 __all__ = ["CARD", "export"]
 
@@ -102,8 +102,8 @@ Made again with `kinema4d train --config FILE`, with this as FILE:
 def _episodes(root: Path, config: TrainConfig, split: str) -> str:
     folder = (root / "latents" if config.data.latents is None else Path(config.data.latents)) / split / "index.json"
     try:
-        return str(len(json.loads(folder.read_text())["names"]))
-    except (OSError, ValueError, KeyError):
+        return str(len(read_json(folder)["names"]))
+    except (FileFormatError, TypeError, KeyError):
         return "0"
 
 

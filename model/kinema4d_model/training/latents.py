@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation
 from kinema4d_model.training.config import AugmentSpec
 from kinema4d_model.training.encode import FORMAT, INDEX
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.files import read_json, reading
 
 __all__ = ["LatentSet", "Sample", "collate"]
 
@@ -48,12 +48,14 @@ class LatentSet:
         self._preset = preset
         index = self.folder / INDEX
         try:
-            document = json.loads(index.read_text())
+            document = read_json(index)
             self.fingerprint = str(document["fingerprint"])
             self.names: Sequence[str] = [str(name) for name in document["names"]]
             self._per_shard = int(document["shard_episodes"])
             known = document["format"] == FORMAT
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if self._per_shard < 1:
+                raise ValueError(f"{self._per_shard} episodes a shard")
+        except (FileFormatError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise DataError(
                 f"{self.folder} holds no latents ({type(error).__name__})",
                 expected=f"a complete {INDEX}",
@@ -63,7 +65,8 @@ class LatentSet:
         if not known or not self.names:
             raise DataError(f"{index} is not an index of latents, or an empty one", expected=FORMAT)
         self._files: dict[int, Any] = {}
-        self._check(self._read(0))
+        with reading(self.folder, "latents of this preset", error=DataError):
+            self._check(self._read(0))
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -71,6 +74,10 @@ class LatentSet:
 
     def sample(self, number: int, augment: AugmentSpec, generator: torch.Generator) -> Sample:
         """Sample `number`, with what the generator chooses to make worse."""
+        with reading(self.folder, "latents of this preset", error=DataError):
+            return self._sample(number, augment, generator)
+
+    def _sample(self, number: int, augment: AugmentSpec, generator: torch.Generator) -> Sample:
         row, preset = self._read(number), self._preset
         grid = (preset.latent_frames, preset.latent_height, preset.latent_width)
         mask, dynamic, focus = (_cells(row[name], grid) for name in ("mask", "dynamic", "focus"))

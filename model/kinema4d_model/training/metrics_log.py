@@ -10,8 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kinema4d_ros.errors import SetupError
-from kinema4d_ros.files import replacing_file, writing
+from kinema4d_ros.documents import parse_json
+from kinema4d_ros.errors import FileFormatError, SetupError
+from kinema4d_ros.files import read_bytes, replacing_file, writing
 
 __all__ = ["MetricsLog", "read_log"]
 
@@ -19,11 +20,14 @@ __all__ = ["MetricsLog", "read_log"]
 def read_log(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a log; a last line that was cut off by a crash is left out."""
     lines = []
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
+    for line in read_bytes(path).splitlines():
         try:
-            lines.append(json.loads(line))
-        except ValueError:
+            found = parse_json(line, path)
+        except FileFormatError:
             break
+        if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+            break
+        lines.append(found)
     return lines
 
 
