@@ -125,6 +125,12 @@ def _recordings(arguments: argparse.Namespace) -> int:
     except ImportError as error:
         raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
     models = _models(arguments)
+    if "truth" in models:
+        raise KinemaError(
+            "recordings have no true pictures of every frame with their depth",
+            expected="--judge-truth with runs in the lab",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
     tell = _progress(sys.stdout)
     evaluate_recordings(
         arguments.recordings,
@@ -134,6 +140,7 @@ def _recordings(arguments: argparse.Namespace) -> int:
         checkpoints=_checkpoints(arguments, models),
         limit=arguments.limit_recordings,
         depth=bool(arguments.depth),
+        **({"judge": arguments.judge} if arguments.judge else {}),
         progress=lambda record, done: tell(record, done, done),
     )
     return _report(arguments, arguments.out)

@@ -19,16 +19,19 @@ from kinema4d_ros.evaluation.judge import Task, TruthJudge
 from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, Predicate, PushedBy
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trials.models import make_generator
+from kinema4d_ros.trials.judging import GEOMETRIC, make_judge
+from kinema4d_ros.trials.models import has_weights, make_generator
 from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
 from kinema4d_ros.trials.settings import model_label
 from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text
+from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text, is_outage
 from kinema4d_ros.trials.world import Scene, WorldModel
 
 __all__ = ["commands_of", "evaluate_recordings", "goal_of", "scene_of_episode", "trial_of"]
 
 PLACES = ("place", "stack")
+GROWS = ("policies", "scenarios", "models", "trials", "checkpoints")
+ABSENT = {"judge": GEOMETRIC}
 
 
 def trial_of(episode: Episode, number: int) -> Trial:
@@ -90,6 +93,7 @@ def evaluate_recordings(
     checkpoints: dict[str, str] | None = None,
     limit: int | None = None,
     depth: bool = False,
+    judge: str = GEOMETRIC,
     progress: Callable[[TrialRecord, int], Any] = lambda record, done: None,
 ) -> int:
     """Judge every episode of a split that has an outcome; returns how many were judged now.
@@ -101,9 +105,25 @@ def evaluate_recordings(
         models, checkpoints: as for `kinema4d evaluate`.
         limit: the first episodes only.
         depth: give the models the measured depth of the first picture.
+        judge: of predictions, see `trials.judging`.
         progress: told of every record, with how many are done.
     """
     store = TrialStore(out)
+    weights = {model: str((checkpoints or {}).get(model, "")) for model in models if has_weights(model)}
+    settings = {
+        "source": str(data),
+        "split": split,
+        "runs": 0,
+        "seed": 0,
+        "models": list(models),
+        "modes": ["open"],
+        "task": "recorded",
+        "depth": depth,
+        "checkpoints": weights,
+        "judge": judge,
+    }
+    # Policies, scenarios and the number of trials are known only at the end.
+    store.check({**settings, "policies": {}, "scenarios": [], "trials": 0}, GROWS, ABSENT)
     known = store.records()
     labels = {model: model_label(model, "open") for model in models}
     judges: dict[tuple[str, str], WorldModel] = {}
@@ -113,16 +133,20 @@ def evaluate_recordings(
         trial = trial_of(episode, number)
         trials.append(trial)
         before = known.get(trial.key)
-        missing = [model for model in models if before is None or labels[model] not in before.models]
+        missing = [model for model in models if before is None or _open(before.models.get(labels[model]))]
         if not missing:
             continue
         outcomes = dict(before.models) if before else {}
         for model in missing:
             key = (model, episode.robot)
             if key not in judges:
-                generator = make_generator(model, (checkpoints or {}).get(model, ""))
+                generator = make_generator(model, weights.get(model, ""), locks=store.folder / "locks")
                 judges[key] = WorldModel(
-                    generator, choose_kinematics(load_robot(episode.robot)), depth=depth, frames=len(episode)
+                    generator,
+                    choose_kinematics(load_robot(episode.robot)),
+                    judge=make_judge(judge),
+                    depth=depth,
+                    frames=len(episode),
                 )
             outcomes[labels[model]] = _judge(store, trial, episode, judges[key], labels[model])
         record = TrialRecord(trial, _lab(episode), outcomes)
@@ -138,21 +162,20 @@ def evaluate_recordings(
     # Last of all: only now it is known which policies and tasks there are. No runs are planned: all are recorded.
     store.agree(
         {
-            "source": str(data),
-            "split": split,
+            **settings,
             "policies": {trial.policy: "recorded" for trial in trials},
             "scenarios": sorted({trial.scenario for trial in trials}),
-            "runs": 0,
-            "seed": 0,
-            "models": list(models),
-            "modes": ["open"],
-            "task": "recorded",
-            "depth": depth,
             "trials": len(trials),
         },
-        may_grow=("policies", "scenarios", "models", "trials"),
+        GROWS,
+        ABSENT,
     )
     return judged
+
+
+def _open(outcome: ModelOutcome | None) -> bool:
+    """Whether there is none yet, or an outage in its place."""
+    return outcome is None or is_outage(outcome.error)
 
 
 def _with_outcome(data: str | Path, split: str, limit: int | None) -> Iterator[Episode]:
@@ -179,4 +202,4 @@ def _judge(store: TrialStore, trial: Trial, episode: Episode, world: WorldModel,
         picture = store.picture_name(trial, label)
         frames = np.linspace(0, len(episode) - 1, STRIP_FRAMES).round().astype(int)
         write_comparison(store.folder / picture, [episode.rgb[i] for i in frames], imagined, _lab(episode))
-    return ModelOutcome.of(imagined.verdict, imagined.seconds, picture=picture)
+    return ModelOutcome.of(imagined.verdict, imagined.seconds, picture=picture, made_by=imagined.made_by)

@@ -14,6 +14,7 @@ from kinema4d_model.data.episode import Episode, Outcome
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.make import make_dataset
+from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, PushedBy
 from kinema4d_ros.trials.report import write_report
 from kinema4d_ros.trials.store import TrialStore
@@ -41,6 +42,12 @@ def test_every_recording_is_judged_once_and_the_report_says_what_happened(data: 
         == 4
     )
     assert evaluate_recordings(data, "val", tmp_path, models=["composite"]) == 0
+    before = TrialStore(tmp_path).records()
+    with pytest.raises(EvaluationError, match="split: val there, ood asked for"):
+        evaluate_recordings(data, "ood", tmp_path, models=["composite"])
+    with pytest.raises(EvaluationError, match="judge: geometric there"):
+        evaluate_recordings(data, "val", tmp_path, models=["composite"], judge="vlm:http://127.0.0.1:1/v1,m")
+    assert TrialStore(tmp_path).records() == before
     records = TrialStore(tmp_path).records()
     assert sorted(records) == sorted(done)
     truths = {e.key: e.outcome.success for e in episodes_of(data, "val")}
