@@ -70,8 +70,12 @@ class Counts:
 class Killing:
     """One run of kills over a graph."""
 
-    def __init__(self, graph: KilledGraph, ros: Graph, user: PreviewClient, seed: int) -> None:
+    def __init__(
+        self, graph: KilledGraph, ros: Graph, user: PreviewClient, passenger: PreviewClient, seed: int
+    ) -> None:
         self.graph, self.user = graph, user
+        # Another client for plans in flight: one client waits for one answer at a time.
+        self.passenger = passenger
         self.rng = random.Random(seed)  # noqa: S311 - moments, not secrets
         self.counts = Counts()
         self.recoveries = Recoveries(graph, ros, user)
@@ -120,7 +124,7 @@ class Killing:
             old = self.approved()
         if "evaluation" in victims:
             self.recoveries.evaluate()
-        flight = _Flight(self.user, self.plan()) if moment in ("preview", "generation") else None
+        flight = _Flight(self.passenger, self.plan()) if moment in ("preview", "generation") else None
         if flight is not None:
             flight.start()
             if moment == "generation":
@@ -229,11 +233,11 @@ def test_every_node_is_killed_at_random_moments(
     with own_domain(), killed_graph(tmp_path, lease_s=full(0, 4)) as graph:
         ros = Graph(threads=2)
         try:
-            with client() as user:
+            with client() as user, PreviewClient() as passenger:
                 for endpoint in (names.PREDICTED_ROLLOUT, names.PREDICTED_IMAGE):
                     user.listen(endpoint)
                 user.wait_for(lambda: user.newest(names.JOINT_STATES) is not None, WAIT_S, "the arm")
-                killing = Killing(graph, ros, user, seed=8)
+                killing = Killing(graph, ros, user, passenger, seed=8)
                 wait_until_ready(user)
                 for number in range(rounds):
                     for place, victims in enumerate(groups):
