@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import read_bytes, read_yaml, replacing_file, replacing_folder, swap, write_yaml, writing
+from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.files import (
+    read_bytes,
+    read_yaml,
+    reading,
+    replacing_file,
+    replacing_folder,
+    swap,
+    write_yaml,
+    writing,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -245,3 +254,27 @@ def test_a_refusal_inside_a_folder_names_the_folder_and_not_the_temporary_one(tm
         write()
     assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
     assert caught.value.what.startswith(str(target / "camera.yaml"))
+
+
+def test_pipes_and_devices_are_refused_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name, what in (("pipe", "a pipe"), ("zero", "a device")):
+        with pytest.raises(FileFormatError, match=f"{name} cannot be read: it is {what}"):
+            read_bytes(tmp_path / name)
+
+
+def test_what_a_parser_raises_becomes_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with pytest.raises(FileFormatError, match=r"a\.txt cannot be read: IndexError: no 7"), reading(path, "a text"):
+        raise IndexError("no 7")
+    with pytest.raises(CalibrationError, match=r"a\.txt: the lens is bent") as caught, reading(path, "a text"):
+        raise CalibrationError("the lens is bent", code=ErrorCode.CAMERA_BAD_DISTORTION)
+    assert caught.value.code is ErrorCode.CAMERA_BAD_DISTORTION
+
+
+def test_errors_are_short_and_harmless_to_a_terminal() -> None:
+    text = str(FileFormatError("a\x1b[31mb\ud800" + "x" * 100_000))
+    text.encode()
+    assert "\x1b" not in text
+    assert len(text) < 2000

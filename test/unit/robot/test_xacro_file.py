@@ -57,3 +57,26 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RobotError):
         expand_xacro(bad)
     assert '<link name="a"/>' in expand_xacro(good)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['<xacro:include filename="../outside.xacro"/>', "<link name=\"${load_yaml('../outside.xacro')}\"/>"],
+)
+def test_nothing_outside_the_package_is_read(tmp_path: Path, body: str) -> None:
+    (tmp_path / "outside.xacro").write_text(f"{HEAD}</robot>")
+    (tmp_path / "own").mkdir()
+    path = tmp_path / "own" / "r.xacro"
+    path.write_text(f"{HEAD}{body}</robot>")
+    with pytest.raises(RobotError, match=r"tried to read .*outside\.xacro") as caught:
+        expand_xacro(path)
+    assert caught.value.code is ErrorCode.URDF_UNSAFE
+
+
+def test_an_expansion_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kinema4d_ros.robot.xacro_file.TIME_LIMIT_S", 3.0)
+    path = tmp_path / "r.xacro"
+    path.write_text(f'{HEAD}<link name="${{9**9**9}}"/></robot>')
+    with pytest.raises(RobotError, match="longer than 3 s") as caught:
+        expand_xacro(path)
+    assert caught.value.code is ErrorCode.URDF_UNSAFE
