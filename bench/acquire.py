@@ -8,6 +8,7 @@ The lab's YAM stands beside a ChArUco board; a hand-held camera with lens distor
 around it, a quarter of the frames smeared by motion. The description given is the YAM's collision shapes alone (boxes
 and cylinders). Cases:
 
+exact: exact masks, and the YAM's own shapes as the description: what the method itself costs.
 masks: masks with outlines that wander by 0.7 px, as a good segmenter gives; one joint configuration.
 two: the same from two joint configurations (two videos).
 classical: no masks given: GrabCut, prompted by the description, then by what most masks agree on.
@@ -55,6 +56,7 @@ from kinema4d_ros.segmentation.classical import ClassicalSegmenter
 from kinema4d_ros.transforms import apply
 
 Q = np.array([[0.35, 1.3, 1.5, -0.6, 0.3, 0.3, 0.03], [-0.5, 0.9, 0.9, 0.5, -0.5, -0.8, 0.01]])
+CASES = ("exact", "masks", "two", "classical", "peer")
 OTHER = np.array([0.1, 1.8, 2.0, -1.0, 0.5, 0.8, 0.045])
 
 
@@ -146,7 +148,7 @@ def measure(made: Robot, robot: Robot, data: Path, camera: PinholeCamera, orbits
 def case(name: str, data: Path, robot: Robot, work: Path, quick: bool) -> dict[str, Any]:
     camera = read_camera_info(data / "camera.yaml").camera(np.eye(4))
     orbits = 2 if name == "two" else 1
-    rough = Robot.load(rough_description(robot, work / "rough"))
+    given = robot if name == "exact" else Robot.load(rough_description(robot, work / "rough"))
     options: dict[str, Any] = {}
     if name == "classical":
         near = ClassicalSegmenter(margin_px=0.006 * camera.width)
@@ -156,13 +158,13 @@ def case(name: str, data: Path, robot: Robot, work: Path, quick: bool) -> dict[s
         for k in range(orbits):
             prefix = "" if orbits == 1 else f"{k}_"
             for i, mask in enumerate(truth_of(data / f"orbit{k}", camera)[0]):
-                wandering = wobble(mask, rng, 0.7, 0.0)
+                wandering = wobble(mask, rng, 0.0 if name == "exact" else 0.7, 0.0)
                 picture = np.repeat(wandering[..., None], 3, axis=2).astype(np.uint8) * 255
                 write_image(work / f"masks_{name}" / f"{prefix}{i:06d}.png", picture)
         options = {"masks": work / f"masks_{name}"}
     job = Acquisition(
         sources=tuple(data / f"orbit{k}.mp4" for k in range(orbits)),
-        robot=rough,
+        robot=given,
         q=Q[:orbits],
         out=work / name,
         camera=camera,
@@ -243,11 +245,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder for the filmed orbits")
     parser.add_argument("--work", type=Path, help="folder for the stages; a temporary one by default")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", nargs="*", choices=("masks", "two", "classical", "peer"))
+    parser.add_argument("--only", nargs="*", choices=CASES)
     arguments = parser.parse_args()
     cv2.setNumThreads(1)
     robot = Robot.load("yam")
-    chosen = arguments.only or ["masks", "two", "classical", "peer"]
+    chosen = arguments.only or list(CASES)
     results: dict[str, Any] = {}
     if set(chosen) != {"peer"}:
         film(arguments.data, robot, arguments.quick)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -16,7 +17,11 @@ __all__ = ["LINK_COLOURS", "cover_sheet", "frame_sheet", "label_sheet", "mask_sh
 
 Image = NDArray[np.uint8]
 
-_WIDTH, _COLUMNS = 320, 5
+_WIDTH, _COLUMNS = 320, 4
+"""Wide enough for labels that can be read when a page shows the sheet at half its size."""
+
+BLUR_FLOOR_PX = 1.0
+"""Blur below this cannot be told from the softness of the edges themselves."""
 
 LINK_COLOURS = np.array(
     [
@@ -28,20 +33,44 @@ LINK_COLOURS = np.array(
 """By link, repeated."""
 
 
+def _small(image: NDArray[Any]) -> Image:
+    height = round(_WIDTH * image.shape[0] / image.shape[1])
+    return np.asarray(cv2.resize(image, (_WIDTH, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _small_mask(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return np.asarray(_small(mask.astype(np.uint8) * 255) > 127)
+
+
 def _sheet(tiles: Sequence[Image], labels: Sequence[str]) -> Image:
-    height = round(_WIDTH * tiles[0].shape[0] / tiles[0].shape[1])
-    small = [np.asarray(cv2.resize(t, (_WIDTH, height), interpolation=cv2.INTER_AREA), np.uint8) for t in tiles]
-    return strip(small, _COLUMNS, list(labels))
+    """Tiles side by side, each with its label on a dark strip."""
+    small = [_small(tile) for tile in tiles]
+    for tile, label in zip(small, labels, strict=True):
+        if label:
+            _label(tile, label)
+    return strip(small, _COLUMNS)
+
+
+def _label(tile: Image, text: str) -> None:
+    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, 0.75, 2)
+    tile[: height + below + 8, : width + 14] //= 4
+    cv2.putText(tile, text, (7, height + 5), cv2.FONT_HERSHEY_SIMPLEX, 0.75, (255, 255, 255), 2, cv2.LINE_AA)
 
 
 def frame_sheet(images: Sequence[Image], names: Sequence[str], blur_px: Sequence[float]) -> Image:
-    """The chosen frames with their blur."""
-    return _sheet(images, [f"{n}: {b:.1f} px" for n, b in zip(names, blur_px, strict=True)])
+    """The chosen frames with their blur; below a pixel it is said to be just that."""
+    blur = [f"{b:.1f} px" if b >= BLUR_FLOOR_PX else f"< {BLUR_FLOOR_PX:g} px" for b in blur_px]
+    return _sheet(images, [f"{name}: {text}" for name, text in zip(names, blur, strict=True)])
 
 
 def pose_sheet(views: Sequence[View], length: float) -> Image:
     """The rectified pictures with the world's axes drawn in: x red, y green, z blue."""
-    return _sheet([frame_axes(v.image, v.camera, np.eye(4), length) for v in views], [v.name for v in views])
+    tiles = []
+    for view in views:
+        image = _small(view.image)
+        camera = view.camera.scaled(image.shape[1], image.shape[0])
+        tiles.append(frame_axes(image, camera, np.eye(4), length, thickness=4))
+    return _sheet(tiles, [v.name for v in views])
 
 
 def mask_sheet(views: Sequence[View]) -> Image:
@@ -52,7 +81,10 @@ def mask_sheet(views: Sequence[View]) -> Image:
 
 def cover_sheet(views: Sequence[View], drawn: Sequence[NDArray[np.bool_]], iou: Sequence[float]) -> Image:
     """Outlines of the seen robot (blue) and of the drawn one (red), green where they agree."""
-    tiles = [outline_picture(v.image, v.robot, d) for v, d in zip(views, drawn, strict=True)]
+    tiles = [
+        outline_picture(_small(v.image), _small_mask(v.robot), _small_mask(d))
+        for v, d in zip(views, drawn, strict=True)
+    ]
     return _sheet(tiles, [f"{v.name}: {i:.3f}" for v, i in zip(views, iou, strict=True)])
 
 

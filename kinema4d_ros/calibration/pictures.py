@@ -99,7 +99,18 @@ def reconstruction_picture(result: Reconstruction, surface: Surface, robot: Surf
             tile[v[inside], u[inside]] = colour if len(colour) == 1 else colour[inside]
         cv2.putText(tile, name, (8, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (60, 60, 60), 1, cv2.LINE_AA)
         tiles.append(tile)
-    return np.concatenate(tiles, axis=1)
+    legend = np.full((30, 3 * side, 3), 255, np.uint8)
+    words = (
+        ("description", (150, 150, 150)),
+        ("reconstruction on it", BOTH),
+        ("reconstruction 1 cm or more off it", DRAWN),
+    )
+    x = 8
+    for word, ink in words:
+        cv2.rectangle(legend, (x, 9), (x + 14, 21), ink, -1)
+        cv2.putText(legend, word, (x + 20, 20), cv2.FONT_HERSHEY_SIMPLEX, 0.5, (60, 60, 60), 1, cv2.LINE_AA)
+        x += 50 + cv2.getTextSize(word, cv2.FONT_HERSHEY_SIMPLEX, 0.5, 1)[0][0]
+    return np.concatenate([np.concatenate(tiles, axis=1), legend])
 
 
 def caption(image: Image, text: str, tone: Tone = "good") -> None:
@@ -124,8 +135,10 @@ def write_text(picture: Image, text: str, at: tuple[int, int]) -> None:
         cv2.putText(picture, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.55, colour, 1, cv2.LINE_AA)
 
 
-def frame_axes(image: Image, camera: PinholeCamera, base_T_thing: ArrayLike, length_m: float = 0.08) -> Image:
-    """The image with the axes of a frame drawn in: x red, y green, z blue."""
+def frame_axes(
+    image: Image, camera: PinholeCamera, base_T_thing: ArrayLike, length_m: float = 0.08, thickness: int = 2
+) -> Image:
+    """The image with the axes of a frame drawn in, rimmed in white: x red, y green, z blue."""
     T = np.asarray(base_T_thing, dtype=np.float64)
     ends = np.concatenate([T[:3, 3][None], T[:3, 3] + length_m * T[:3, :3].T])
     uv = camera.project(apply(camera.camera_T_base, ends))
@@ -133,5 +146,6 @@ def frame_axes(image: Image, camera: PinholeCamera, base_T_thing: ArrayLike, len
     if np.isfinite(uv).all():
         points = [(round(float(u)), round(float(v))) for u, v in uv]
         for end, colour in zip(points[1:], (DRAWN, BOTH, SEEN), strict=True):
-            cv2.line(out, points[0], end, colour, 2, cv2.LINE_AA)
+            cv2.line(out, points[0], end, (255, 255, 255), thickness + 2, cv2.LINE_AA)
+            cv2.line(out, points[0], end, colour, thickness, cv2.LINE_AA)
     return out

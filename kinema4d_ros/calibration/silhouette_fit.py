@@ -22,6 +22,13 @@ OFFSET_SIGMA_PX = 1.0
 LINK_SIGMA_PX = 0.1
 """What a link's outline is off in the same way in every image: its mesh, its segmenter, rounding."""
 
+HABIT_SHARE = 0.15
+"""Of the distance between outlines, hidden and missing parts included: so much of it may be alike in all images.
+
+A segmenter that loses parts and takes in shadows does so on the same side every time: on links, and of the whole robot.
+The scatter between images cannot show that.
+"""
+
 SCATTER_FACTOR = 1.6
 """The scatter between links alone makes regions too small: with 1, 42 of 50 simulated cameras were in theirs."""
 
@@ -107,8 +114,12 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
     _, kind = np.unique(link, return_inverse=True)
     pulls = np.zeros((int(kind.max()) + 1, columns))
     np.add.at(pulls, kind, J * weight[:, None])
-    meat += (LINK_SIGMA_PX * level.scale) ** 2 * pulls.T @ pulls
+    frame_px = _frame_px(r / level.scale, frame, len(silhouettes))
+    habit_px = max(LINK_SIGMA_PX, HABIT_SHARE * float(np.nanmean(frame_px)))
+    meat += (habit_px * level.scale) ** 2 * pulls.T @ pulls
     covariance = inverse @ meat @ inverse
+    # All outlines shifted alike are a turn of the camera about its x and y.
+    covariance[[3, 4], [3, 4]] += (habit_px * level.scale / np.diag(seen.camera.K)[[1, 0]]) ** 2
     good = weight > 0.1
     rms = float(np.sqrt(np.average(r**2, weights=weight))) / level.scale
     focal = float(seen.camera.K[0, 0]) / level.scale
@@ -120,7 +131,7 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
         offset_px=-shift / level.scale,
         share=float(good.mean()),
         last_step=last,
-        frame_px=_frame_px(r / level.scale, frame, len(silhouettes)),
+        frame_px=frame_px,
     )
     return pose, fit
 
