@@ -35,9 +35,9 @@ CHUNK = 40
 RAW = 0.08
 """Share of messages that are damaged as bytes: cut, with forged lengths, not UTF-8."""
 
-GROWTH_MB = 250.0
-"""No process may grow by more. A reader keeps its depth of messages, up to 100 of at most 1 MB (`GIANT`), and Fast DDS
-keeps the memory of the largest for each place; the rest is the allocator's, for messages of a hundred sizes."""
+GROWTH_MB = 350.0
+"""No process may grow by more. The recorder's queues have 221 places in all (100 of them for /tf), and Fast DDS keeps
+for each the memory of the largest message it held, here 1 MB; the rest is the allocator's, for a hundred sizes."""
 
 ARM = (names.JOINT_STATES,)
 CAMERA = (names.CAMERA_IMAGE, names.CAMERA_INFO, names.CAMERA_DEPTH)

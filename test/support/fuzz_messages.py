@@ -19,7 +19,7 @@ from support.fuzz_pictures import damaged_picture
 __all__ = ["GIANT", "Mutator", "copy_of", "leaves"]
 
 GIANT = 1 << 20
-"""Bytes of the largest text, picture or list that is made."""
+"""Bytes of the largest message that is made: DDS keeps the memory of the largest one for each place of a queue."""
 
 MANY = 4096
 """Elements of a list that is far too long."""
@@ -105,6 +105,13 @@ class Mutator:
         chance = self.random
         if chance.random() < 0.02:
             return type(message)(), "everything empty"
+        while True:
+            made, what = self._changed(message, most)
+            if len(serialize_message(made)) <= GIANT:
+                return made, what
+
+    def _changed(self, message: Any, most: int) -> tuple[Any, str]:
+        chance = self.random
         made = copy_of(message)
         times = 1 if chance.random() < 0.8 else chance.randint(min(2, most), most)
         return made, "; ".join(self._once(made) for _ in range(times))
@@ -275,8 +282,9 @@ class Mutator:
             items = self._some(items, item)
         else:
             few = [self._new(item, items) for _ in range(8)]
-            weight = max(len(serialize_message(few[0])), 1) if "/" in item else max(len(str(few[0])), 8)
-            count = min(MANY, max(GIANT // weight, 1))
+            sizes = [len(serialize_message(one)) if "/" in item else len(str(one)) for one in few]
+            weight = max(8, *sizes)
+            count = min(MANY, max(GIANT // (2 * weight), 1))
             items = [few[i % 8] for i in range(count)]
             if item == "string":
                 items = [f"{i}{text[:8]}" for i, text in enumerate(items)]

@@ -97,9 +97,16 @@ def test_a_model_that_folds_inside_the_image_is_refused() -> None:
         ((0.1,) * 5, "rational_polynomial", "got 5"),
         ((0.1,) * 4, "equidistant", "'equidistant' is not supported"),
         ((0.1, np.nan, 0.0, 0.0), "plumb_bob", "NaN"),
+        ((0.1, 0.0, 0.0, 0.0, 1e308), "plumb_bob", "without meaning"),
     ],
 )
 def test_bad_models_are_refused(coefficients: tuple[float, ...], model: str, why: str) -> None:
     with pytest.raises(CameraError, match=why) as caught:
         LensDistortion(coefficients, model)
     assert caught.value.code == ErrorCode.CAMERA_BAD_DISTORTION
+
+
+def test_denormal_coefficients_bend_nothing_and_break_nothing() -> None:
+    lens = LensDistortion((0.0, 0.0, 0.0, 0.0, 5e-324))
+    assert lens.fold_radius == np.inf
+    np.testing.assert_allclose(lens.undistort([[0.3, 0.2]]), [[0.3, 0.2]])

@@ -9,6 +9,7 @@ from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.live import ArmState, check_plan, plan_from_poses, start_gap
+from kinema4d_ros.live.plans import STRETCH
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
@@ -63,6 +64,25 @@ def test_poses_with_times_keep_them(yam: Robot) -> None:
     times = np.array([0.0, 1.0, 1.5, 4.0])
     plan = plan_from_poses(kinematics, poses, times, arm_at(q))
     np.testing.assert_allclose(np.diff(plan.times)[1:], np.diff(times))
+
+
+def test_a_long_path_can_be_given_up_and_names_the_pose_that_is_out_of_reach(yam: Robot) -> None:
+    kinematics = choose_kinematics(yam, "pinocchio")
+    q = yam.home_position()
+    tool = [link.name for link in yam.links].index(yam.tool_link)
+    poses = np.tile(forward_all(yam, q[None])[0, tool], (2 * STRETCH + 10, 1, 1))
+    calls: list[int] = []
+    assert len(plan_from_poses(kinematics, poses, None, arm_at(q), lambda: calls.append(1))) == len(poses) + 1
+    assert len(calls) == 3
+
+    def give_up() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        plan_from_poses(kinematics, poses, None, arm_at(q), give_up)
+    poses[STRETCH + 5, 0, 3] += 3.0
+    with pytest.raises(KinemaError, match=f"pose {STRETCH + 5} of the tool"):
+        plan_from_poses(kinematics, poses, None, arm_at(q))
 
 
 def test_an_unreachable_pose_is_refused_with_the_closest_one(yam: Robot) -> None:

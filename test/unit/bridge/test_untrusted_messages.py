@@ -1,0 +1,103 @@
+"""Messages that fuzzing found a way through with: each is refused with a code, before it costs anything."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import JointState
+
+from kinema4d_msgs.action import GenerateRollout
+from kinema4d_msgs.msg import PlanReport
+from kinema4d_ros.bridge.camera import MAX_PIXELS, require_affordable
+from kinema4d_ros.bridge.frames import frames_to_msg
+from kinema4d_ros.bridge.images import ImageError, image_from_array
+from kinema4d_ros.bridge.joints import JointStateError, joint_sample_from_msg
+from kinema4d_ros.bridge.request import request_from_goal
+from kinema4d_ros.bridge.rollout import require_whole, rollout_to_msg
+from kinema4d_ros.bridge.stamps import header, time_from_ns
+from kinema4d_ros.bridge.viewer import report_from_msg
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.rollout import Rollout
+
+STAMP = time_from_ns(1_700_000_000_000_000_000)
+
+
+@pytest.mark.parametrize(("sec", "nanosec"), [(-1, 0), (-(2**31), 2**32 - 1), (1, 10**9), (2**31 - 1, 2**32 - 1)])
+def test_a_joint_state_with_a_stamp_that_is_no_time(sec: int, nanosec: int) -> None:
+    message = JointState(name=["joint1"], position=[0.0])
+    message.header.stamp.sec, message.header.stamp.nanosec = sec, nanosec
+    with pytest.raises(JointStateError, match="is stamped"):
+        joint_sample_from_msg(message)
+
+
+def test_names_are_compared_in_linear_time() -> None:
+    count = 50_000
+    message = JointState(header=header(1), name=[f"j{i}" for i in range(count)], position=[0.0] * count)
+    started = time.process_time()
+    assert len(joint_sample_from_msg(message).names) == count
+    # Each with each takes a minute.
+    assert time.process_time() - started < 10.0
+
+
+@pytest.mark.parametrize("times", [[0.0, 0.1, float("nan")], [0.0, 0.2, 0.1], [-1.0, 0.1, 0.2], [0.0, 0.1, 1e300]])
+def test_a_rollout_whose_times_cannot_be_played(rollout: Rollout, times: list[float]) -> None:
+    message = rollout_to_msg(rollout, STAMP)
+    require_whole(message)
+    message.times = times
+    with pytest.raises(KinemaError) as caught:
+        require_whole(message)
+    assert caught.value.code == ErrorCode.ROLLOUT_INVALID
+
+
+def test_frames_that_would_fill_the_memory(camera: PinholeCamera) -> None:
+    pixels = camera.width * camera.height
+    require_affordable(MAX_PIXELS // pixels, camera)
+    with pytest.raises(KinemaError) as caught:
+        require_affordable(MAX_PIXELS // pixels + 1, camera)
+    assert caught.value.code == ErrorCode.CAMERA_BAD_SIZE
+
+
+def test_the_size_of_the_image_is_looked_at_before_pictures_are_unpacked(camera: PinholeCamera) -> None:
+    ids = np.ones((1, camera.height, camera.width), np.uint8)
+    xyz = (camera.rays() * 0.5).astype(np.float32)[None]
+    goal = GenerateRollout.Goal(robot_frames=frames_to_msg(PointmapSequence(xyz, ids, camera, np.zeros(1)), STAMP))
+    goal.image = image_from_array(np.zeros((camera.height, camera.width, 3), np.uint8), "rgb8", header(1))
+    goal.robot_frames.camera_info.width = goal.robot_frames.camera_info.height = 16_384
+    # The pictures are damaged as well: whoever unpacked them first would say so.
+    goal.robot_frames.depth[0].data = goal.robot_frames.depth[0].data[:20]
+    with pytest.raises(ImageError, match="the image is"):
+        request_from_goal(goal)
+
+
+def _report(**changes: Any) -> Any:
+    message = PlanReport(times=[0.0, 0.1], clearance_m=[0.1, float("nan")], contact_threshold_m=0.005)
+    for name, value in changes.items():
+        setattr(message, name, value)
+    return message
+
+
+def test_a_report_may_have_moments_without_a_clearance() -> None:
+    assert len(report_from_msg(_report()).times) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"times": [], "clearance_m": []},
+        {"times": [0.0, float("inf")]},
+        {"times": [0.1, 0.0]},
+        {"clearance_m": [1e308, 0.1]},
+        {"clearance_m": [0.1, float("-inf")]},
+        {"contact_threshold_m": float("nan")},
+        {"contact_threshold_m": 1e308},
+    ],
+)
+def test_a_report_that_cannot_be_drawn(changes: dict[str, Any]) -> None:
+    with pytest.raises(KinemaError) as caught:
+        report_from_msg(_report(**changes))
+    assert caught.value.code == ErrorCode.WIRE_CORRUPT
