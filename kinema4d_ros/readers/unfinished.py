@@ -82,11 +82,13 @@ class UnfinishedMcap(McapReader):
         records = list(_whole_records(stream))
         if not records or records[0][0] != _HEADER:
             raise FileFormatError(f"{self.path} ends before its first record", expected="a recording with messages")
+        # `meta_scan` below begins here and ends at `data_end`.
+        self.data_start = records[0][1] + records[0][2]
         end = next((start - _RECORD.size for kind, start, _ in records if kind == _DATA_END), None)
         self.data_end = records[-1][1] + records[-1][2] if end is None else end
         # Messages are read chunk by chunk in the order of their stamps, which a clock that jumped may have shuffled.
         for kind, start, length in records:
-            if kind == _CHUNK and start < self.data_end:
+            if kind == _CHUNK and self.data_start < start < self.data_end:
                 self.chunks.append(_chunk(stream, start, length))
         self.meta_scan()
         statistics = self.statistics
