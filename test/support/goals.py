@@ -1,0 +1,75 @@
+"""Goals for a generator node, sent as an ordinary client sends them: for tests of what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rclpy.action import ActionClient
+from support.ros_graph import Graph, wait_for
+
+from kinema4d_msgs.action import GenerateRollout
+from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.frames import frames_to_msg
+from kinema4d_ros.bridge.images import image_from_array
+from kinema4d_ros.bridge.stamps import header
+from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.media.studio import studio
+from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.resources import share_path
+from kinema4d_ros.robot import Robot
+
+WAIT_S = 120.0
+"""Against hangs; nothing here asserts how long a loaded machine takes."""
+
+
+def goal(frames: int = 5, width: int = 180, height: int = 120) -> Any:
+    """A request for so many frames of a resting robot."""
+    robot = Robot.load("primitive_arm")
+    camera = read_camera(share_path("calibration/demo_lab.yaml")).scaled(width, height)
+    drawn = render_pointmaps(robot, np.tile(robot.home_position(), (frames, 1)), camera)
+    drawn = PointmapSequence(drawn.xyz, drawn.link_ids, camera, np.arange(frames) * 0.1, None)
+    links = [link.name for link in robot.links]
+    made = GenerateRollout.Goal(robot_frames=frames_to_msg(drawn, header(1).stamp, links), plan_hash="ab" * 32)
+    made.image = image_from_array(studio(camera), "rgb8", header(1, camera.frame_id))
+    return made
+
+
+class Goals:
+    """A client of the generate action."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._client = ActionClient(graph.node("asker"), GenerateRollout, names.GENERATE.name)
+        self.phases: list[str] = []
+        """Of the goal that was sent last, as its feedback names them."""
+        wait_for(self._client.server_is_ready, WAIT_S, "the generator")
+
+    def send(self, goal: Any, timeout_s: float = 0.0) -> Any:
+        """The goal's handle."""
+        goal.timeout_s = timeout_s
+        self.phases = phases = []
+        return self._answer(
+            lambda: self._client.send_goal_async(goal, lambda message: phases.append(message.feedback.phase))
+        )
+
+    def result(self, handle: Any) -> Any:
+        """What became of it."""
+        return self._answer(handle.get_result_async).result
+
+    def ask(self, goal: Any, timeout_s: float = 0.0) -> Any:
+        """Send and wait."""
+        return self.result(self.send(goal, timeout_s))
+
+    def cancel(self, handle: Any) -> None:
+        """Withdraw it."""
+        self._answer(handle.cancel_goal_async)
+
+    def _answer(self, ask: Callable[[], Any]) -> Any:
+        # In the executor's thread: rclpy drops an answer that comes before it is awaited.
+        task = self._graph.executor.create_task(ask)
+        wait_for(task.done, WAIT_S, "the question")
+        wait_for(task.result().done, WAIT_S, "the answer")
+        return task.result().result()
