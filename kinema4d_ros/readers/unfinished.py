@@ -69,7 +69,8 @@ def _unfinished_file(path: Path) -> Path | None:
         begin = stream.read(len(MAGIC))
         size = stream.seek(0, 2)
         stream.seek(max(0, size - len(MAGIC)))
-        return file if begin == MAGIC and stream.read() != MAGIC else None
+        # A recorder that was killed in its first second may have left an empty file.
+        return file if MAGIC.startswith(begin) and stream.read() != MAGIC else None
 
 
 class UnfinishedMcap(McapReader):

@@ -103,6 +103,7 @@ def test_nothing_whole_is_an_error_that_says_so(tmp_path: Path) -> None:
     record(tmp_path / "bag", 0)
     with pytest.raises(FileFormatError, match="ends before its first message"):
         read_with_notes(tmp_path / "bag")
-    (tmp_path / "bag" / "bag.mcap").write_bytes(b"\x89MCAP0\r\n" + bytes(100))
-    with pytest.raises(FileFormatError, match="ends before its first record"):
-        read_with_notes(tmp_path / "bag")
+    for content in (b"\x89MCAP0\r\n" + bytes(100), b"\x89MC", b""):
+        (tmp_path / "bag" / "bag.mcap").write_bytes(content)
+        with pytest.raises(FileFormatError, match="ends before its first record"):
+            read_with_notes(tmp_path / "bag")
