@@ -34,7 +34,8 @@ class ArmState:
 
     Attributes:
         positions: (J,) float64 in `robot.joint_names` order, radians or metres.
-        velocities: (J,) float64 per second, from the two newest positions; 0 until there are two.
+        velocities: (J,) float64 per second, from the two newest positions; NaN = not known: there are no two yet, or
+            a silence or a jump of the clock lies between them.
         stamp_s: the newest source stamp that contributed, seconds.
         age_s: time since the joint that was heard of longest ago was heard of.
     """
@@ -88,7 +89,7 @@ class JointStateMonitor:
         self._followers = {j.name for j in robot.joints if j.mimic is not None or not j.moves}
         count = len(robot.joint_names)
         self._positions = np.full(count, np.nan)
-        self._velocities = np.zeros(count)
+        self._velocities = np.full(count, np.nan)
         self._stamps = np.full(count, -np.inf)
         self._received = np.full(count, -np.inf)
         self._arrivals: deque[float] = deque(maxlen=RATE_WINDOW)
@@ -149,7 +150,7 @@ class JointStateMonitor:
         if np.isfinite(elapsed) and 0.0 < elapsed < self.max_age_s:
             self._velocities[column] = (value - self._positions[column]) / elapsed
         else:
-            self._velocities[column] = 0.0
+            self._velocities[column] = np.nan
         self._positions[column] = value
         self._stamps[column] = stamp_s
         self._received[column] = now_s

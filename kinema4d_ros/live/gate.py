@@ -224,6 +224,10 @@ class ExecutionGate:
     def _require_at_start(self, plan: JointTrajectory, arm: ArmState, code: ErrorCode) -> None:
         start = self.robot.positions(plan.names, plan.positions[:1], fill=arm.positions)[0]
         self._require_small(arm.positions - start, self._start_tolerance, "away from the plan's start", code)
+        unknown = np.flatnonzero(~np.isfinite(arm.velocities))
+        if unknown.size:
+            name = self.robot.actuated[int(unknown[0])].name
+            raise self._refuse(f"whether joint '{name}' stands still is not known yet", code)
         self._require_small(arm.velocities, self._still_speed, "per second: the arm is moving", code)
 
     def _require_small(

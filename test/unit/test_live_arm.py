@@ -108,6 +108,16 @@ def test_one_stray_stamp_neither_moves_the_arm_nor_makes_the_true_ones_late(
     assert (counts.accepted, counts.other_clock, counts.out_of_order) == (2, 1, 0)
 
 
+def test_a_speed_needs_two_states_without_a_silence_between_them(monitor: JointStateMonitor, yam: Robot) -> None:
+    q = yam.home_position()
+    feed(monitor, q, 10.0, now_s=0.0)
+    assert np.isnan(monitor.state(0.0).velocities).all()
+    feed(monitor, q, 10.01, now_s=0.01)
+    np.testing.assert_allclose(monitor.state(0.01).velocities, 0.0)
+    feed(monitor, q, 12.0, now_s=2.0)
+    assert np.isnan(monitor.state(2.0).velocities).all()
+
+
 @pytest.mark.parametrize("other_s", [0.1, 2.0**31 - 10.0])
 def test_a_clock_that_was_set_is_believed_once_the_old_one_is_silent(
     monitor: JointStateMonitor, yam: Robot, other_s: float

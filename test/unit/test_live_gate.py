@@ -198,6 +198,13 @@ def test_a_change_before_the_image_voids_nothing(scene: Scene) -> None:
     scene.execute(token)
 
 
+def test_an_arm_of_unknown_speed_does_not_count_as_still(scene: Scene) -> None:
+    """After a silence or a jump of its clock the first state says where the arm is, not whether it moves."""
+    assert refused(scene.approve, arm=make_arm(scene.robot, speed=np.nan)) == ErrorCode.PLAN_START_MISMATCH
+    token = scene.approve()
+    assert refused(scene.execute, token, arm=make_arm(scene.robot, speed=np.nan)) == ErrorCode.ARM_MOVED
+
+
 def test_a_replayed_announcement_renews_nothing(yam: Robot) -> None:
     scene = Scene(yam, GatePolicy(plan_max_age_s=10.0))
     scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=1_000)
