@@ -27,6 +27,8 @@ from kinema4d_ros.readers import read_trajectory
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.xml_screen import screen_xml
 
+pytestmark = pytest.mark.timeout(1200)
+
 LIMIT_S = 900.0
 NAMES = {attack.name: attack.codes for attack in ATTACKS}
 
