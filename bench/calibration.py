@@ -296,7 +296,7 @@ def main() -> None:
         "intrinsics": lambda: intrinsics(1 if arguments.quick else 10),
         "handeye": lambda: handeye(robot, 2 if arguments.quick else 100),
         "markerless": lambda: markerless(robot, 1 if arguments.quick else 50),
-        "segmented": lambda: segmented(robot, 1 if arguments.quick else 16),
+        "segmented": lambda: segmented(robot, 1 if arguments.quick else 12),
         "drift": lambda: drift(robot, 1 if arguments.quick else 40),
         "edges": lambda: edges(robot, 1 if arguments.quick else 50),
     }

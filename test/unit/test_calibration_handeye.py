@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.board_on_arm import BOARD, GRIPPER_T_BOARD, Series, moved, show_board
 
+from kinema4d_ros.calibration.board_pose import find_board_pose
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.handeye import Corners, HandEye, calibrate_hand_eye, solve_ax_xb
 from kinema4d_ros.calibration.pose_estimate import changed, difference
@@ -163,3 +165,48 @@ def test_the_file_says_how_good_it_is(yam: Robot) -> None:
     assert extrinsics.residuals.px is not None
     assert "one sigma" in extrinsics.notes
     assert extrinsics.from_document(extrinsics.document(), "file").residuals == extrinsics.residuals
+
+
+def test_fitting_all_corners_is_better_than_the_closed_form(yam: Robot) -> None:
+    """Park and Martin's solution of the same board poses, which OpenCV offers as well, is the one to beat."""
+    ours, closed = [], []
+    for seed in range(6):
+        data = show_board(yam, 12, 40 + seed)
+        truth = data.camera.base_T_camera[:3, 3]
+        boards = np.stack([find_board_pose(view, BOARD, data.camera).camera_T_board for view in data.views])
+        ours.append(float(np.linalg.norm(solve(data).base_T_camera[:3, 3] - truth)))
+        closed.append(float(np.linalg.norm(solve_ax_xb(data.base_T_gripper, boards)[:3, 3] - truth)))
+    assert np.median(closed) < 0.02  # it is the same problem that both were given
+    assert np.median(ours) < np.median(closed)
+    assert max(ours) < 0.002
+
+
+@pytest.mark.skipif(not hasattr(cv2, "calibrateHandEye"), reason="this OpenCV has no hand-eye calibration")
+def test_not_worse_than_opencv(yam: Robot) -> None:
+    """OpenCV's closed forms, given the same board poses, are an independent opinion."""
+    ours, theirs = [], []
+    for seed in range(6):
+        data = show_board(yam, 12, 40 + seed)
+        truth = data.camera.base_T_camera[:3, 3]
+        boards = np.stack([find_board_pose(view, BOARD, data.camera).camera_T_board for view in data.views])
+        # A camera that stands still sees the gripper's motion as one on the gripper would see the base's.
+        hand = invert(data.base_T_gripper)
+        _, shift = cv2.calibrateHandEye(
+            list(hand[:, :3, :3]), list(hand[:, :3, 3]), list(boards[:, :3, :3]), list(boards[:, :3, 3])
+        )
+        ours.append(float(np.linalg.norm(solve(data).base_T_camera[:3, 3] - truth)))
+        theirs.append(float(np.linalg.norm(shift.ravel() - truth)))
+    assert np.median(ours) <= np.median(theirs)
+
+
+@pytest.mark.parametrize("side_m", [0.06, 0.1])
+def test_a_tag_on_the_gripper(yam: Robot, side_m: float) -> None:
+    """Four corners a view: less than a board gives, still enough."""
+    tag = parse_board(f"apriltag:7:{side_m}")
+    for seed in range(3):
+        data = show_board(yam, 15, 60 + seed, board=tag)
+        found = calibrate_hand_eye(data.views, data.base_T_gripper, tag, data.camera)
+        error = np.linalg.norm(found.base_T_camera[:3, 3] - data.camera.base_T_camera[:3, 3])
+        assert error < 0.002
+        assert found.quality.verdict != "bad"
+        assert found.contains(data.camera.base_T_camera, 0.9999)
