@@ -49,6 +49,10 @@ class Connection:
         """For select."""
         return self._socket.fileno()
 
+    def settimeout(self, seconds: float) -> None:
+        """How long one call may wait for the other side."""
+        self._socket.settimeout(seconds)
+
     def send(self, kind: Kind, job: int = 0, payload: bytes = b"") -> None:
         """Send one frame; OSError when the other side is gone or does not read in time."""
         self._socket.sendall(_HEADER.pack(kind, job, len(payload)))

@@ -86,9 +86,13 @@ class Worker:
         with self._lock:
             connection = self._ensure()
             self._job += 1
+            limit_s = timeout_s or self.times.run_s
             try:
+                # A worker that hangs takes no request: the caller's own time is not spent on offering it.
+                connection.settimeout(min(self.times.send_s, limit_s))
                 connection.send(Kind.REQUEST, self._job, request)
-                return self._wait(connection, report, cancelled, timeout_s or self.times.run_s)
+                connection.settimeout(self.times.send_s)
+                return self._wait(connection, report, cancelled, limit_s)
             except OSError as error:
                 raise self._died(f"stopped taking requests ({error})") from None
 

@@ -16,11 +16,11 @@ from support.file_readers_model import MODEL
 from support.fuzz_files import LIMIT_BYTES, LIMIT_S, Outcome, fuzz
 
 pytestmark = pytest.mark.timeout(3600)
-"""Fifteen hundred processes of xacro take a while on a busy machine; each case has its own, short limit."""
+"""Hundreds of processes of xacro take a while on a busy machine; each case has its own, short limit."""
 
 TABLES = {"support.file_readers:CORE": CORE, "support.file_readers_model:MODEL": MODEL}
 READERS = [(table, reader.name) for table, readers in TABLES.items() for reader in readers]
-CASES, FEW = 1500, 60
+CASES, FEW = 300, 20
 
 
 @pytest.fixture(scope="module")
