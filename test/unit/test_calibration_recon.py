@@ -68,7 +68,7 @@ def test_rough_picks_are_refined_to_a_fraction_of_a_millimetre(yam: Robot, scale
     assert found.quality.mm < 1.5
     np.testing.assert_allclose(apply(found.recon_T_base, PICKS) * 1.0, picked(scale, 0.0)[0], atol=0.003 / scale)
     picture = reconstruction_picture(found, surface, robot_surface(yam, Q, 5000))
-    assert picture.shape == (360, 1080, 3)
+    assert picture.shape == (360 + 30, 1080, 3)  # three sides and the legend
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
