@@ -28,6 +28,8 @@ __all__ = ["objects_from_markers", "prediction_from_msg", "progress_from_msg", "
 MAX_LENGTH_M = 1e4
 """Nothing that an arm can be near to is farther."""
 
+NAME_LETTERS = 64
+
 _SHAPES: dict[int, Shape] = {Marker.CUBE: "box", Marker.CYLINDER: "cylinder", Marker.SPHERE: "sphere"}
 
 
@@ -52,16 +54,16 @@ def report_from_msg(message: Any) -> PlanReport:
         clearance_m=clearance,
         min_clearance_m=message.min_clearance_m,
         min_clearance_s=message.min_clearance_s,
-        min_clearance_link=message.min_clearance_link,
+        min_clearance_link=_line(message.min_clearance_link),
         min_clearance_robot_point=_point(message.min_clearance_robot_point),
         min_clearance_world_point=_point(message.min_clearance_world_point),
         contact=message.contact,
         contact_threshold_m=message.contact_threshold_m,
         first_contact_s=message.first_contact_s,
-        first_contact_link=message.first_contact_link,
+        first_contact_link=_line(message.first_contact_link),
         first_contact_point=_point(message.first_contact_point),
         max_penetration_m=message.max_penetration_m,
-        joint_names=tuple(message.joint_names),
+        joint_names=tuple(_line(name) for name in message.joint_names),
         position_margin=np.array(margins[0], dtype=np.float64),
         velocity_ratio=np.array(margins[1], dtype=np.float64),
         moved=tuple(
@@ -148,6 +150,11 @@ def _frames(message: Any, camera: PinholeCamera) -> Iterator[Frame]:
     for rgb, points, mask in zip(message.rgb, message.points, message.robot_mask, strict=True):
         robot = decode_png(bytes_from_compressed(mask), width=width, height=height, dtype=np.uint8) > 127
         yield decode_points(points, camera), decode_rgb([rgb], width=width, height=height)[0], robot
+
+
+def _line(text: str) -> str:
+    """A name for a picture or a table: one short line of letters, whatever was sent."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:NAME_LETTERS])
 
 
 def _point(point: Any) -> NDArray[np.float64]:

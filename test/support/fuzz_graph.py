@@ -183,7 +183,6 @@ class FuzzGraph:
             for index, line in enumerate(lines):
                 if any(word in line for word in UNFORESEEN):
                     found.append(f"{name}: " + "\n".join(text[:300] for text in lines[index : index + 40]))
-                    break
         return found
 
     def _works(self, batch: str) -> None:

@@ -85,6 +85,13 @@ def test_a_report_may_have_moments_without_a_clearance() -> None:
     assert len(report_from_msg(_report()).times) == 2
 
 
+def test_names_in_a_report_are_one_short_line() -> None:
+    report = report_from_msg(_report(min_clearance_link="a\nb\x1b[2J" + "c" * 500, first_contact_link="gripper"))
+    assert report.min_clearance_link.startswith("a b [2Jc")
+    assert len(report.min_clearance_link) == 64
+    assert report.first_contact_link == "gripper"
+
+
 @pytest.mark.parametrize(
     "changes",
     [
