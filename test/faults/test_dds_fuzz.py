@@ -175,7 +175,8 @@ def note(figures: Figures, scene: FuzzGraph, sent: Counter[str], batch: str, gro
         figures.note(f"fuzz of {name}", "sent", count, "messages")
     figures.note("fuzz of all endpoints", "sent", sum(sent.values()), "messages")
     figures.note("fuzz of all endpoints", "nodes alive", f"{len(scene.pids)} of {len(scene.nodes)}")
-    figures.note("fuzz of all endpoints", f"largest growth of a node ({worst})", round(grown[worst]), "MB")
+    for name, grown_mb in grown.items():
+        figures.note("fuzz of all endpoints", f"growth of the {name}", round(grown_mb), "MB")
     figures.note("fuzz of all endpoints", "messages to the arm", len(scene.moved))
 
 
