@@ -118,11 +118,11 @@ def test_many_colours_become_64_near_ones(tmp_path: Path) -> None:
     assert len(np.unique(read.face_rgb, axis=0)) <= 64
     text = (tmp_path / "m.mtl").read_text()
     assert text.count("newmtl") <= 64
-    by_corner = {tuple(np.round(v, 4)): c for v, c in zip(mesh.vertices[::3], base[which[::3]], strict=True)}
     for face, colour in zip(read.faces, read.face_rgb, strict=True):
-        corners = [tuple(np.round(read.vertices[i], 4)) for i in face]
-        true = next(by_corner[c] for c in corners if c in by_corner)
-        assert np.abs(colour - true).max() < 12
+        # Files have six digits, and reading may begin a face at another corner: the nearest vertex is the one.
+        apart = np.abs(mesh.vertices - read.vertices[face[0]]).max(axis=1)
+        assert apart.min() < 1e-5
+        assert np.abs(colour - base[which[apart.argmin()]]).max() < 12
 
 
 def test_refusals(tmp_path: Path, yam: Robot) -> None:

@@ -30,7 +30,7 @@ from kinema4d_ros.evaluation.tracking import Track
 def track(position, confidence=None) -> Track:
     position = np.asarray(position, float)
     sure = np.ones(len(position)) if confidence is None else np.asarray(confidence, float)
-    return Track(position, sure, sure, 100, np.full(3, 0.05))
+    return Track(position, sure, sure, 100)
 
 
 def rise(heights) -> np.ndarray:
