@@ -30,14 +30,13 @@ from kinema4d_ros.robot import Robot
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 HOUR_NS = 3600 * 10**9
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
 class Scene:
     """A graph whose arm and camera are this test's own, and what it says."""
 
-    def __init__(self, graph: Graph, drivers: Drivers, made: PreviewClient, seconds: Path, clock: Path) -> None:
-        self.drivers, self.client, self._seconds, self._clock = drivers, made, seconds, clock
+    def __init__(self, graph: Graph, drivers: Drivers, made: PreviewClient, seconds: Path) -> None:
+        self.drivers, self.client, self._seconds = drivers, made, seconds
         self.health = HealthWatch(graph)
         self.commands: list[Any] = []
         endpoint = names.ARM_TRAJECTORY
@@ -57,12 +56,6 @@ class Scene:
         """How long a generation takes from now on."""
         self._seconds.write_text(str(seconds))
 
-    def set_clock(self, offset_s: int) -> None:
-        """Set the nodes' system clock off by so much, all at once; time since boot goes on as it was."""
-        temporary = self._clock.with_suffix(".tmp")
-        temporary.write_text(f"{offset_s:+d}\n")
-        temporary.replace(self._clock)
-
     def previewed(self) -> Any:
         """The report of a plan from where the arm is."""
         return self.client.preview(swing(self.client), timeout_s=WAIT_S)
@@ -75,14 +68,15 @@ class Scene:
         return time.monotonic() - began
 
 
-def scene_of(folder: Path, environment: dict[str, str]) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("scene")
     camera = str(folder / "camera.yaml")
     demo = share_path("calibration/demo_lab.yaml")
     # With its residuals: nothing but what the test does shall be worth a warning.
     save_camera(camera, read_camera(demo).scaled(90, 60), read_pose(demo))
-    seconds, clock = folder / "seconds", folder / "clock"
+    seconds = folder / "seconds"
     seconds.write_text("0")
-    clock.write_text("+0\n")
     options: dict[str, dict[str, Any]] = {
         "twin": {"calibration": camera, "drift_period_s": 0.0},
         "preview": {"calibration": camera, "frames": 5},
@@ -96,8 +90,7 @@ def scene_of(folder: Path, environment: dict[str, str]) -> Iterator[Scene]:
                 name,
                 parameters,
                 script=ROOT / "test" / "support" / "slow_generator.py" if name == "generator" else None,
-                # The generator keeps its own clock: its stamps are those of the goals.
-                environment={VARIABLE: str(seconds)} if name == "generator" else environment,
+                environment={VARIABLE: str(seconds)} if name == "generator" else {},
             )
             for name, parameters in options.items()
         }
@@ -108,17 +101,12 @@ def scene_of(folder: Path, environment: dict[str, str]) -> Iterator[Scene]:
             with client() as made:
                 made.wait_for(lambda: made.newest(names.JOINT_STATES) is not None, WAIT_S, "the arm")
                 wait_until_ready(made)
-                yield Scene(graph, drivers, made, seconds, clock)
+                yield Scene(graph, drivers, made, seconds)
         finally:
             codes = {name: node.stop() for name, node in nodes.items()}
             graph.close()
     assert set(codes.values()) == {0}, {n: (codes[n], nodes[n].text) for n in codes if codes[n]}
     assert not any("Traceback" in node.text for node in nodes.values()), {n: nodes[n].text for n in nodes}
-
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    yield from scene_of(tmp_path_factory.mktemp("scene"), {})
 
 
 def test_joint_states_stop_while_nothing_happens(scene: Scene, figures: Figures) -> None:
@@ -288,51 +276,3 @@ def test_depth_stops(scene: Scene, figures: Figures) -> None:
     figures.note("depth stops", "diagnostics at WARN after", round(seen_s, 2), "s")
     figures.note("depth stops", "plans", "are previewed from the picture alone")
     figures.note("depth stops", "back: all well after", round(well_s, 2), "s")
-
-
-@pytest.fixture(scope="module")
-def set_clocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """The same graph, its nodes under a system clock that the test sets; drivers and client keep theirs."""
-    if FAKETIME is None:
-        pytest.skip("setting a process's clock needs libfaketime (apt-get install faketime)")
-    folder = tmp_path_factory.mktemp("clocks")
-    environment = {
-        "LD_PRELOAD": str(FAKETIME),
-        "FAKETIME_TIMESTAMP_FILE": str(folder / "clock"),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_RESET": "1",
-    }
-    yield from scene_of(folder, environment)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("offset_s", [3600, -3600])
-def test_the_system_clock_is_set(set_clocks: Scene, offset_s: int, figures: Figures) -> None:
-    scene = set_clocks
-    scene.set_clock(0)
-    scene.well()
-    report = scene.previewed()
-    token = scene.client.approve(report.plan_hash, "test")
-    scene.commands.clear()
-    scene.set_clock(offset_s)
-    began = time.monotonic()
-    # Diagnostics go on: whoever watches must not take a clock that was set for a node that died.
-    scene.well()
-    well_s = time.monotonic() - began
-    scene.previewed()
-    time.sleep(max(0.0, began + 5.0 - time.monotonic()))
-    # The approval was good for 4 seconds that passed, whatever the clock says.
-    assert code_of(scene.client.execute, report.plan_hash, token) in (
-        ErrorCode.APPROVAL_EXPIRED,
-        ErrorCode.APPROVAL_INVALID,
-    )
-    assert not scene.commands
-    fresh = scene.previewed()
-    scene.client.execute(fresh.plan_hash, scene.client.approve(fresh.plan_hash, "test"))
-    wait_for(lambda: len(scene.commands) == 1, WAIT_S, "the plan at the arm's controller")
-    scene.set_clock(0)
-    scene.well()
-    figures.note(f"system clock set by {offset_s:+d} s", "all nodes report as before after", round(well_s, 2), "s")
-    figures.note(f"system clock set by {offset_s:+d} s", "approval from before", "expires as it would have")
