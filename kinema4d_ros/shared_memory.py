@@ -14,13 +14,33 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["sweep_shared_memory"]
+from kinema4d_ros.errors import SetupError
+
+__all__ = ["require_shared_memory", "sweep_shared_memory"]
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # nosec B108 - not a place of ours: where DDS keeps its segments
 YOUNG_S = 10.0
 """A process makes its lock a moment before it takes it: one that is younger than this is left alone."""
 
 _LOCK = re.compile(r"(fast(?:rtps|dds)_[0-9a-f]{16})_el")
+
+
+LEAST_BYTES = 2**20
+"""Below this DDS ends the process that only imports it, without a word (SIGBUS)."""
+
+
+def require_shared_memory(folder: Path = SHARED_MEMORY) -> None:
+    """Refuse to start a graph where DDS has no room; a machine without such a folder does without."""
+    try:
+        room = os.statvfs(folder)
+    except OSError:
+        return
+    if room.f_blocks and room.f_bavail * room.f_frsize < LEAST_BYTES:
+        raise SetupError(
+            f"shared memory ({folder}) is full",
+            expected=f"at least {LEAST_BYTES // 2**20} MB free, for DDS",
+            hint="end what fills it, or remove the segments of dead processes: fastdds shm clean",
+        )
 
 
 def sweep_shared_memory(folder: Path = SHARED_MEMORY, young_s: float = YOUNG_S) -> int:

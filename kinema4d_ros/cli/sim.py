@@ -19,6 +19,7 @@ from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, Nod
 from kinema4d_ros.graph import read_arguments as read
 from kinema4d_ros.processes import ProcessSpec, Supervisor
 from kinema4d_ros.resources import share_path
+from kinema4d_ros.shared_memory import require_shared_memory
 
 __all__ = ["add_graph_arguments", "graph_environment", "node_process", "register", "run"]
 
@@ -111,6 +112,7 @@ def _rviz() -> ProcessSpec:
 
 
 def _supervise(processes: Sequence[ProcessSpec]) -> int:
+    require_shared_memory()
     supervisor = Supervisor(processes)
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda _number, _frame: supervisor.stop.set())

@@ -190,6 +190,19 @@ def _spin_once(executor: Any, node: KinemaNode) -> None:
         node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}")
 
 
+def _start_ros(argv: list[str]) -> None:
+    """rclpy; without a log file where none can be written, because what a node says is in the terminal all the same."""
+    try:
+        rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:
+        if "Failed opening file" not in str(error):
+            raise
+        print(f"no log file: {error}", file=sys.stderr, flush=True)
+        rclpy.try_shutdown()
+        without = [*argv, "--ros-args", "--disable-external-lib-logs"]
+        rclpy.init(args=without, signal_handler_options=SignalHandlerOptions.NO)
+
+
 def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 1) -> int:
     """Spin a node until it is told to end. Exit codes: 0 told to end, 2 cannot work with what it was given.
 
@@ -198,7 +211,7 @@ def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, 
     """
     try:
         with security_explained():
-            rclpy.init(args=list(sys.argv if argv is None else argv), signal_handler_options=SignalHandlerOptions.NO)
+            _start_ros(list(sys.argv if argv is None else argv))
     except KinemaError as error:
         print(f"cannot start: {error}", file=sys.stderr, flush=True)
         return 2

@@ -230,7 +230,10 @@ def test_commands_on_full_and_read_only_disks(
             disk.fill(round(share * needed))
             require_refusal(*call(capfd, command.arguments(inputs, new)), disk, ROOM_TEXT)
             assert not unexpected(disk, command, before), (share, unexpected(disk, command, before))
-        disk.make_room()
+    # Another disk: a library that was refused may hold its file open, and such a disk cannot be made read-only.
+    with small_disk(tmp_path / "other", megabytes=64.0) as disk:
+        new = disk.path / "new"
+        command.prepare(inputs, new)
         disk.read_only()
         before = disk.content()
         require_refusal(*call(capfd, command.arguments(inputs, new)), disk, READ_ONLY_TEXT)
