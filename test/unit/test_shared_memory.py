@@ -3,8 +3,12 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
-from kinema4d_ros.shared_memory import sweep_shared_memory
+import pytest
+
+from kinema4d_ros.errors import SetupError
+from kinema4d_ros.shared_memory import require_shared_memory, sweep_shared_memory
 
 
 def segment(folder: Path, digits: str, age_s: float = 60.0) -> Path:
@@ -32,3 +36,12 @@ def test_only_segments_of_the_dead_go(tmp_path: Path) -> None:
     assert sweep_shared_memory(tmp_path) == 1
     assert not held.exists()
     assert sweep_shared_memory(tmp_path / "nothing") == 0
+
+
+def test_a_graph_without_room_for_dds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_shared_memory(tmp_path)
+    require_shared_memory(tmp_path / "nowhere")
+    full = SimpleNamespace(f_blocks=16, f_bavail=0, f_frsize=4096)
+    monkeypatch.setattr("kinema4d_ros.shared_memory.os.statvfs", lambda _: full)
+    with pytest.raises(SetupError, match="is full"):
+        require_shared_memory(tmp_path)
