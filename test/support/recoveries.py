@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rclpy.action import ActionClient
+from support.goals import goal
 from support.killed_graph import WORKER, Kill, KilledGraph
 from support.motions import WAIT_S, swing
 from support.ros_graph import Graph, wait_for
@@ -18,32 +18,12 @@ from kinema4d_msgs.action import EvaluatePolicy, GenerateRollout
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.stamps import header, nanoseconds
-from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.media.studio import studio
-from kinema4d_ros.pointmap import PointmapSequence
 from kinema4d_ros.readers.unfinished import opened_bag
-from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.resources import share_path
-from kinema4d_ros.robot import Robot
 
 ANSWER_S = 3.0
 """How long one question may take before it is asked again."""
-
-
-def goal(frames: int = 5) -> Any:
-    """A request for a few small frames of a resting robot."""
-    robot = Robot.load("primitive_arm")
-    camera = read_camera(share_path("calibration/demo_lab.yaml")).scaled(180, 120)
-    drawn = render_pointmaps(robot, np.tile(robot.home_position(), (frames, 1)), camera)
-    drawn = PointmapSequence(drawn.xyz, drawn.link_ids, camera, np.arange(frames) * 0.1, None)
-    links = [link.name for link in robot.links]
-    made = GenerateRollout.Goal(robot_frames=frames_to_msg(drawn, header(1).stamp, links), plan_hash="ab" * 32)
-    made.image = image_from_array(studio(camera), "rgb8", header(1, camera.frame_id))
-    return made
 
 
 class Recoveries:
