@@ -26,7 +26,7 @@ from kinema4d_ros.live import ArmState
 from kinema4d_ros.media import overlay
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
-from kinema4d_ros.nodes.twin_drift import DriftCheck, Segment
+from kinema4d_ros.nodes.twin_drift import EDGES, MASKS, DriftCheck, Segment, masks_by
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.description import robot_description
 
@@ -54,13 +54,20 @@ class Settings:
     drift_tolerance_px: float = parameter(
         0.75, "A robot seen this near to where it is drawn is no drift.", low=0.0, high=100.0, read_only=True
     )
+    drift_mask: str = parameter(
+        EDGES,
+        "What the drawn robot is laid on: edges, or a segmenter's mask.",
+        choices=MASKS,
+        read_only=True,
+    )
+    drift_weights: str = parameter("", "Folder of SAM 2's weights, for drift_mask sam2.", read_only=True)
 
 
 class Twin(KinemaNode):
     """Publishes where the robot is, as frames, points and picture."""
 
     def __init__(self, segment: Segment | None = None) -> None:
-        """Start; `segment` finds the robot's pixels for the drift check, which uses the picture's edges without it."""
+        """Start; `segment` finds the robot's pixels for the drift check, in place of what `drift_mask` names."""
         super().__init__("twin")
         self._settings = declare(self, Settings)
         self._robot, lens = load_scene(self._settings.robot, self._settings.calibration)
@@ -85,7 +92,8 @@ class Twin(KinemaNode):
             period_s=self._settings.drift_period_s,
             # A calibration that misses its own data by more cannot be held to less.
             tolerance_px=max(self._settings.drift_tolerance_px, self._trust.px or 0.0),
-            segment=segment,
+            segment=segment
+            or masks_by(self._settings.drift_mask, self._robot, self._eye.camera, self._settings.drift_weights),
         )
         # Threads, not timers: the executor would build its wait set anew for every tick.
         self._threads = [

@@ -12,12 +12,19 @@ from numpy.typing import NDArray
 from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.calibration.drift import Drift, check_drift_by_edges
 from kinema4d_ros.calibration.drift_watch import DriftState, DriftWatch
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.segmentation import Prompt, make_segmenter, rendered_masks
 
-__all__ = ["DriftCheck", "Segment"]
+__all__ = ["EDGES", "MASKS", "DriftCheck", "Segment", "masks_by"]
+
+EDGES = "edges"
+MASKS = (EDGES, "classical", "sam2")
+"""What the drawn outline is laid on: the picture's own edges, or the mask of a segmenter. Never "rendered": the drawn
+robot lies on itself wherever the camera is."""
 
 Segment = Callable[[NDArray[np.uint8], NDArray[np.float64]], NDArray[np.bool_]]
 """Robot pixels (H, W) bool of a rectified image (H, W, 3) uint8, the arm at positions (J,)."""
@@ -30,6 +37,34 @@ SOON_S = 1.0
 
 USELESS_PX = 6.0
 """A robot that is off by more is an error, not a warning: what is predicted from such a picture is wrong."""
+
+
+def masks_by(method: str, robot: Robot, camera: PinholeCamera, weights: str = "") -> Segment | None:
+    """The segmenter of that name, shown where the robot is drawn; None for the picture's own edges.
+
+    Args:
+        method: one of `MASKS`.
+        robot, camera: what is drawn; the camera is the rectified one, at its calibrated pose.
+        weights: folder of SAM 2.
+    """
+    if method == EDGES:
+        return None
+    if method == "sam2" and not weights:
+        raise SetupError(
+            "drift_mask is sam2 and drift_weights is empty",
+            expected="the folder of SAM 2's weights",
+            hint="drift_mask: edges needs none",
+            code=ErrorCode.SETUP_MISSING,
+        )
+    segmenter = make_segmenter(method, **({"weights": weights} if method == "sam2" else {}))
+
+    def segment(rgb: NDArray[np.uint8], q: NDArray[np.float64]) -> NDArray[np.bool_]:
+        drawn: NDArray[np.bool_] = rendered_masks(robot, q[None], camera)[0]
+        if not drawn.any():
+            return drawn
+        return segmenter.segment(rgb, Prompt(mask=drawn)).masks
+
+    return segment
 
 
 class DriftCheck:

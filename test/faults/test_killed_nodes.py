@@ -225,6 +225,7 @@ def percentiles(values: list[float]) -> dict[str, float]:
     return {"p50": round(float(p50), 2), "p95": round(float(p95), 2), "max": round(max(values), 2)}
 
 
+@pytest.mark.timeout(9000)
 def test_every_node_is_killed_at_random_moments(
     tmp_path: Path, full: Callable[[Any, Any], Any], figures: Figures
 ) -> None:

@@ -134,14 +134,16 @@ def test_a_bumped_camera_is_noticed_and_an_unmoved_one_is_not(graph: PreviewClie
         hands.close()
 
 
-def test_a_segmenter_of_one_s_own_sees_the_bump_too(graph: PreviewClient, calibration: str) -> None:
-    script = ROOT / "test" / "support" / "segmenting_twin.py"
-    parameters = {"calibration": calibration, "drift_period_s": 0.5}
-    node = NodeProcess("masked_twin", parameters, ["-r", "__node:=masked_twin"], script=script)
+@pytest.mark.parametrize("own", [False, True], ids=["drift_mask classical", "a segmenter of one's own"])
+def test_the_mask_of_a_segmenter_shows_the_bump_too(graph: PreviewClient, calibration: str, own: bool) -> None:
+    script = ROOT / "test" / "support" / "segmenting_twin.py" if own else None
+    parameters = {"calibration": calibration, "drift_period_s": 0.5, **({} if own else {"drift_mask": "classical"})}
+    name = "masked_twin" if own else "cut_out_twin"
+    node = NodeProcess(name if own else "twin", parameters, ["-r", f"__node:={name}"], script=script)
     hands = Graph()
     try:
         node.wait_for_line("ready")
-        twin = Told(graph, "masked_twin")
+        twin = Told(graph, name)
         graph.wait_for(lambda: twin.values.get("camera drift") == "still", WAIT_S, "an unmoved camera")
         bump(hands, bump_mm=-5.0)
         graph.wait_for(lambda: twin.values["camera drift"] == "moved", WAIT_S, "a warning")
@@ -150,3 +152,10 @@ def test_a_segmenter_of_one_s_own_sees_the_bump_too(graph: PreviewClient, calibr
         bump(hands, bump_mm=0.0)
         hands.close()
         assert node.stop() == 0, node.text
+
+
+def test_sam2_without_weights_is_refused_with_words(calibration: str) -> None:
+    node = NodeProcess("twin", {"calibration": calibration, "drift_mask": "sam2"}, ["-r", "__node:=weightless_twin"])
+    assert node.process.wait(WAIT_S) != 0
+    wait_for(lambda: "drift_weights is empty" in node.text, 10.0, "the reason")
+    assert "Traceback" not in node.text
