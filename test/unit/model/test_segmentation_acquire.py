@@ -42,32 +42,31 @@ def world(tmp_path_factory: pytest.TempPathFactory, yam: Robot) -> Path:
     return folder
 
 
-def test_words_reach_detector_and_sam_2_in_the_masks_stage(world: Path, tmp_path: Path) -> None:
-    segmenter = Sam2Segmenter(world / "sam2", detector=GroundingDetector(world / "dino", threshold=0.0))
-    job = Acquisition(
-        sources=(world / "frames",), robot=Robot.load(world / "rough/yam.urdf"), q=Q[None], out=tmp_path / "out",
-        camera=small_orbit(Robot.load("yam"), Q, 1).cameras[0], board=BOARD, base_T_world=BASE_T_BOARD, views=8,
-        segmenter=segmenter, text=WORDS, voxel_m=0.01,
-    )  # fmt: skip
-    with pytest.raises(KinemaError):  # random weights find no robot: no hull, or one that fits no description
-        acquire(job)
-    views = load_views(tmp_path / "out" / "2_poses")
-    expected = segmenter.segment(np.stack([view.image for view in views]), Prompt(text=WORDS)).masks
-    assert expected.any()
-    for view, mask in zip(views, expected, strict=True):
-        written = read_image(tmp_path / "out" / "3_masks" / f"{view.name}.png")[..., 0] > 127
-        assert np.array_equal(written, mask), view.name
-
-
-def test_words_that_find_nothing_are_named_and_the_stages_before_are_kept(world: Path, tmp_path: Path) -> None:
+def test_words_on_the_command_line_reach_detector_and_sam_2(world: Path, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     verb.register(parser.add_subparsers())
     words = [world / "frames", "--urdf", world / "rough/yam.urdf", "--joints", world / "at.csv", "--views", 8]
-    words += ["--camera", world / "camera.yaml", "--board", BOARD.text, "--board-pose", *BOARD_POSE]
+    words += ["--camera", world / "camera.yaml", "--board", BOARD.text, "--board-pose", *BOARD_POSE, "--rounds", 0]
     words += ["--segmenter", "sam2", "--weights", world / "sam2", "--text", WORDS, "--detector", world / "dino"]
     chosen = parser.parse_args(["acquire", *map(str, words), "--out", str(tmp_path / "out"), "--json"])
-    with pytest.raises(AssetError) as caught:
+    with pytest.raises(KinemaError):  # random weights find no robot: no hull, or one that fits no description
         chosen.run(chosen)
-    assert "mask" in str(caught.value)
+    segmenter = Sam2Segmenter(world / "sam2", detector=world / "dino")
+    for view in load_views(tmp_path / "out" / "2_poses"):
+        expected = segmenter.segment(view.image, Prompt(text=WORDS)).masks
+        written = read_image(tmp_path / "out" / "3_masks" / f"{view.name}.png")[..., 0] > 127
+        assert expected.any()
+        assert np.array_equal(written, expected), view.name
+
+
+def test_words_that_find_nothing_are_refused_and_the_stages_before_are_kept(world: Path, tmp_path: Path) -> None:
+    blind = Sam2Segmenter(world / "sam2", detector=GroundingDetector(world / "dino", threshold=1.0))
+    job = Acquisition(
+        sources=(world / "frames",), robot=Robot.load(world / "rough/yam.urdf"), q=Q[None], out=tmp_path / "out",
+        camera=small_orbit(Robot.load("yam"), Q, 1).cameras[0], board=BOARD, base_T_world=BASE_T_BOARD, views=8,
+        segmenter=blind, text=WORDS,
+    )  # fmt: skip
+    with pytest.raises(AssetError, match="f000"):
+        acquire(job)
     assert (tmp_path / "out" / "2_poses" / "sheet.png").is_file()
     assert not (tmp_path / "out" / "3_masks").exists()
