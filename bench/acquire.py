@@ -60,12 +60,12 @@ CASES = ("exact", "masks", "two", "classical", "peer")
 OTHER = np.array([0.1, 1.8, 2.0, -1.0, 0.5, 0.8, 0.045])
 
 
-def film(folder: Path, robot: Robot, quick: bool) -> None:
-    """Videos, truth and intrinsics, unless they are there."""
-    size = {"width": 480, "height": 360} if quick else {}
+def film(folder: Path, robot: Robot, quick: bool, orbits: int) -> None:
+    """Videos, truth and intrinsics of so many orbits, unless they are there."""
+    size = {"width": 640, "height": 480} if quick else {}
     folder.mkdir(parents=True, exist_ok=True)
     write_camera_info(folder / "camera.yaml", CameraInfo.of(orbit_cameras(1, **size)[0]))
-    for k, q in enumerate(Q):
+    for k, q in enumerate(Q[:orbits]):
         if (folder / f"held{k}" / "truth.npz").is_file():
             continue
         orbit = Orbit(robot, q, seed=k, texture_pixels=2048)
@@ -252,7 +252,7 @@ def main() -> None:
     chosen = arguments.only or list(CASES)
     results: dict[str, Any] = {}
     if set(chosen) != {"peer"}:
-        film(arguments.data, robot, arguments.quick)
+        film(arguments.data, robot, arguments.quick, 2 if "two" in chosen else 1)
     with tempfile.TemporaryDirectory() as scratch:
         work = arguments.work or Path(scratch)
         for name in chosen:

@@ -1,7 +1,7 @@
 """How well the robot is cut out of pictures whose truth is known, without weights, beside plain OpenCV.
 
     python bench/segmentation.py            12 rooms, minutes on one core
-    python bench/segmentation.py --quick    one room: a smoke test
+    python bench/segmentation.py --quick    one room, six pictures: a smoke test
 
 Pictures of the lab at 720 x 480: random table, lamp, camera, lens, objects and joint positions; every picture has its
 own colour and gradient of light (up to 20 %) and noise of 4 steps of 255. Half of the tables are cluttered. In each
@@ -52,12 +52,12 @@ LEAST = 0.01
 class Room:
     """Pictures of one room, their truth, the empty scene and a rough prompt."""
 
-    def __init__(self, robot: Robot, seed: int) -> None:
+    def __init__(self, robot: Robot, seed: int, pictures: int = PICTURES) -> None:
         rng = np.random.default_rng([seed, 77])
         while True:
             camera = random_camera(rng, *SIZE)
             x, y, _ = camera.base_T_camera[:3, 3]
-            q = random_joints(robot, rng, PICTURES)
+            q = random_joints(robot, rng, pictures)
             self.rendered = rendered_masks(robot, q, camera)
             if x > -0.3 and y < 0.5 and self.rendered[:MEASURED].mean(axis=(1, 2)).min() > LEAST:
                 break
@@ -144,7 +144,7 @@ def main() -> None:
     iou: dict[str, list[float]] = {name: [] for name in CASES}
     spent = dict.fromkeys(CASES, 0.0)
     for seed in range(rooms):
-        room = Room(robot, seed)
+        room = Room(robot, seed, 6 if arguments.quick else PICTURES)
         for name, find in CASES.items():
             started = time.process_time()
             masks = find(room)
