@@ -157,12 +157,11 @@ class Killing:
             self._ready_s = time.monotonic()
 
     def _landed(self, flight: _Flight, victims: tuple[str, ...]) -> None:
-        """A preview in flight ends with a rollout or an error code; only one that died unheard of says nothing."""
+        """A preview in flight ends with a rollout or an error code, whoever died."""
         outcome, seconds = flight.land()
         self.counts.in_flight[outcome] = self.counts.in_flight.get(outcome, 0) + 1
-        if "preview" not in victims or flight.phase:
-            assert outcome != "silence", f"nobody answered after a kill of {victims}:\n{self.graph.text}"
-            self.counts.answer_s.append(seconds)
+        assert outcome != "silence", f"nobody answered after a kill of {victims}:\n{self.graph.text}"
+        self.counts.answer_s.append(seconds)
 
     def _look_at_what_is_left(self, kills: list[Kill], bag: Path) -> None:
         for kill in kills:
