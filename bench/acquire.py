@@ -45,7 +45,7 @@ from kinema4d_ros.assets.options import Acquisition
 from kinema4d_ros.assets.synthetic import ORBIT_BOARD, Orbit, board_on_table, orbit_cameras, write_orbit_video
 from kinema4d_ros.assets.views import View
 from kinema4d_ros.calibration.camera_info import CameraInfo, read_camera_info, write_camera_info
-from kinema4d_ros.calibration.recon import robot_surface
+from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.evaluation.clouds import cloud_distance
 from kinema4d_ros.kinematics.forward import forward_all

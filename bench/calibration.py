@@ -13,6 +13,8 @@ markerless: random cameras around the arm, masks through the lens with outlines 
 segmented: the whole way, as a user without a board goes it: 8 noisy pictures of the lab in random light, masks from the
     classical segmenter that is shown where a camera 2 cm and 2 degrees off draws the robot, markerless from there.
 drift: three masks, the camera unmoved or moved by 5 mm in a random direction.
+recon: the YAM's surface in a random place, every second one of unknown size, 1 mm of noise, 5 % of the points on the
+    table; found without picked pairs. Wrong: more than 3 mm or 0.3 degrees away and not refused.
 edges: the check that runs in operation: one noisy picture of the lab in random light, no mask; the camera unmoved,
     moved by 5 mm in a random direction and along its axis, turned by 0.5 degrees.
 
@@ -44,7 +46,9 @@ from kinema4d_ros.calibration.handeye import calibrate_hand_eye
 from kinema4d_ros.calibration.intrinsics import calibrate_intrinsics
 from kinema4d_ros.calibration.markerless import calibrate_markerless
 from kinema4d_ros.calibration.pose_estimate import changed, difference
+from kinema4d_ros.calibration.recon import align_reconstruction
 from kinema4d_ros.calibration.silhouette import Silhouettes, mask_iou
+from kinema4d_ros.calibration.surfaces import Surface, robot_surface
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
@@ -55,9 +59,10 @@ from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import Prompt, make_segmenter
+from kinema4d_ros.transforms import apply, from_rpy, invert, rotation_angle
 
 SIZE = (720, 480)
-WAYS = ("intrinsics", "handeye", "markerless", "segmented", "drift", "edges")
+WAYS = ("intrinsics", "handeye", "markerless", "segmented", "drift", "recon", "edges")
 
 
 def errors(found: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
@@ -241,6 +246,36 @@ def drift(robot: Robot, cameras: int) -> dict[str, Any]:
     }
 
 
+def recon(robot: Robot, places: int) -> dict[str, Any]:
+    """Scans without pairs."""
+    mm, deg, refused, wrong, spent = [], [], [], [], 0.0
+    for seed in range(places):
+        rng = np.random.default_rng([seed, 41])
+        q = random_joints(robot, rng, 1)[0]
+        truth = from_rpy(rng.uniform(-np.pi, np.pi, 3), rng.uniform(-1, 1, 3))
+        scale = float(np.exp(rng.uniform(-2, 2))) if seed % 2 else 1.0
+        exact = robot_surface(robot, q, 12_000, seed=seed + 1)
+        table = rng.uniform([-0.3, -0.3, -0.01], [0.5, 0.3, 0.0], (600, 3))
+        points = np.concatenate([exact.points + rng.normal(0, 1e-3, exact.points.shape), table])
+        normals = np.concatenate([exact.normals, np.tile([0.0, 0.0, 1.0], (600, 1))])
+        back = invert(truth)
+        scan = Surface(apply(back, points) / scale, normals @ back[:3, :3].T)
+        started = time.process_time()
+        found = align_reconstruction(scan, robot, q, similarity=bool(seed % 2))
+        spent += time.process_time() - started
+        middle = apply(back, exact.points.mean(axis=0)) / scale
+        off = apply(found.base_T_recon, found.scale * middle) - apply(truth, scale * middle)
+        mm.append(1e3 * float(np.linalg.norm(off)))
+        deg.append(float(np.degrees(rotation_angle(found.base_T_recon, truth))))
+        if found.quality.verdict == "bad":
+            refused.append(seed)
+        elif mm[-1] > 3.0 or deg[-1] > 0.3:
+            wrong.append(seed)
+        print(f"recon {seed}: {mm[-1]:.2f} mm {deg[-1]:.3f} deg {found.quality.names}", flush=True)
+    counts = {"places": places, "refused": refused, "wrong": wrong}
+    return {**counts, "mm": summary(mm), "deg": summary(deg), "cpu_s_each": spent / places}
+
+
 def edges(robot: Robot, cameras: int) -> dict[str, Any]:
     """One lit picture of the lab each: the camera unmoved, moved by 5 mm, turned by 0.5 degrees."""
     verdicts: dict[str, Counter[str]] = {name: Counter() for name in ("still", "5mm", "5mm_along_axis", "half_degree")}
@@ -301,6 +336,7 @@ def main() -> None:
         "markerless": lambda: markerless(robot, 1 if arguments.quick else 50),
         "segmented": lambda: segmented(robot, 1 if arguments.quick else 12),
         "drift": lambda: drift(robot, 1 if arguments.quick else 40),
+        "recon": lambda: recon(robot, 2 if arguments.quick else 30),
         "edges": lambda: edges(robot, 1 if arguments.quick else 50),
     }
     results = {name: run() for name, run in work.items() if not arguments.only or name in arguments.only}

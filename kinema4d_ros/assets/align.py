@@ -14,14 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from kinema4d_ros.assets.grid import ColouredMesh
-from kinema4d_ros.calibration.recon import (
-    Reconstruction,
-    Surface,
-    align_pairs,
-    align_reconstruction,
-    robot_surface,
-    sample_surface,
-)
+from kinema4d_ros.calibration.recon import Reconstruction, align_pairs, align_reconstruction
+from kinema4d_ros.calibration.surfaces import Surface, robot_surface, sample_surface
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.robot.model import Robot
@@ -108,7 +102,7 @@ def align_mesh(
         mesh: in the world's frame and unit.
         robot, q: the description and its joint positions (J,) when the pictures were taken.
         base_T_world, scale: (4, 4) a measured start, metres, and the world's unit; or
-        pairs: (N, 3) points of the world and the same points on the robot, metres.
+        pairs: (N, 3) points of the world and the same points on the robot, metres; without both it is searched for.
         similarity: the world's unit is unknown.
         refine: let closest points move it.
     """
@@ -117,24 +111,23 @@ def align_mesh(
         # The start as pairs that fit it exactly: corners of a box around the mesh.
         low, high = mesh.vertices.min(axis=0), mesh.vertices.max(axis=0)
         p_world = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)]) * (high - low) + low
-        p_base = apply(base_T_world, scale * p_world)
-    elif pairs is not None:
-        p_world, p_base = pairs
+        pairs = p_world, apply(base_T_world, scale * p_world)
+    if pairs is not None:
+        found = align_reconstruction(surface, robot, q, *pairs, similarity=similarity)
+        start, start_scale = align_pairs(*pairs, similarity=similarity)
     else:
-        raise CalibrationError(
-            "nothing says where the reconstruction stands",
-            expected="--board-pose, the board's place in the base frame, or --pairs, picked points",
-        )
-    found = align_reconstruction(surface, robot, q, p_world, p_base, similarity=similarity)
-    if "mirrored_model" in found.quality.names:
+        found = align_reconstruction(surface, robot, q, similarity=similarity)
+        start, start_scale = found.base_T_recon, found.scale
+    if {"mirrored_model", "ambiguous_place"} & set(found.quality.names):
         found.quality.require("the alignment")
-    start, start_scale = align_pairs(p_world, p_base, similarity=similarity)
     pose, scale, refined, note = found.base_T_recon, found.scale, True, ""
     moved = float(
         np.linalg.norm(apply(start, start_scale * surface.points) - apply(pose, scale * surface.points), axis=1).max()
     )
     turned = float(np.degrees(rotation_angle(start, pose)))
     note = f"closest points moved it by up to {1e3 * moved:.1f} mm, {turned:.2f} degrees"
+    if pairs is None:
+        note = "searched for, all around"
     too_far = base_T_world is not None and (moved > REFINE_M or turned > REFINE_DEG)
     if not refine or too_far:
         pose, scale, refined = start, start_scale, False

@@ -21,7 +21,7 @@ from kinema4d_ros.assets.sheets import label_sheet, picture_sheet
 from kinema4d_ros.assets.stages import read_json, write_json
 from kinema4d_ros.assets.views import View, load_views
 from kinema4d_ros.calibration.pictures import reconstruction_picture
-from kinema4d_ros.calibration.recon import robot_surface
+from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.media import write_image
 from kinema4d_ros.render import Scene, render_poses

@@ -62,7 +62,8 @@ class Acquisition:
         rounds: how often.
         depth: folder of 16-bit depth pictures (0.1 mm) named as the frames, if there is a depth camera.
         base_T_world: (4, 4) metres: where the board (or the pose file's world) is in the robot's base frame. Or
-        pairs: (N, 3) points of the mesh and the same points on the robot, metres; an external mesh needs both.
+        pairs: (N, 3) points of the mesh and the same points on the robot, metres. Without them an external mesh is
+            searched for all around.
         similarity: the mesh's unit is unknown (COLMAP's world, an external mesh).
         external: a program to make the mesh; the built-in hull if None.
         views: how many frames of each source to use.
@@ -117,10 +118,10 @@ class Acquisition:
             raise _bad("masks come from a folder or from a segmenter", "exactly one of --masks and --segmenter")
         if self.text and self.segmenter is None:
             raise _bad("words are for a segmenter", "--text with --segmenter sam2, or none with --masks")
-        if self.own_frame and (len(self.sources) > 1 or self.pairs is None or self.base_T_world is None):
+        if self.own_frame and (len(self.sources) > 1 or self.base_T_world is None):
             raise _bad(
                 "an external mesh has a frame of its own",
-                "one video, --pairs for the mesh, and --board-pose for the cameras that check it",
+                "one video, and --board-pose for the cameras that check it (--pairs for the mesh are optional)",
             )
         if not self.own_frame and (self.base_T_world is None) == (self.pairs is None):
             raise _bad(
@@ -134,7 +135,7 @@ class Acquisition:
             raise _bad(f"a voxel of {self.voxel_m} m", "0.0002 to 0.05 m")
         if not self.max_blur_px > 0:
             raise _bad(f"a blur of {self.max_blur_px} px", "more than 0")
-        if self.similarity and self.pairs is None:
+        if self.similarity and self.pairs is None and not self.own_frame:
             raise _bad("a world without a unit cannot be measured", "--pairs with --similarity")
 
     @property

@@ -25,6 +25,7 @@ FINDINGS: dict[str, str] = {
     "wrong_board_size": "measure a square of the printed board with a ruler: printers scale pages",
     "mirrored_board": "switch off mirroring in the camera driver, or print the board again",
     "mirrored_model": "export the reconstruction again without swapping axes",
+    "ambiguous_place": "pick pairs of points: --pairs",
     "moved_camera": "fix the camera, and take all images again",
     "poor_fit": "check that images and joint states belong together, the link that carries the board, and the board",
     "poor_overlap": "check the masks, the robot's description and that joint states belong to the images",

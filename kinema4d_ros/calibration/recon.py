@@ -1,55 +1,31 @@
-"""A reconstructed mesh laid onto the robot's description: picked pairs first, then iterative closest points.
+"""A reconstructed mesh laid onto the robot's description: a start from picked pairs or a search, then closest points.
 
-picked pairs ─> rotation, shift and size in closed form ─> nearest surface, robust, repeated ─> `recon_T_base`
+picked pairs ─> rotation, shift and size in closed form ─┐
+no pairs ─────> search_alignment(), turns all around ────┴─> closest_points() ─> `recon_T_base`
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial import cKDTree
 
-from kinema4d_ros.calibration.board_pose import skew
-from kinema4d_ros.calibration.pose_estimate import changed
+from kinema4d_ros.calibration.closest_points import closest_points
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
-from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError, MeshError
-from kinema4d_ros.files import reading
-from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.robot.meshes import load_mesh
+from kinema4d_ros.calibration.recon_search import search_alignment
+from kinema4d_ros.calibration.surfaces import Surface, robot_surface
+from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.transforms import apply, make
 
-__all__ = [
-    "Reconstruction",
-    "Surface",
-    "align_pairs",
-    "align_reconstruction",
-    "load_surface",
-    "robot_surface",
-    "sample_surface",
-]
+__all__ = ["Reconstruction", "align_pairs", "align_reconstruction"]
 
 Array = NDArray[np.float64]
 
-_STEPS = 60
-_POINTS = 20_000
 GOOD_MM, WORST_MM = 3.0, 15.0
-
-
-@dataclass(frozen=True, eq=False)
-class Surface:
-    """Points on a surface.
-
-    Attributes:
-        points: (N, 3) float64.
-        normals: (N, 3) float64 unit vectors; their sign is not used.
-    """
-
-    points: Array
-    normals: Array
+AMBIGUOUS = 1.25
+"""Another place whose distance is less than this much larger could be the right one as well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +36,7 @@ class Reconstruction:
         base_T_recon: (4, 4) float64, rigid, metres.
         scale: metres for one unit of the reconstruction; 1 for a rigid alignment.
         quality: `mm` is the root mean square distance of the reconstruction's points that fit from the robot.
-        pairs_mm: root mean square distance of the picked pairs, before the refinement.
+        pairs_mm: root mean square distance of the picked pairs, before the refinement; None without pairs.
         distance_m: (N,) of every point used, after it.
         share: of the points nearer than 5 mm.
     """
@@ -68,7 +44,7 @@ class Reconstruction:
     base_T_recon: Array
     scale: float
     quality: Quality
-    pairs_mm: float
+    pairs_mm: float | None
     distance_m: Array
     share: float
 
@@ -104,61 +80,12 @@ def align_pairs(p_recon: ArrayLike, p_base: ArrayLike, *, similarity: bool = Fal
     return make(R, cb - scale * R @ ca), scale
 
 
-def sample_surface(vertices: ArrayLike, faces: ArrayLike, count: int = _POINTS, seed: int = 0) -> Surface:
-    """Points spread evenly over triangles, with the triangles' normals."""
-    v, f = np.asarray(vertices, dtype=np.float64), np.asarray(faces, dtype=np.int64)
-    a, b, c = v[f[:, 0]], v[f[:, 1]], v[f[:, 2]]
-    normal = np.cross(b - a, c - a)
-    area = np.linalg.norm(normal, axis=1)
-    if not area.sum() > 0:
-        raise CalibrationError("the surface has no area", expected="triangles")
-    rng = np.random.default_rng(seed)
-    pick = rng.choice(len(f), count, p=area / area.sum())
-    u = np.sqrt(rng.random((count, 1)))
-    w = rng.random((count, 1))
-    points = (1 - u) * a[pick] + u * (1 - w) * b[pick] + u * w * c[pick]
-    return Surface(points, normal[pick] / area[pick, None])
-
-
-def robot_surface(robot: Robot, q: ArrayLike, count: int = 4 * _POINTS, seed: int = 0) -> Surface:
-    """Points on the robot's visual shapes at one configuration (J,), metres, base frame."""
-    poses = forward_all(robot, np.atleast_2d(np.asarray(q, dtype=np.float64)))[0]
-    vertices, faces, start = [], [], 0
-    for link, pose in zip(robot.links, poses, strict=True):
-        for shape in link.visuals:
-            vertices.append(apply(pose @ shape.link_T_geometry, shape.mesh.vertices))
-            faces.append(shape.mesh.faces + start)
-            start += len(shape.mesh.vertices)
-    if not vertices:
-        raise CalibrationError(f"robot '{robot.name}' has no visual shapes", expected="a URDF with <visual> shapes")
-    return sample_surface(np.concatenate(vertices), np.concatenate(faces), count, seed)
-
-
-def load_surface(path: str | Path, count: int = _POINTS) -> Surface:
-    """Points on a mesh file (.stl, .obj, .dae, .ply, .glb), in its own units."""
-    file = Path(path)
-    if file.suffix.lower() not in (".ply", ".glb"):
-        mesh = load_mesh(file)
-        return sample_surface(mesh.vertices, mesh.faces, count)
-    if not file.is_file():
-        raise FileFormatError(f"{file} does not exist", expected="a mesh file", code=ErrorCode.FILE_MISSING)
-    # Here, because that package needs this one; it opens no file but the one it is given.
-    from kinema4d_ros.assets.mesh_files import read_mesh_file
-
-    try:
-        found = read_mesh_file(file)
-    except MeshError as error:
-        raise FileFormatError(error.what, expected=error.expected, hint=error.hint) from None
-    with reading(file, "a mesh with an area", error=CalibrationError):
-        return sample_surface(found.vertices, found.faces, count)
-
-
 def align_reconstruction(
     surface: Surface,
     robot: Robot,
     q: ArrayLike,
-    p_recon: ArrayLike,
-    p_base: ArrayLike,
+    p_recon: ArrayLike | None = None,
+    p_base: ArrayLike | None = None,
     *,
     similarity: bool = False,
 ) -> Reconstruction:
@@ -168,56 +95,27 @@ def align_reconstruction(
         surface: of the reconstruction, in its own units.
         robot, q: what was reconstructed, and its joint positions (J,) then.
         p_recon, p_base: (N, 3) picked pairs: points of the reconstruction and the same points on the robot, metres.
+            Without them the place is searched for, which needs a mesh of the robot alone.
         similarity: the reconstruction's unit is unknown.
     """
-    pose, scale = align_pairs(p_recon, p_base, similarity=similarity)
-    pairs = np.linalg.norm(apply(pose, scale * np.asarray(p_recon)) - np.asarray(p_base), axis=1)
     target = robot_surface(robot, q)
-    pose, scale, distance, kept = _closest_points(surface, target, pose, scale, similarity)
-    rms = 1e3 * float(np.sqrt((distance[kept] ** 2).mean()))
-    share = float((distance < 0.005).mean())
-    mirrored = _mirrored(np.asarray(p_recon, np.float64), np.asarray(p_base, np.float64), similarity)
-    quality = Quality(mm=rms, poses=len(pairs), findings=sorted_findings(_findings(rms, share, len(pairs), mirrored)))
-    return Reconstruction(pose, scale, quality, 1e3 * float(np.sqrt((pairs**2).mean())), distance, share)
-
-
-def _closest_points(
-    surface: Surface, target: Surface, pose: Array, scale: float, similarity: bool
-) -> tuple[Array, float, Array, NDArray[np.bool_]]:
-    """Point-to-plane, with a reach that shrinks: pose, scale, distance (N,) and which points fit."""
-    tree = cKDTree(target.points)
-    reach = 0.05
-    for step in range(_STEPS):
-        # While the surfaces are far apart a few points say as much as all.
-        few = surface.points[::6] if step < 12 and len(surface.points) > 3000 else surface.points
-        p = apply(pose, scale * few)
-        distance, nearest = tree.query(p, distance_upper_bound=reach)
-        hit = np.isfinite(distance)
-        if hit.sum() < 50:
-            break
-        n = target.normals[nearest[hit]]
-        r = ((p[hit] - target.points[nearest[hit]]) * n).sum(axis=1)
-        # Shift in base axes, turn about the reconstruction's, size: the last two move a point by its lever arm.
-        lever = p[hit] - pose[:3, 3]
-        local = lever @ pose[:3, :3]
-        turn = -np.einsum("nk,nkj->nj", n @ pose[:3, :3], skew(local))
-        columns = [n, turn] + ([(n * lever).sum(axis=1, keepdims=True)] if similarity else [])
-        J = np.concatenate(columns, axis=1)
-        sigma = max(1.48 * float(np.median(np.abs(r))), 2e-4)
-        w = 1 / (1 + (r / (2 * sigma)) ** 2)
-        change = -np.linalg.solve(J.T @ (w[:, None] * J) + 1e-9 * np.eye(J.shape[1]), J.T @ (w * r))
-        pose = changed(pose, change[:6])
-        if similarity:
-            scale *= 1 + float(np.clip(change[6], -0.1, 0.1))
-        reach = max(0.7 * reach, 0.01)
-        if np.abs(change).max() < 1e-6 and step > 14:
-            break
-    p = apply(pose, scale * surface.points)
-    distance, nearest = tree.query(p)
-    across = np.abs(((p - target.points[nearest]) * target.normals[nearest]).sum(axis=1))
-    # Beyond a centimetre the nearest sample is not the same place any more, and its plane means nothing.
-    result = np.where(distance < 0.01, across, distance)
-    return pose, scale, result, result < 0.01
+    pairs_mm, count = None, None
+    if p_recon is not None and p_base is not None:
+        pose, scale = align_pairs(p_recon, p_base, similarity=similarity)
+        apart = np.linalg.norm(apply(pose, scale * np.asarray(p_recon)) - np.asarray(p_base), axis=1)
+        pairs_mm, count = 1e3 * float(np.sqrt((apart**2).mean())), len(apart)
+        found = _pair_findings(np.asarray(p_recon, np.float64), np.asarray(p_base, np.float64), similarity)
+    elif p_recon is not None or p_base is not None:
+        raise CalibrationError("only one side of the picked pairs was given", expected="both, or none")
+    else:
+        search = search_alignment(surface, target, similarity=similarity)
+        pose, scale = search.base_T_recon, search.scale
+        found = _search_findings(search.cost_m, search.next_m, search.mirror_m)
+    laid = closest_points(surface, target, pose, scale, similarity=similarity)
+    rms = 1e3 * float(np.sqrt((laid.distance[laid.fits] ** 2).mean())) if laid.fits.any() else float("inf")
+    share = float((laid.distance < 0.005).mean())
+    quality = Quality(mm=rms, poses=count, findings=sorted_findings([*found, *_fit_findings(rms, share)]))
+    return Reconstruction(laid.pose, laid.scale, quality, pairs_mm, laid.distance, share)
 
 
 def _mirrored(a: Array, b: Array, similarity: bool) -> bool:
@@ -231,16 +129,31 @@ def _mirrored(a: Array, b: Array, similarity: bool) -> bool:
     return rest[1] < 0.3 * rest[0] and rest[0] > 0.01
 
 
-def _findings(rms_mm: float, share: float, pairs: int, mirrored: bool) -> list[Finding]:
+def _pair_findings(p_recon: Array, p_base: Array, similarity: bool) -> list[Finding]:
     found = []
-    if mirrored:
+    if _mirrored(p_recon, p_base, similarity):
         found.append(finding("mirrored_model", "the picked pairs fit a mirror image", "error"))
+    if len(p_recon) < 4:
+        found.append(finding("too_few_poses", f"{len(p_recon)} pairs: a wrong one would not show"))
+    return found
+
+
+def _search_findings(cost_m: float, next_m: float, mirror_m: float) -> list[Finding]:
+    if mirror_m * AMBIGUOUS < cost_m:
+        text = f"its mirror image is {1e3 * mirror_m:.1f} mm from the robot, itself {1e3 * cost_m:.1f} mm"
+        return [finding("mirrored_model", text, "error")]
+    if next_m < AMBIGUOUS * cost_m:
+        text = f"two places fit alike, {1e3 * cost_m:.1f} and {1e3 * next_m:.1f} mm away"
+        return [finding("ambiguous_place", text, "error")]
+    return []
+
+
+def _fit_findings(rms_mm: float, share: float) -> list[Finding]:
+    found = []
     if rms_mm > GOOD_MM or not np.isfinite(rms_mm):
         bad = not rms_mm <= WORST_MM
         found.append(finding("poor_fit", f"distance {rms_mm:.1f} mm", "error" if bad else "warning"))
     if share < 0.6:
         text = f"{share:.0%} of the reconstruction is within 5 mm of the robot"
         found.append(finding("poor_overlap", text, "error" if share < 0.25 else "warning"))
-    if pairs < 4:
-        found.append(finding("too_few_poses", f"{pairs} pairs: a wrong one would not show"))
     return found

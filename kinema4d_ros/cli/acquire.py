@@ -83,7 +83,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="of the board (or the pose file's world) in the base frame, metres and radians",
     )  # fmt: skip
     place.add_argument("--pairs", type=Path, metavar="FILE", help="YAML with lists `recon` and `base` of points")
-    parser.add_argument("--similarity", action="store_true", help="the poses or the mesh have no unit; needs --pairs")
+    parser.add_argument(
+        "--similarity", action="store_true", help="the poses (which need --pairs) or the mesh have no unit"
+    )
     parser.add_argument("--no-refine", action="store_true", help="do not let closest points correct the place")
     parser.add_argument("--json", action="store_true", help="print the report for a program, and no bars")
     parser.set_defaults(run=run)

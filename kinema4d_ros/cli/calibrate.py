@@ -4,7 +4,7 @@ board        a board to print
 intrinsics   focal length and lens from images of a board, in files or collected from a topic
 extrinsics   the camera's pose from a board on the gripper (--link) or at a measured place (--table)
 markerless   the camera's pose from masks of the robot and a rough guess
-recon        a reconstructed mesh laid onto the robot, from picked pairs
+recon        a reconstructed mesh laid onto the robot, from picked pairs or from none
 check        is the camera where the file says? The robot drawn over an image, with IoU, residual and a verdict
 compare      do several files put the camera in the same place, within their uncertainties?
 page         the camera's pose by hand: sliders and a live overlay in a browser
@@ -71,7 +71,10 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     _against_option(markerless)
     recon = _way(ways, "recon", "lay a reconstructed mesh onto the robot", out="recon.yaml")
     recon.add_argument("mesh", type=Path, help=".stl, .obj, .dae, .ply or .glb")
-    recon.add_argument("--pairs", type=Path, required=True, metavar="FILE", help="YAML with lists `recon` and `base`")
+    recon.add_argument(
+        "--pairs", type=Path, metavar="FILE",
+        help="YAML with lists `recon` and `base` of picked points (default: searched for, all around)",
+    )  # fmt: skip
     recon.add_argument("--similarity", action="store_true", help="the mesh's unit is unknown")
     _robot_options(recon, camera=False)
     compare = _way(ways, "compare", "do several files put the camera in the same place?")

@@ -19,8 +19,9 @@ from kinema4d_ros.calibration.intrinsics import calibrate_intrinsics
 from kinema4d_ros.calibration.markerless import calibrate_markerless
 from kinema4d_ros.calibration.pictures import coverage_picture, outline_picture, reconstruction_picture
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate
-from kinema4d_ros.calibration.recon import align_reconstruction, load_surface, robot_surface
+from kinema4d_ros.calibration.recon import align_reconstruction
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
+from kinema4d_ros.calibration.surfaces import load_surface, robot_surface
 from kinema4d_ros.calibration.table_board import calibrate_table_board
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import calibrate_page
@@ -133,14 +134,16 @@ def recon(arguments: argparse.Namespace) -> int:
     robot = Robot.load(arguments.robot)
     q = robot.home_position() if arguments.joints is None else read_joints(arguments.joints, robot, 1)[0]
     surface = load_surface(arguments.mesh)
-    result = align_reconstruction(surface, robot, q, *read_pairs(arguments.pairs), similarity=arguments.similarity)
+    pairs = (None, None) if arguments.pairs is None else read_pairs(arguments.pairs)
+    result = align_reconstruction(surface, robot, q, *pairs, similarity=arguments.similarity)
     if arguments.picture:
         write_image(arguments.picture, reconstruction_picture(result, surface, robot_surface(robot, q)))
     numbers = {
         "recon_T_base": result.recon_T_base.tolist(), "base_T_recon": result.base_T_recon.tolist(),
         "scale": result.scale, "pairs_mm": result.pairs_mm, "within_5mm": result.share,
     }  # fmt: skip
-    text = f"scale {result.scale:.5f}, pairs {result.pairs_mm:.1f} mm, {result.share:.0%} of the mesh within 5 mm"
+    start = "searched for" if result.pairs_mm is None else f"pairs {result.pairs_mm:.1f} mm"
+    text = f"scale {result.scale:.5f}, {start}, {result.share:.0%} of the mesh within 5 mm"
     report(arguments, result.quality, numbers, [text], "the alignment")
     write_yaml(arguments.out, {**numbers, "residual_mm": result.quality.mm})
     return 0

@@ -170,7 +170,7 @@ def _load_mesh(path: Path) -> Any:
 
 def _surface(path: Path) -> Any:
     from kinema4d_ros.assets.mesh_files import read_mesh_file
-    from kinema4d_ros.calibration.recon import load_surface
+    from kinema4d_ros.calibration.surfaces import load_surface
 
     return read_mesh_file(path), load_surface(path)
 

@@ -20,7 +20,7 @@ def test_the_quick_benchmark_measures_every_way() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
-    assert set(result) == {"intrinsics", "handeye", "markerless", "segmented", "drift", "edges"}
+    assert set(result) == {"intrinsics", "handeye", "markerless", "segmented", "drift", "recon", "edges"}
     assert result["intrinsics"]["charuco"]["focal_percent"]["worst"] < 0.5
     assert result["handeye"]["pixels"]["mm"]["worst"] < 1.5
     assert result["markerless"]["failed"] == []
@@ -28,5 +28,6 @@ def test_the_quick_benchmark_measures_every_way() -> None:
     assert result["segmented"]["mm"]["worst"] < 3.0
     assert result["segmented"]["iou_masks"]["least"] > 0.9
     assert result["drift"]["detected_5mm"] == 1.0
+    assert result["recon"]["wrong"] == result["recon"]["refused"] == []
     assert result["edges"]["still"] == {"still": 1}
     assert result["edges"]["half_degree"] == {"moved": 1}

@@ -21,8 +21,8 @@ from kinema4d_ros.assets.hull import visual_hull
 from kinema4d_ros.assets.links import LinkShapes
 from kinema4d_ros.calibration import write_camera_info
 from kinema4d_ros.calibration.camera_info import CameraInfo
-from kinema4d_ros.calibration.recon import robot_surface
 from kinema4d_ros.calibration.silhouette import mask_iou
+from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.cli import acquire as verb
 from kinema4d_ros.errors import CalibrationError, KinemaError
 from kinema4d_ros.files import write_yaml
@@ -139,8 +139,9 @@ def test_two_configurations_agree(
     assert coverage(redraw(Robot.load(report["urdf"]), q[None], held), held).mean() > 0.82
 
 
-def test_an_external_mesh_is_aligned_by_pairs_and_cut(
-    world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("picked", [True, False], ids=["pairs", "searched"])
+def test_an_external_mesh_is_aligned_and_cut(
+    world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str], picked: bool
 ) -> None:
     hull = visual_hull(orbit.views(), 0.006)
     own = from_rpy([0.3, -0.7, 1.9], [3.0, 1.0, -2.0])
@@ -152,7 +153,7 @@ def test_an_external_mesh_is_aligned_by_pairs_and_cut(
     write_yaml(tmp_path / "pairs.yaml", {"recon": apply(own, picks / 0.4).tolist(), "base": picks.tolist()})
     changed = {
         "command": shlex.join([sys.executable, "-c", program, "{images}", "{out}"]),
-        "pairs": tmp_path / "pairs.yaml",
+        "pairs": tmp_path / "pairs.yaml" if picked else None,
         "similarity": True,
     }
     report = acquire(arguments(world, tmp_path / "out", **changed), capsys)
@@ -239,7 +240,7 @@ def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot,
         ({"voxel": "0"}, "a voxel of 0"),
         ({"max-blur": "0"}, "a blur of 0"),
         ({"similarity": True}, "--pairs with --similarity"),
-        ({"command": "x {images} {out}"}, "--pairs for the mesh"),
+        ({"command": "x {images} {out}", "board-pose": None}, "--board-pose for the cameras"),
         ({"masks": None, "segmenter": "sam2"}, "SAM 2 needs --weights"),
         ({"masks": None, "segmenter": "sam2", "weights": ".", "text": "arm"}, "only one of --text and --detector"),
         ({"masks": None, "segmenter": "classical", "text": "arm"}, "--text without --segmenter sam2"),

@@ -16,7 +16,7 @@ from kinema4d_ros.calibration import Extrinsics, read_camera, read_camera_info, 
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.camera_info import CameraInfo
 from kinema4d_ros.calibration.pose_estimate import difference
-from kinema4d_ros.calibration.recon import robot_surface
+from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
@@ -244,6 +244,10 @@ def test_recon(yam: Robot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     found = numbers(capsys)
     assert found["scale"] == pytest.approx(scale, rel=0.01)
     assert found["mm"] < 2.0
+    matrix = np.array(read_yaml(out)["recon_T_base"])
+    np.testing.assert_allclose(apply(matrix, picks) * scale, apply(invert(truth), picks), atol=0.004)
+    assert main([*command[:3], "--similarity", "--out", str(out), "--json"]) == 0
+    assert numbers(capsys)["pairs_mm"] is None
     matrix = np.array(read_yaml(out)["recon_T_base"])
     np.testing.assert_allclose(apply(matrix, picks) * scale, apply(invert(truth), picks), atol=0.004)
     write_yaml(tmp_path / "pairs.yaml", {"recon": [[0, 0]], "base": "none"})

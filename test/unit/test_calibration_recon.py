@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.calibration.pictures import reconstruction_picture
-from kinema4d_ros.calibration.recon import (
-    Surface,
-    align_pairs,
-    align_reconstruction,
-    load_surface,
-    robot_surface,
-    sample_surface,
-)
+from kinema4d_ros.calibration.recon import align_pairs, align_reconstruction
+from kinema4d_ros.calibration.surfaces import Surface, load_surface, robot_surface, sample_surface
 from kinema4d_ros.errors import CalibrationError, FileFormatError
 from kinema4d_ros.media import write_ply
 from kinema4d_ros.robot import Robot
@@ -88,6 +82,32 @@ def test_it_agrees_with_open3d(yam: Robot) -> None:
         theirs = o3d.pipelines.registration.registration_icp(*clouds, reach, theirs, method).transformation
     assert 1e3 * np.linalg.norm(theirs[:3, 3] - found.base_T_recon[:3, 3]) < 1.0
     assert np.degrees(rotation_angle(theirs, found.base_T_recon)) < 0.1
+
+
+@pytest.mark.parametrize(("scale", "similarity"), [(1.0, False), (0.37, True)])
+def test_without_pairs_the_place_is_found_from_anywhere(yam: Robot, scale: float, similarity: bool) -> None:
+    surface = reconstruction(yam, scale, noise_m=0.001)
+    found = align_reconstruction(surface, yam, Q, similarity=similarity)
+    assert found.pairs_mm is None
+    assert 1e3 * np.linalg.norm(found.base_T_recon[:3, 3] - TRUTH[:3, 3]) < 1.0
+    assert np.degrees(rotation_angle(found.base_T_recon, TRUTH)) < 0.1
+    assert found.scale == pytest.approx(scale, rel=2e-3)
+    assert found.quality.verdict == "good"
+
+
+def test_a_search_names_mirror_images_and_things_that_fit_in_two_places(yam: Robot, tmp_path: Path) -> None:
+    surface = robot_surface(yam, Q, 6000, seed=7)
+    mirror = Surface(surface.points * (-1, 1, 1), surface.normals * (-1, 1, 1))
+    assert "mirrored_model" in align_reconstruction(mirror, yam, Q).quality.names
+    # A brick lies on itself after half a turn about each of its axes.
+    box = '<visual><geometry><box size="0.3 0.2 0.1"/></geometry></visual>'
+    (tmp_path / "brick.urdf").write_text(f'<robot name="brick"><link name="base">{box}</link></robot>')
+    brick = Robot.load(tmp_path / "brick.urdf")
+    found = align_reconstruction(robot_surface(brick, np.zeros(0), 6000, seed=7), brick, np.zeros(0))
+    assert "ambiguous_place" in found.quality.names
+    assert found.quality.verdict == "bad"
+    with pytest.raises(CalibrationError, match="only one side"):
+        align_reconstruction(surface, yam, Q, PICKS)
 
 
 def test_mirrored_and_foreign_reconstructions_are_named(yam: Robot, primitive_arm: Robot) -> None:
