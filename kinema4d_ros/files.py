@@ -32,6 +32,7 @@ __all__ = [
     "reading",
     "replacing_file",
     "replacing_folder",
+    "require_plain",
     "swap",
     "what_it_is",
     "write_yaml",
@@ -206,6 +207,15 @@ def read_bytes(path: str | Path, limit: int | None = None) -> bytes:
         ) from None
     except OSError as error:
         raise FileFormatError(f"{source} cannot be read: {error.strerror or error}", expected="a file") from error
+
+
+def require_plain(path: str | Path) -> None:
+    """Refuse pipes, sockets and devices at a path and directly in it, for parsers that open files themselves."""
+    there = Path(path)
+    entries = sorted(there.iterdir()) if there.is_dir() else [there]
+    for entry in entries:
+        if entry.exists() and not entry.is_dir() and what_it_is(entry.stat()):
+            raise FileFormatError(f"{entry} cannot be read: it is {what_it_is(entry.stat())}", expected="a file")
 
 
 def what_it_is(status: os.stat_result) -> str:

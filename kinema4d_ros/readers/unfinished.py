@@ -17,6 +17,7 @@ from rosbags.rosbag2 import Reader
 from rosbags.rosbag2.storage_mcap import ChunkInfo, McapReader, decompress
 
 from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.files import require_plain
 
 __all__ = ["UnfinishedMcap", "opened_bag"]
 
@@ -34,8 +35,9 @@ def opened_bag(path: Path) -> Iterator[tuple[Reader, str]]:
     """A bag's reader, and in one sentence what is missing of it: empty for a finished one.
 
     Raises:
-        FileFormatError: an unfinished recording in which nothing whole is left.
+        FileFormatError: an unfinished recording in which nothing whole is left, or something that is no file.
     """
+    require_plain(path)
     file = _unfinished_file(path)
     if file is None:
         with Reader(path) as reader:

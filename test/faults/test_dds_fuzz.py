@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from rclpy.action import ActionClient
-from rclpy.duration import Duration
 from support.figures import Figures
 from support.fuzz_graph import LAB, FuzzGraph
 from support.fuzz_messages import Mutator, leaves
@@ -23,7 +22,6 @@ from support.ros_graph import wait_for
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.names import ENDPOINTS, Endpoint
-from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.robot import Robot
 
@@ -154,10 +152,7 @@ def send_wrong(
     space: str = "",
 ) -> None:
     """So many damaged messages to topics chosen at random."""
-    outputs = {}
-    for endpoint in endpoints:
-        topic = f"{space}{endpoint.name}"
-        outputs[endpoint.name] = scene.node.create_publisher(endpoint.interface(), topic, profile(endpoint))
+    outputs = {endpoint.name: scene.output(endpoint, space) for endpoint in endpoints}
     for publisher in outputs.values():
         wait_for(lambda p=publisher: p.get_subscription_count() > 0, WAIT_S, publisher.topic_name)
     due = time.monotonic()
@@ -177,9 +172,6 @@ def send_wrong(
             due = max(due + 1.0 / rate_hz, time.monotonic() - 0.1)
             time.sleep(max(0.0, due - time.monotonic()))
         done += len(chunk)
-    for publisher in outputs.values():
-        publisher.wait_for_all_acked(Duration(seconds=5.0))  # a publisher that goes takes its last ones along
-        scene.node.destroy_publisher(publisher)
 
 
 def note(figures: Figures, scene: FuzzGraph, sent: Counter[str], batch: str, grown: dict[str, float]) -> None:

@@ -82,6 +82,7 @@ class FuzzGraph:
         self.healed_s: dict[str, float] = {}
         """After each batch: how long a good plan took from being sent, again and again if refused, to its approval."""
         self._health: dict[str, tuple[float, Any]] = {}
+        self._outputs: dict[str, Any] = {}
         self._read = dict.fromkeys(self.nodes, 0)
         self._base_mb: dict[str, float] = {}
         self._watch()
@@ -104,6 +105,13 @@ class FuzzGraph:
 
     def _listen(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> None:
         self.node.create_subscription(endpoint.interface(), endpoint.name, callback, profile(endpoint))
+
+    def output(self, endpoint: Endpoint, space: str = "") -> Any:
+        """A publisher, made once: to destroy one under a spinning executor is a race inside rclpy."""
+        topic = f"{space}{endpoint.name}"
+        if topic not in self._outputs:
+            self._outputs[topic] = self.node.create_publisher(endpoint.interface(), topic, profile(endpoint))
+        return self._outputs[topic]
 
     def _hear_health(self, message: Any) -> None:
         for status in message.status:

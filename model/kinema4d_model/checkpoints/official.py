@@ -5,12 +5,11 @@ kinema4d_ckpt/  or  kinema4d_pmcond_ckpt/
   added_weights.safetensors          everything that Wan does not have
 4DNex-Lora/
   pytorch_lora_weights.safetensors
-  learnable_domain_embeddings.pt     the only pickle that is read, by torch's weights-only reader
+  learnable_domain_embeddings.pt     a pickle, read by torch's weights-only reader
 """
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,10 +18,11 @@ import torch
 from safetensors.torch import save_file
 
 from kinema4d_model.checkpoints.lora import adapter_tensors, add_lora, lora_shapes
+from kinema4d_model.checkpoints.pickled import load_pickled
 from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.preset_parts import LoraSpec
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.errors import FileFormatError
 
 __all__ = [
     "ADDED_NAMES",
@@ -146,17 +146,7 @@ def load_4dnex(transformer: KinemaTransformer, folder: str | Path, lora: LoraSpe
 
 
 def _read_domain(path: Path) -> torch.Tensor:
-    if not path.is_file():
-        raise FileFormatError(f"{path} does not exist", expected="4DNeX's file", code=ErrorCode.FILE_MISSING)
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise FileFormatError(
-            f"{path} was not read: {reason}",
-            expected="one tensor and nothing else: code in a pickle is never run",
-            code=ErrorCode.FILE_UNSUPPORTED,
-        ) from None
+    loaded = load_pickled(path, "one tensor and nothing else")
     if isinstance(loaded, dict) and set(loaded) == {"learnable_domain_embeddings"}:
         loaded = loaded["learnable_domain_embeddings"]
     if not isinstance(loaded, torch.Tensor):

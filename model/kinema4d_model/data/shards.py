@@ -199,7 +199,7 @@ def _read_index(path: Path) -> ShardIndex:
             for e in document["episodes"]
         )
         fits = document["format"] == INDEX_FORMAT and document["bytes"] == size
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise DataError(f"{where} is not an index: {error}"[:300], expected=INDEX_FORMAT) from None
     inside = all(m.offset >= 0 and 0 <= m.size <= size - m.offset for e in entries for m in e.files.values())
     if not fits or not inside:

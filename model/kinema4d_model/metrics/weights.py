@@ -6,18 +6,17 @@ Tensors only: safetensors, or PyTorch files read with `weights_only=True`, which
 from __future__ import annotations
 
 import importlib.util
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from kinema4d_model.checkpoints.folder import PRESET_FILE, load_vae
+from kinema4d_model.checkpoints.pickled import load_pickled
+from kinema4d_model.checkpoints.tensor_files import read_tensors
 from kinema4d_model.codec import VideoCodec
 from kinema4d_model.metrics.alexnet import AlexNetLpips
 from kinema4d_model.metrics.i3d import I3dFeatures
@@ -119,14 +118,7 @@ def load_network(metric: str, folder: str | Path | None) -> nn.Module:
 
 
 def _read(path: Path) -> Tensors:
-    try:
-        found: Any = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError, pickle.UnpicklingError) as error:
-        raise FileFormatError(f"{path} cannot be read: {error}"[:300], expected="a file of tensors") from None
+    found: Any = dict(read_tensors(path)) if path.suffix == ".safetensors" else load_pickled(path)
     if not isinstance(found, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in found.values()):
         raise FileFormatError(f"{path} is not a state dictionary", expected="tensors by name")
     return found

@@ -7,7 +7,6 @@ FOLDER/
 
 from __future__ import annotations
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kinema4d_model.checkpoints.pickled import load_pickled
 from kinema4d_model.checkpoints.tensor_files import differences, raise_if, read_tensors
 from kinema4d_model.segmentation.sam2_package import import_sam2
 from kinema4d_ros.errors import ErrorCode, FileFormatError
@@ -124,17 +124,7 @@ def _fill(model: nn.Module, tensors: dict[str, torch.Tensor], path: Path) -> Non
 
 
 def _read_pt(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise FileFormatError(
-            f"{path} is a pickle that holds more than tensors",
-            expected="tensors alone: a pickle can run code when it is read",
-            hint="convert it to safetensors where you trust it",
-            code=ErrorCode.FILE_UNSUPPORTED,
-        ) from None
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise FileFormatError(f"{path} cannot be read: {error}"[:300], expected="a file of tensors") from None
+    found: Any = load_pickled(path)
     tensors = found.get("model", found) if isinstance(found, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
         raise FileFormatError(f"{path} is not a state dictionary", expected='tensors by name, or "model" with them')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,17 @@ def test_a_folder_whose_file_is_gone_is_refused(bag: Callable[[list[Any]], Path]
     next(f for f in path.iterdir() if f.suffix in {".mcap", ".db3"}).unlink()
     with pytest.raises(FileFormatError, match="missing"):
         read_trajectory(path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("which", ["metadata.yaml", "storage"])
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(bag: Callable[[list[Any]], Path], which: str) -> None:
+    folder = bag(states((0.0, ["a"], [0.0]), (1.0, ["a"], [1.0])))
+    file = next(f for f in folder.iterdir() if (f.name == "metadata.yaml") == (which == "metadata.yaml"))
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(FileFormatError, match=r"a pipe|no kind of trajectory file"):
+        read_trajectory(folder)
 
 
 def test_broken_metadata_is_refused(bag: Callable[[list[Any]], Path]) -> None:
