@@ -62,6 +62,9 @@ from kinema4d_ros.segmentation import Prompt, make_segmenter
 from kinema4d_ros.transforms import apply, from_rpy, invert, rotation_angle
 
 SIZE = (720, 480)
+SHARES = (0.5, 0.8, 0.95)
+"""Regions in which the truth is looked for: honest ones hold it that often, wide ones more often."""
+
 WAYS = ("intrinsics", "handeye", "markerless", "segmented", "drift", "recon", "edges")
 
 
@@ -144,7 +147,8 @@ def handeye(robot: Robot, series: int) -> dict[str, Any]:
 
 
 def markerless(robot: Robot, cameras: int) -> dict[str, Any]:
-    mm, deg, given, true, inside, failed, spent = [], [], [], [], 0, [], 0.0
+    mm, deg, given, true, failed, spent = [], [], [], [], [], 0.0
+    inside = dict.fromkeys(SHARES, 0)
     for seed in range(cameras):
         seen = see_robot(robot, 2000 + seed, poses=8, wobble_px=0.5, offset_px=0.2, size=SIZE)
         started = time.process_time()
@@ -156,12 +160,12 @@ def markerless(robot: Robot, cameras: int) -> dict[str, Any]:
         deg.append(b)
         given.append(found.quality.mask_iou or 0.0)
         true.append(exact.overlap(found.base_T_camera))
-        held = found.contains(seen.camera.base_T_camera)
-        inside += held
+        held = {share: found.contains(seen.camera.base_T_camera, share) for share in SHARES}
+        inside = {share: inside[share] + held[share] for share in SHARES}
         if not (a < 3.0 and b < 0.3 and true[-1] >= 0.97):
             failed.append(seed)
         print(
-            f"markerless {seed}: {a:.2f} mm {b:.3f} deg IoU {true[-1]:.4f} (masks {given[-1]:.4f}) in region: {held}",
+            f"markerless {seed}: {a:.2f} mm {b:.3f} deg IoU {true[-1]:.4f} (masks {given[-1]:.4f}) in: {held[0.95]}",
             flush=True,
         )
     return {
@@ -171,7 +175,7 @@ def markerless(robot: Robot, cameras: int) -> dict[str, Any]:
         "deg": summary(deg),
         "iou_true": {"median": float(np.median(true)), "least": min(true)},
         "iou_masks": {"median": float(np.median(given)), "least": min(given)},
-        "inside_95": inside / cameras,
+        "inside": {f"{share:.0%}": count / cameras for share, count in inside.items()},
         "cpu_s_each": spent / cameras,
     }
 

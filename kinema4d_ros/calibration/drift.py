@@ -25,6 +25,10 @@ MIN_PIXELS = 400
 """Fewer pixels of robot than this in an image of any size say nothing."""
 
 SURE = 0.999
+LEAST_FREEDOM = 20.0
+"""Few masks of few links leave the size of their errors nearly open, and 99.9 % of that is boundless; but it is known
+well enough what masks are like, and the covariance has allowances for it."""
+
 NEAR_IOU = 0.75
 """Above this overlap the camera is near enough for the fine fit alone."""
 
@@ -104,7 +108,7 @@ def check_drift(
         return _unknown(here, iou, f"no pose explains the masks ({', '.join(wrong)})")
     d = difference(here, found.base_T_camera)
     distance = float(d @ np.linalg.solve(found.covariance + own, d))
-    threshold = region_threshold(found.degrees_of_freedom, SURE)
+    threshold = region_threshold(max(found.degrees_of_freedom, LEAST_FREEDOM), SURE)
     shift, turn = 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
     moved = distance > threshold and (shift > tolerance_mm or turn > tolerance_deg)
     text = (
