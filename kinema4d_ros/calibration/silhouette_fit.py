@@ -19,18 +19,14 @@ Array = NDArray[np.float64]
 OFFSET_SIGMA_PX = 1.0
 """How much larger or smaller than the robot masks may be all around: segmenters have habits."""
 
-LINK_SIGMA_PX = 0.1
-"""What a link's outline is off in the same way in every image: its mesh, its segmenter, rounding."""
-
+FINE_PX = 1.0
 HABIT_SHARE = 0.15
-"""Of the distance between outlines, hidden and missing parts included: so much of it may be alike in all images.
+"""Of the distance between outlines beyond what good masks have, hidden and missing parts included: so much of it may be
+alike in all images.
 
 A segmenter that loses parts and takes in shadows does so on the same side every time: on links, and of the whole robot.
 The scatter between images cannot show that.
 """
-
-SCATTER_FACTOR = 1.6
-"""The scatter between links alone makes regions too small: with 1, 42 of 50 simulated cameras were in theirs."""
 
 SAME_M, SAME_RAD = 0.01, np.radians(3.0)
 """A link nearer to where it was in another image than this shows the same outline again, errors included."""
@@ -110,12 +106,12 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
     groups = int(piece.max()) + 1
     scores = np.zeros((groups, columns))
     np.add.at(scores, piece, J * (weight * r)[:, None])
-    meat = SCATTER_FACTOR * groups / max(groups - columns, 1) * scores.T @ scores
+    meat = groups / max(groups - columns, 1) * scores.T @ scores
     _, kind = np.unique(link, return_inverse=True)
     pulls = np.zeros((int(kind.max()) + 1, columns))
     np.add.at(pulls, kind, J * weight[:, None])
     frame_px = _frame_px(r / level.scale, frame, len(silhouettes))
-    habit_px = max(LINK_SIGMA_PX, HABIT_SHARE * float(np.nanmean(frame_px)))
+    habit_px = HABIT_SHARE * max(float(np.nanmean(frame_px)) - FINE_PX, 0.0)
     meat += (habit_px * level.scale) ** 2 * pulls.T @ pulls
     covariance = inverse @ meat @ inverse
     # All outlines shifted alike are a turn of the camera about its x and y.
