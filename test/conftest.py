@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -10,6 +12,11 @@ from kinema4d_ros.robot import Robot
 # A deadline measures the machine, not the code.
 settings.register_profile("kinema4d", deadline=None)
 settings.load_profile("kinema4d")
+
+
+# A shell's background jobs ignore Ctrl+C and hand that on: programs that tests end by it would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

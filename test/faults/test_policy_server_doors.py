@@ -81,11 +81,7 @@ def serving(recording: Path) -> Iterator[Served]:
     environment = {**os.environ, TOKEN_VARIABLE: ""}
     log = recording.with_name("server.log")
     with log.open("w") as errors:
-        process = subprocess.Popen(
-            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=errors, env=environment,
-            # A shell's background jobs ignore Ctrl+C, and so would their children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+        process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=errors, env=environment)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
