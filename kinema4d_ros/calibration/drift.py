@@ -26,8 +26,8 @@ MIN_PIXELS = 400
 
 SURE = 0.999
 LEAST_FREEDOM = 20.0
-"""Few masks of few links leave the size of their errors nearly open, and 99.9 % of that is boundless: no bump would ever
-be seen. What masks are like is known better than that."""
+"""Few masks of few links leave the size of their errors nearly open, and 99.9 % of that is boundless: no bump would
+ever be seen. What masks are like is known better than that."""
 
 NEAR_IOU = 0.75
 """Above this overlap the camera is near enough for the fine fit alone."""
