@@ -9,7 +9,8 @@ from typing import Any
 
 from geometry_msgs.msg import TransformStamped
 from rclpy.duration import Duration
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException, ShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.time import Time
 from tf2_msgs.msg import TFMessage
 
@@ -196,7 +197,12 @@ class TransformListener:
     def _spin(self) -> None:
         executor = self.executor
         while executor is self.executor and self.node.context.ok():
-            executor.spin_once(timeout_sec=0.1)
+            try:
+                executor.spin_once(timeout_sec=0.1)
+            except (ExternalShutdownException, ShutdownException, rclpy_implementation.RCLError):
+                # Shutting the context down between the question above and the wait is an ordinary end.
+                if executor is self.executor and self.node.context.ok():
+                    raise
 
 
 def _static_in() -> Any:

@@ -95,7 +95,8 @@ def test_the_residual_is_shown_and_a_poor_one_is_warned_of(graph: PreviewClient)
 
 
 def test_the_overlay_has_a_legend(graph: PreviewClient) -> None:
-    graph.wait_for(lambda: graph.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "an overlay")
+    for endpoint in (names.ROBOT_OVERLAY, names.CAMERA_IMAGE):
+        graph.wait_for(lambda e=endpoint: graph.newest(e) is not None, WAIT_S, endpoint.name)  # type: ignore[misc]
     overlay = graph.newest(names.ROBOT_OVERLAY)
     picture = rgb_from_image(graph.newest(names.CAMERA_IMAGE)).astype(int)
     strip = rgb_from_image(overlay).astype(int)[-12:, :180]

@@ -43,7 +43,9 @@ def graph(clock: SimClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with running(NODES, options, arguments), client(SPACE) as made:
         for endpoint in (names.TF, names.PREDICTED_IMAGE, names.EXECUTION_STATUS):
             made.listen(endpoint)
-        made.wait_for(lambda: made.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "the live twin")
+        # Each is discovered and sent on its own: the overlay may be there before the first joint state.
+        for endpoint in (names.ROBOT_OVERLAY, names.JOINT_STATES, names.CAMERA_IMAGE, names.TF):
+            made.wait_for(lambda e=endpoint: made.newest(e) is not None, WAIT_S, endpoint.name)  # type: ignore[misc]
         wait_until_ready(made)
         yield made
 

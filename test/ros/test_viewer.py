@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import viser
 from support.browser import CHROMIUM, MISSING, Window, chromium
+from support.motions import arm
 from support.sim_graph import NodeProcess, running
 
 from kinema4d_msgs.srv import Playback
@@ -111,13 +112,11 @@ def test_a_visitor_previews_looks_approves_and_executes(window: Window, graph: P
     changed = np.abs(predicted.astype(int) - empty).max(axis=2) > 24
     assert changed.mean() > 0.2, "the predicted points do not show"
 
-    before = np.array(graph.newest(names.JOINT_STATES).position)
+    before = arm(graph)[1]
     window.press("Approve")
     window.press("Execute")
     window.wait_for_text("The robot follows the plan")
-    graph.wait_for(
-        lambda: np.abs(np.array(graph.newest(names.JOINT_STATES).position) - before).max() > 0.2, WAIT_S, "motion"
-    )
+    graph.wait_for(lambda: np.abs(arm(graph)[1] - before).max() > 0.2, WAIT_S, "motion")
     picture = tmp_path / "page.png"
     window.page.screenshot(path=picture, timeout=1000 * WAIT_S)
     assert picture.stat().st_size > 20_000

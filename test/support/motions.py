@@ -19,7 +19,11 @@ WAIT_S = 180.0
 
 
 def arm(graph: PreviewClient) -> tuple[list[str], np.ndarray]:
-    """Joint names and positions as the graph's newest joint state has them."""
+    """Joint names and positions as the graph's newest joint state has them.
+
+    The first one is waited for: the twin's pictures may find their way to a client before the arm's messages do.
+    """
+    graph.wait_for(lambda: graph.newest(names.JOINT_STATES) is not None, WAIT_S, "a joint state")
     state = graph.newest(names.JOINT_STATES)
     return list(state.name), np.array(state.position)
 
@@ -63,6 +67,7 @@ def wait_until_ready(graph: PreviewClient) -> None:
 
 def settle(graph: PreviewClient) -> None:
     """Wait until the arm stands still: over many of its messages, because a loaded machine sends few a second."""
+    arm(graph)
 
     def still() -> bool:
         seen = [graph.newest(names.JOINT_STATES)]
