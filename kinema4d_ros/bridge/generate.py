@@ -24,6 +24,11 @@ POLL_S = 0.01
 LOOK_S = 0.25
 """How often to look whether the generator is still the same."""
 
+RESULT_S = 60.0
+"""A rollout of 49 pictures of 480 x 720 is a quarter of a gigabyte: half a minute at 100 Mbit/s."""
+
+_ENDED = (GoalStatus.STATUS_SUCCEEDED, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ABORTED)
+
 PATIENCE_S = 10.0
 """The generator ends itself at its time-out; a few seconds more tell a lost machine from a slow one."""
 
@@ -36,16 +41,23 @@ class GenerateClient:
         closing: set when the node is about to end.
         server_timeout_s: how long to look for the generator, and to miss it while it works.
         generate_timeout_s: longest time for one rollout.
+        result_timeout_s: longest time for its way here, once the generator has said that it is done.
     """
 
     def __init__(
-        self, node: Node, closing: threading.Event, server_timeout_s: float, generate_timeout_s: float
+        self,
+        node: Node,
+        closing: threading.Event,
+        server_timeout_s: float,
+        generate_timeout_s: float,
+        result_timeout_s: float = RESULT_S,
     ) -> None:
         self._node = node
         self._closing = closing
         self._client = ActionClient(node, GenerateRollout, names.GENERATE.name, callback_group=ReentrantCallbackGroup())
         self._server_timeout_s = server_timeout_s
         self._generate_timeout_s = generate_timeout_s
+        self._result_timeout_s = result_timeout_s
 
     def ready(self) -> bool:
         """Whether a generator answers."""
@@ -120,7 +132,7 @@ class GenerateClient:
     ) -> Any:
         """The future's result; cancels the goal when it is unwanted, gives up when all `servers` are gone."""
         deadline = time.monotonic() + timeout_s
-        lost_at = math.inf
+        lost_at = ended_at = math.inf
         look_at = 0.0
         there = True
         while not future.done():
@@ -128,25 +140,52 @@ class GenerateClient:
             try:
                 raise_if_unwanted()
             except KinemaError:
-                if handle is not None:
-                    handle.cancel_goal_async()
+                _disown(future, handle)
                 raise
             if now >= look_at:
                 # A generator that was killed and started again is ready, but knows nothing of our goal.
                 there = self._client.server_is_ready() and bool(servers & self._servers())
                 look_at = now + LOOK_S
             lost_at = math.inf if there else min(lost_at, now)
-            if now > deadline or now - lost_at > self._server_timeout_s:
-                if handle is not None:
-                    handle.cancel_goal_async()
+            if handle is not None and handle.status in _ENDED:
+                ended_at = min(ended_at, now)
+            late = now - ended_at > self._result_timeout_s
+            if late or now > deadline or now - lost_at > self._server_timeout_s:
+                _disown(future, handle)
+                if late:
+                    raise _late(f"the generator is done, its rollout did not come within {self._result_timeout_s:g} s")
                 if now <= deadline:
                     raise _without("the generator went away", ErrorCode.GENERATOR_UNAVAILABLE)
+                if handle is None:
+                    raise _late(f"no answer from the generator after {timeout_s:g} s")
                 raise _without(f"no answer from the generator after {timeout_s:g} s", ErrorCode.GENERATOR_TIMEOUT)
             time.sleep(POLL_S)
         return future.result()
 
 
+def _disown(future: Any, handle: Any) -> None:
+    """Cancel a goal; one that is still on its way is cancelled when it turns out to have been accepted."""
+
+    def cancel(accepted: Any) -> None:
+        if accepted.exception() is None and accepted.result().accepted:
+            accepted.result().cancel_goal_async()
+
+    if handle is not None:
+        handle.cancel_goal_async()
+    else:
+        future.add_done_callback(cancel)
+
+
 def _without(why: str, code: ErrorCode) -> GeneratorError:
     return GeneratorError(
         why, expected="a rollout", hint="look at the generator's log; preview again when it is back", code=code
+    )
+
+
+def _late(why: str) -> GeneratorError:
+    return GeneratorError(
+        why,
+        expected="a network that carries it",
+        hint="look at the generator's log; across a poor network set config/fastdds_network.xml on both machines",
+        code=ErrorCode.GENERATOR_TIMEOUT,
     )

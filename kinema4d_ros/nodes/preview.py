@@ -47,6 +47,7 @@ class Settings:
     start_tolerance_m: float = parameter(0.005, "The same for fingers.", low=0.0001, high=0.1)
     generate_timeout_s: float = parameter(1800.0, "Longest time for one rollout.", low=0.5, high=86400.0)
     server_timeout_s: float = parameter(5.0, "How long to look for the generator.", low=0.1, high=600.0)
+    result_timeout_s: float = parameter(60.0, "Longest way of a finished rollout to here.", low=0.1, high=86400.0)
     calibration_warn_px: float = parameter(
         2.0, "Warn of a calibration whose residual is larger; 0 = never.", low=0.0, high=1000.0, read_only=True
     )
@@ -86,7 +87,9 @@ class Preview(KinemaNode):
         self._markers = self.publisher(names.MARKERS)
         self._previewed = self.publisher(names.PREVIEWED_PLAN)
         self._status = self.publisher(names.PREVIEW_STATUS)
-        self._generator = GenerateClient(self, self.closing, settings.server_timeout_s, settings.generate_timeout_s)
+        self._generator = GenerateClient(
+            self, self.closing, settings.server_timeout_s, settings.generate_timeout_s, settings.result_timeout_s
+        )
         self._wake = threading.Condition()
         self._newest: Job | None = None
         self._number = self._done = self._failed = 0

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ LEASE_S = 20.0
 
 LOOK_S = 5.0
 """`server_timeout_s` of the preview: how long it looks for the generator, and misses it."""
+
+RESULT_S = 10.0
+"""`result_timeout_s` of the preview: how long a finished rollout may be under way."""
 
 ANSWER_S = 60.0
 """Ten times what a preview may take here when all is well: against hangs, not a measure."""
@@ -104,22 +108,26 @@ class Setup:
             answer = self.robot.preview()
             if answer["code"] == ErrorCode.NONE.name:
                 return time.monotonic() - began
-            assert answer["code"] in LOST, answer
+            assert answer["code"] in (*LOST, BUSY), answer
             assert time.monotonic() - began < 300.0, "the network is back, the preview is not"
 
 
+POOR: dict[str, float] = {"loss_percent": 5.0, "delay_ms": 50.0}
+POOR_WORDS = "network loses 5 %, delays 50 ms"
 LOST = (ErrorCode.GENERATOR_UNAVAILABLE.name, ErrorCode.GENERATOR_TIMEOUT.name)
+BUSY = ErrorCode.GENERATOR_BUSY.name
+"""Goals that were given up on their way fill the queue until they are cancelled."""
 
 
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    folder = tmp_path_factory.mktemp("network")
+@contextmanager
+def joined(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Setup]:
+    """Both machines at work; `more` is added to their environment."""
     seconds = folder / "seconds"
     seconds.write_text("0")
     camera = small_camera(folder)
     # As the README says for a generator on another machine: discovery on the subnet, no profile.
-    environment = {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", VARIABLE: str(seconds)}
-    profile = os.environ.pop("FASTRTPS_DEFAULT_PROFILES_FILE")
+    environment = {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET", VARIABLE: str(seconds), **(more or {})}
+    profile = os.environ.pop("FASTRTPS_DEFAULT_PROFILES_FILE", None)
     nodes: dict[str, NodeProcess] = {}
     robot: RobotSide | None = None
     try:
@@ -134,7 +142,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
                 )
                 nodes["preview"] = NodeProcess(
                     "preview",
-                    {"calibration": camera, "frames": 9, "server_timeout_s": LOOK_S},
+                    {"calibration": camera, "frames": 9, "server_timeout_s": LOOK_S, "result_timeout_s": RESULT_S},
                     prefix=cable.robot.prefix(),
                     environment=environment,
                 )
@@ -151,7 +159,14 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
                 codes = [node.stop() for node in nodes.values()]
             assert codes == [0, 0], [node.text for node in nodes.values()]
     finally:
-        os.environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = profile
+        if profile is not None:
+            os.environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = profile
+
+
+@pytest.fixture(scope="module")
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    with joined(tmp_path_factory.mktemp("network")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
@@ -171,16 +186,31 @@ def test_previews_work_over_the_network(setup: Setup, figures: Figures) -> None:
     figures.note("generator on another machine", "preview, median of 5", sorted(taken)[2], "s")
 
 
-def test_a_poor_network_slows_previews_and_loses_none(setup: Setup, figures: Figures) -> None:
-    if not setup.cable.worsen(loss_percent=5.0, delay_ms=50.0):
-        pytest.skip("this kernel has no netem to lose and delay packets with")
-    taken = []
-    for _ in range(5):
-        answer = setup.robot.preview()
-        assert answer["code"] == ErrorCode.NONE.name, answer
-        taken.append(answer["seconds"])
-    figures.note("network loses 5 %, delays 50 ms", "previews that work", "5 of 5")
-    figures.note("network loses 5 %, delays 50 ms", "preview, median of 5", sorted(taken)[2], "s")
+def test_a_poor_network_is_answered_in_time(setup: Setup, figures: Figures) -> None:
+    """DDS's large datagrams hardly ever arrive whole: that is said, and forgotten when the network is well."""
+    setup.cable.worsen(**POOR)
+    answers = [setup.robot.preview() for _ in range(5)]
+    assert {answer["code"] for answer in answers} <= {ErrorCode.NONE.name, BUSY, *LOST}, answers
+    done = sum(answer["code"] == ErrorCode.NONE.name for answer in answers)
+    figures.note(POOR_WORDS, "previews that work, as DDS is", f"{done} of 5")
+    figures.note(POOR_WORDS, "slowest answer", max(answer["seconds"] for answer in answers), "s")
+    figures.note(POOR_WORDS, "healed: next preview done after", round(setup.heal(), 2), "s")
+
+
+def test_a_poor_network_loses_no_preview_with_the_profile_for_it(tmp_path: Path, figures: Figures) -> None:
+    profile = {"FASTRTPS_DEFAULT_PROFILES_FILE": str(ROOT / "config" / "fastdds_network.xml")}
+    with joined(tmp_path, profile) as setup:
+        well = [setup.robot.preview() for _ in range(5)]
+        setup.cable.worsen(**POOR)
+        poorly = [setup.robot.preview() for _ in range(20)]
+        for answer in (*well, *poorly):
+            assert answer["code"] == ErrorCode.NONE.name, answer
+    figures.note(POOR_WORDS, "previews that work with fastdds_network.xml", f"{len(poorly)} of {len(poorly)}")
+    figures.note(POOR_WORDS, "median of them", sorted(a["seconds"] for a in poorly)[len(poorly) // 2], "s")
+    figures.note(POOR_WORDS, "worst of them", max(a["seconds"] for a in poorly), "s")
+    figures.note(
+        "fastdds_network.xml, a good network", "preview, median of 5", sorted(a["seconds"] for a in well)[2], "s"
+    )
 
 
 def test_a_cut_of_two_seconds_during_generation_costs_nothing_but_time(setup: Setup, figures: Figures) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,11 +34,6 @@ class Machine:
         own_memory = f'mount --bind {self.memory} /dev/shm && exec "$@"'
         return ["ip", "netns", "exec", self.name, "unshare", "--mount", "sh", "-c", own_memory, "sh"]
 
-    def shape(self, *rule: str) -> bool:
-        """What happens to packets that leave: netem's words; False where the kernel has no netem."""
-        command = ["tc", "-n", self.name, "qdisc", "replace", "dev", self.link, "root", "netem", *rule]
-        return subprocess.run(command, capture_output=True).returncode == 0
-
 
 class Cable:
     """Both machines, and a switch between them."""
@@ -45,7 +42,7 @@ class Cable:
         self.robot = robot
         self.server = server
         self._switch = switch
-        self._shaped = False
+        self._poor: subprocess.Popen[str] | None = None
 
     def cut(self) -> None:
         """Nothing arrives any more; both machines see their own link up."""
@@ -53,19 +50,31 @@ class Cable:
 
     def heal(self) -> None:
         """Everything arrives again."""
+        if self._poor is not None:
+            self._poor.kill()
+            self._poor.communicate()
+            self._poor = None
         _run("ip", "-n", self._switch, "link", "set", self.server.port, "master", BRIDGE)
-        if self._shaped:
-            for machine in (self.robot, self.server):
-                machine.shape("delay", "0ms")
 
-    def worsen(self, loss_percent: float, delay_ms: float) -> bool:
-        """A poor network, in both directions; False where it cannot be made."""
-        rule = ("loss", f"{loss_percent}%", "delay", f"{delay_ms}ms")
-        self._shaped = all(machine.shape(*rule) for machine in (self.robot, self.server))
-        return self._shaped
+    def worsen(self, loss_percent: float, delay_ms: float, seed: int = 0) -> None:
+        """A poor network, in both directions, until it is healed: the switch gives way to one that loses frames."""
+        self.cut()
+        ports = [self.robot.port, self.server.port]
+        words = [sys.executable, str(POOR_CABLE), *ports, str(loss_percent), str(delay_ms), str(seed)]
+        self._poor = subprocess.Popen(
+            ["ip", "netns", "exec", self._switch, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self._poor.stdout is not None
+        if self._poor.stdout.readline() != "ready\n":
+            _, reason = self._poor.communicate()
+            self._poor = None
+            self.heal()
+            raise AssertionError(f"no poor network could be made: {reason}")
 
 
+_numbers = itertools.count()
 BRIDGE = "switch"
+POOR_CABLE = Path(__file__).with_name("poor_cable.py")
 
 
 def _run(*command: str) -> None:
@@ -76,9 +85,9 @@ def _run(*command: str) -> None:
 @contextmanager
 def two_machines() -> Iterator[Cable]:
     """The machines, gone afterwards with all that is between them; skips the test where they cannot be made."""
-    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2 (apt-get install iproute2)")
-    mark = os.getpid() % 100_000
+    mark = f"{os.getpid() % 100_000}{next(_numbers)}"
     memory = Path(tempfile.mkdtemp(prefix="kinema4d_memory_"))
     robot = Machine(f"kinema4d-{mark}-robot", f"k4r{mark}", 1, memory / "robot")
     server = Machine(f"kinema4d-{mark}-server", f"k4s{mark}", 2, memory / "server")
@@ -104,7 +113,11 @@ def two_machines() -> Iterator[Cable]:
             _run("ip", "-n", machine.name, "link", "set", "lo", "up")
             _run("ip", "-n", machine.name, "link", "set", machine.link, "up")
             _run("ip", "-n", machine.name, "route", "add", "224.0.0.0/4", "dev", machine.link)
-        yield Cable(robot, server, switch)
+        cable = Cable(robot, server, switch)
+        try:
+            yield cable
+        finally:
+            cable.heal()
     finally:
         for name in made:
             subprocess.run(["ip", "netns", "del", name], check=True)
