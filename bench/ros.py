@@ -177,7 +177,8 @@ def bench_plans(plans: int) -> dict[str, Any]:
             client.listen(names.JOINT_STATES)
             client.listen(names.CAMERA_IMAGE)
             client.listen(names.PREDICTED_ROLLOUT, lambda m: arrived.setdefault(m.plan_hash, time.monotonic()))
-            client.wait_for(lambda: client.newest(names.CAMERA_IMAGE) is not None, 180.0, "the camera")
+            for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE):
+                client.wait_for(lambda e=endpoint: client.newest(e) is not None, 180.0, endpoint.name)
             client.wait_for(lambda: warmed_up(client), 180.0, "a first preview")
             for index in range(1, plans + 1):
                 seen: list[Any] = []

@@ -80,7 +80,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     options: dict[str, dict[str, Any]] = {
         "twin": {"calibration": camera, "drift_period_s": 0.0},
         "preview": {"calibration": camera, "frames": 5},
-        "gate": {"approval_ttl_s": 4.0},
+        "gate": {"approval_ttl_s": 60.0},
         "generator": {},
     }
     with own_domain():

@@ -194,6 +194,8 @@ def test_services(scene: FuzzGraph, sent: Counter[str], full: Full, figures: Fig
     clients = {e.name: scene.node.create_client(e.interface(), _in_lab(e)) for e in SERVICES}
     under_way: dict[str, list[Any]] = {name: [] for name in clients}
     offered = [e for e in SERVICES if e is not names.LAB_RESET or "lab" in scene.nodes]
+    for endpoint in offered:
+        wait_for(clients[endpoint.name].service_is_ready, WAIT_S, endpoint.name)
     todo = [endpoint for endpoint in offered for _ in range(full(*ASKED[endpoint]))]
     mutator.random.shuffle(todo)
     # Approvals first: each ends the one before, and the executions shall have a token that works.

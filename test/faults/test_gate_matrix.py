@@ -33,8 +33,11 @@ from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
 
 WAIT_S = 60.0
-APPROVAL_S, PLAN_S = 2.0, 4.0
+APPROVAL_S, PLAN_S = 4.0, 8.0
 """How long approvals and previews live in this gate: short, so that a test can wait for their end."""
+
+HEARD_S = 1.0
+"""How long a new position of the arm, or a change of the world, may take to the gate."""
 
 QUIET_S = 0.3
 """How long nothing may arrive at the controller after an attempt; a valid plan takes a few milliseconds."""
@@ -142,7 +145,7 @@ class GateScene:
     def change_the_world(self) -> None:
         self._world_ns += 10
         self._change.publish(header(time_from_ns(self._world_ns)))
-        time.sleep(0.1)
+        time.sleep(HEARD_S)
 
     def hear_again(self) -> None:
         """Wait until the gate knows where the arm is, at rest."""
@@ -285,7 +288,7 @@ def arm_in_motion(s: GateScene) -> int:
     """It swings through the plan's start: near enough, but not at rest."""
     plan_hash, token = s.approved()
     home = np.array(s.drivers.positions)
-    with wandering(s, home, 0.0035):
+    with wandering(s, home, 0.015):
         return s.execute(plan_hash, token)
 
 
@@ -322,12 +325,12 @@ class elsewhere:  # noqa: N801 (reads as a word in a with statement)
     def __enter__(self) -> None:
         self.scene.drivers.positions = self.scene.drivers.positions.copy()
         self.scene.drivers.positions[self.joint] += self.by
-        time.sleep(0.3)
+        time.sleep(HEARD_S)
 
     def __exit__(self, *_: object) -> None:
         self.scene.drivers.positions = self.scene.drivers.positions.copy()
         self.scene.drivers.positions[self.joint] -= self.by
-        time.sleep(0.3)
+        time.sleep(HEARD_S)
 
 
 @dataclass

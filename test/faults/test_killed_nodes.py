@@ -20,7 +20,7 @@ from support.figures import Figures
 from support.killed_graph import WORKER, Kill, KilledGraph, killed_graph
 from support.motions import WAIT_S, settle, swing, wait_until_ready
 from support.recoveries import Recoveries
-from support.ros_graph import Graph, own_domain
+from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import client
 
 from kinema4d_msgs.msg import PreviewStatus
@@ -103,7 +103,7 @@ class Killing:
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
-                return str(self.user.preview(plan or self.plan(), timeout_s=8.0).plan_hash)
+                return str(self.user.preview(plan or self.plan(), timeout_s=30.0).plan_hash)
             except KinemaError:
                 assert time.monotonic() < deadline, self.graph.text
 
@@ -238,7 +238,8 @@ def test_every_node_is_killed_at_random_moments(
                     user.listen(endpoint)
                 user.wait_for(lambda: user.newest(names.JOINT_STATES) is not None, WAIT_S, "the arm")
                 killing = Killing(graph, ros, user, passenger, seed=8)
-                wait_until_ready(user)
+                wait_until_ready(user, "preview", "gate")
+                wait_for(graph.bag_has_messages, WAIT_S, "the recorder")
                 for number in range(rounds):
                     for place, victims in enumerate(groups):
                         killing.group(victims, MOMENTS[(number + place) % len(MOMENTS)])
@@ -247,7 +248,7 @@ def test_every_node_is_killed_at_random_moments(
         finally:
             ros.close()
     counts = killing.counts
-    assert not graph.survivors()
+    wait_for(lambda: not graph.survivors(), WAIT_S, "the end of all processes")
     assert {len(seconds) for seconds in killing.recoveries.seconds.values()} == {rounds}
     assert len(killing.recoveries.seconds) == sum(len(victims) for victims in groups)
     assert counts.refused_after_kill >= 2 * rounds

@@ -138,7 +138,7 @@ def reached(server, host, *lines):
     fields = [f"{{name}}: {{value}}" for name, value in upgrade(Host=f"{{host}}:{{server.port}}").items()]
     request = "\\r\\n".join(["GET / HTTP/1.1", *fields, *lines]) + "\\r\\n\\r\\n"
     try:
-        return status(raw(server.port, request.encode(), host=host, wait_s=2))
+        return status(raw(server.port, request.encode(), host=host, wait_s=5))
     except ConnectionRefusedError:
         return "refused"
     except TimeoutError:

@@ -56,7 +56,7 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
         for endpoint in (names.PREDICTED_ROLLOUT, names.PREDICTED_IMAGE, names.PREDICTED_POINTS):
             made.listen(endpoint)
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
-        wait_until_ready(made)
+        wait_until_ready(made, "preview", "gate")
         yield made
 
 

@@ -41,7 +41,7 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
     with client() as made:
         made.listen(names.EXECUTION_STATUS)
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
-        wait_until_ready(made)
+        wait_until_ready(made, "preview", "gate")
         yield made
 
 
@@ -63,12 +63,12 @@ def status_of(graph: PreviewClient, plan_hash: str, phase: int) -> Any:
 def test_the_controller_says_that_the_arm_arrived(graph: PreviewClient) -> None:
     settle(graph)
     before = arm(graph)[1]
-    report = graph.preview(swing(graph), timeout_s=WAIT_S)
+    report = graph.preview(swing(graph, duration_s=5.0), timeout_s=WAIT_S)
     token = graph.approve(report.plan_hash, "test")
-    assert graph.execute(report.plan_hash, token) == pytest.approx(2.0)
+    assert graph.execute(report.plan_hash, token) == pytest.approx(5.0)
     assert code_of(graph.approve, report.plan_hash, "test") == ErrorCode.ARM_BUSY
     done = status_of(graph, report.plan_hash, ExecutionStatus.DONE)
-    assert done.duration_s == pytest.approx(2.0)
+    assert done.duration_s == pytest.approx(5.0)
     assert done.error.code == ErrorCode.NONE
     settle(graph)
     assert arm(graph)[1][0] - before[0] == pytest.approx(0.2, abs=0.01)

@@ -90,13 +90,22 @@ def offer(drivers: Drivers, graph: PreviewClient, angle: float) -> str:
     return message.plan_hash
 
 
+NOT_YET = (
+    ErrorCode.NONE,
+    ErrorCode.PLAN_UNKNOWN,
+    # Before the gate has heard two joint states it knows neither where the arm is nor whether it stands still.
+    ErrorCode.JOINT_STATES_STALE,
+    ErrorCode.PLAN_START_MISMATCH,
+)
+
+
 def approved(graph: PreviewClient, plan_hash: str) -> str:
     """The token, once the gate has heard of the plan."""
     tokens: list[str] = []
 
     def heard() -> bool:
         answer = graph.call(names.APPROVE, names.APPROVE.interface().Request(plan_hash=plan_hash), WAIT_S)
-        assert answer.error.code in (ErrorCode.NONE, ErrorCode.PLAN_UNKNOWN), answer.error.message
+        assert answer.error.code in NOT_YET, answer.error.message
         tokens.append(answer.token)
         return bool(answer.token)
 

@@ -46,7 +46,7 @@ def graph(clock: SimClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         # Each is discovered and sent on its own: the overlay may be there before the first joint state.
         for endpoint in (names.ROBOT_OVERLAY, names.JOINT_STATES, names.CAMERA_IMAGE, names.TF):
             made.wait_for(lambda e=endpoint: made.newest(e) is not None, WAIT_S, endpoint.name)  # type: ignore[misc]
-        wait_until_ready(made)
+        wait_until_ready(made, "preview", "gate")
         yield made
 
 

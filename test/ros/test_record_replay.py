@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +20,21 @@ from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.media.studio import studio
-from kinema4d_ros.nodes.recorder import FLUSH_S, _new_bag
+from kinema4d_ros.nodes.recorder import _new_bag
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.rollout import Rollout
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
 
+WAIT_S = 60.0
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def recorded(folder: Path, mark: str) -> bool:
+    """Whether a message of this frame has reached the disk."""
+    return any(mark.encode() in bag.read_bytes() for bag in folder.rglob("*.mcap"))
 
 
 def test_plans_of_a_recording_are_previewed_again(graph: Graph, yam: Robot, tmp_path: Path) -> None:
@@ -44,16 +52,16 @@ def test_plans_of_a_recording_are_previewed_again(graph: Graph, yam: Robot, tmp_
     with running(["recorder"], {"recorder": {"folder": str(tmp_path / "runs")}}):
         for publisher in outputs.values():
             wait_for(lambda p=publisher: p.get_subscription_count() > 0, 60, "the recorder")
-        for _ in range(10):
+        for _ in range(40):
             now = node.get_clock().now().to_msg()
             outputs[names.JOINT_STATES.name].publish(
                 JointState(header=header(now), name=list(yam.joint_names), position=q.tolist())
             )
             outputs[names.CAMERA_IMAGE.name].publish(image_from_array(image, "rgb8", header(now, "camera")))
             time.sleep(0.05)
-        for plan in (good, bad):
-            outputs[names.PLAN.name].publish(trajectory_to_msg(plan, header(node.get_clock().now().to_msg())))
-        time.sleep(1.0)
+        for plan, mark in ((good, "good_plan"), (bad, "bad_plan")):
+            outputs[names.PLAN.name].publish(trajectory_to_msg(plan, header(node.get_clock().now().to_msg(), mark)))
+            wait_for(partial(recorded, tmp_path, mark), WAIT_S, mark)
 
     (bag,) = (tmp_path / "runs").iterdir()
     with Reader(bag) as reader:
@@ -88,9 +96,9 @@ def test_a_killed_recorder_loses_a_second_at_most(graph: Graph, yam: Robot, tmp_
         states.publish(
             JointState(header=header(node.get_clock().now().to_msg()), name=list(yam.joint_names), position=q.tolist())
         )
-        plans.publish(trajectory_to_msg(plan, header(node.get_clock().now().to_msg())))
+        plans.publish(trajectory_to_msg(plan, header(node.get_clock().now().to_msg(), "the_plan")))
         # By itself the writer would keep these few messages in memory for ever.
-        wait_for(lambda: max(f.stat().st_size for f in tmp_path.rglob("*.mcap")) > 10_000, 60 * FLUSH_S, "the messages")
+        wait_for(lambda: recorded(tmp_path, "the_plan"), WAIT_S, "the messages")
     finally:
         recorder.kill()
     (bag,) = (tmp_path / "runs").iterdir()

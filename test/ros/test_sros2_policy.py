@@ -88,7 +88,7 @@ def test_the_policy_is_exactly_what_running_nodes_use(tmp_path: Path) -> None:
 
             wait_for(lambda: set(NODES) <= set(observer.get_node_names()), START_S, "every node to be found")
             try:
-                wait_for(lambda: not differences(), 3 * DISCOVERY_S)
+                wait_for(lambda: not differences(), DISCOVERY_S)
             except AssertionError:
                 raise AssertionError("\n".join(differences())) from None
         finally:

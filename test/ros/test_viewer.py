@@ -7,7 +7,6 @@ import re
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import viser
 from support.browser import CHROMIUM, MISSING, Window, chromium
-from support.motions import arm
+from support.motions import arm, wait_until_ready
 from support.sim_graph import NodeProcess, running
 
 from kinema4d_msgs.srv import Playback
@@ -53,6 +52,7 @@ def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
         for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE):
             made.listen(endpoint)
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
+        wait_until_ready(made, "preview", "gate")
         yield made
 
 
@@ -108,9 +108,11 @@ def test_a_visitor_previews_looks_approves_and_executes(window: Window, graph: P
         position,
         "the slider to move",
     )
-    predicted = scene_pixels(window)
-    changed = np.abs(predicted.astype(int) - empty).max(axis=2) > 24
-    assert changed.mean() > 0.2, "the predicted points do not show"
+
+    def changed() -> float:
+        return float((np.abs(scene_pixels(window).astype(int) - empty).max(axis=2) > 24).mean())
+
+    graph.wait_for(lambda: changed() > 0.2, WAIT_S, "the predicted points on the page")
 
     before = arm(graph)[1]
     window.press("Approve")
@@ -245,8 +247,7 @@ def test_a_taken_port_ends_the_node_with_its_name() -> None:
         port = taken.getsockname()[1]
         node = NodeProcess("viewer", {"port": port})
         assert node.process.wait(timeout=WAIT_S) == 2
-        time.sleep(0.2)
-        assert f"port {port}" in node.text
+        node.wait_for_line(f"port {port}")
         assert "'port'" in node.text
 
 
@@ -265,6 +266,5 @@ def test_a_page_for_the_whole_network_does_not_start_without_a_token(monkeypatch
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     node = NodeProcess("viewer", {"port": 0, "host": "0.0.0.0"})  # noqa: S104
     assert node.process.wait(timeout=WAIT_S) == 2
-    time.sleep(0.2)
-    assert "there is no token" in node.text
+    node.wait_for_line("there is no token")
     assert TOKEN_VARIABLE in node.text

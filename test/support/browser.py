@@ -36,7 +36,7 @@ def chromium() -> Iterator[Any]:
 
     flags = [*_FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags, timeout=180_000)
         try:
             yield browser
         finally:

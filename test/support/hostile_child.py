@@ -39,7 +39,7 @@ def main(folder: Path, names: list[str], out: int) -> None:
     from kinema4d_ros.errors import KinemaError
     from kinema4d_ros.robot import xacro_file
 
-    xacro_file.TIME_LIMIT_S = 5.0
+    xacro_file.TIME_LIMIT_S = 15.0
     started: list[str] = []
 
     def audit(event: str, arguments: tuple[object, ...]) -> None:

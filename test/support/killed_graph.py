@@ -27,6 +27,9 @@ from kinema4d_ros.processes import Supervisor
 WORKER = "generator's worker"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where DDS keeps it
 _SEGMENT = re.compile(r"fast(rtps|dds)_[0-9a-f]{16}")
+RECORDED_BYTES = 50_000
+"""More than the descriptions of all topics, which come first."""
+
 MARK = "KINEMA4D_TEST_KILLED_GRAPH"
 """Set in every process of the graph, so that those which outlive it are found."""
 
@@ -132,6 +135,11 @@ class KilledGraph:
     def newest_bag(self) -> Path:
         """The MCAP file of the recorder's present life."""
         return max((self.folder / "runs").glob("*/*.mcap"), key=lambda path: path.stat().st_ctime_ns)
+
+    def bag_has_messages(self) -> bool:
+        """Whether the recorder has begun to write down what it hears."""
+        bags = list((self.folder / "runs").glob("*/*.mcap"))
+        return bool(bags) and self.newest_bag().stat().st_size > RECORDED_BYTES
 
     def shared_memory(self) -> tuple[int, float]:
         """Files and MB that processes which were killed have left in shared memory."""

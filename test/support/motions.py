@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -53,16 +52,22 @@ def code_of(call: object, *arguments: object) -> ErrorCode:
     return caught.value.code
 
 
-def wait_until_ready(graph: PreviewClient) -> None:
-    """Wait until the preview itself says that it could take a plan: it hears arm, camera and generator."""
-    ready = threading.Event()
+READY = {"preview": "ready for a plan", "gate": "closed until a plan is approved"}
+"""What a node says of itself once it hears what it needs."""
+
+
+def wait_until_ready(graph: PreviewClient, *which: str) -> None:
+    """Wait until the preview (or `which`) says that it hears what it needs: arm, camera and generator."""
+    waited_for = set(which or ("preview",))
 
     def look(message: Any) -> None:
-        if any(s.name.endswith("preview") and s.message.startswith("ready for a plan") for s in message.status):
-            ready.set()
+        for status in message.status:
+            name = status.name.rpartition("/")[2]
+            if name in waited_for and status.message.startswith(READY[name]):
+                waited_for.discard(name)
 
     graph.listen(names.DIAGNOSTICS, look)
-    graph.wait_for(ready.is_set, WAIT_S, "a preview that is ready")
+    graph.wait_for(lambda: not waited_for, WAIT_S, f"ready nodes ({', '.join(which) or 'preview'})")
 
 
 def settle(graph: PreviewClient) -> None:

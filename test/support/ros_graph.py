@@ -17,8 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "config" / "fastdds_loopback.xml"
-DISCOVERY_S = 10.0
-"""How long two processes may take to find each other."""
+DISCOVERY_S = 60.0
+"""How long two processes may take to find and answer each other: nothing asserts how long they do."""
 
 _FIRST_PORT = 23000
 # Ports of higher domains reach into the range that Linux hands out to others.
@@ -125,7 +125,7 @@ class Graph:
 
 
 @contextmanager
-def peer(script: str | Path, *arguments: str, timeout_s: float = 20.0) -> Iterator[subprocess.Popen[str]]:
+def peer(script: str | Path, *arguments: str, timeout_s: float = 120.0) -> Iterator[subprocess.Popen[str]]:
     """A Python script in another process, ready when it prints "ready"; asked to end by closing its input."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])

@@ -83,7 +83,9 @@ class NodeProcess:
     def wait_for_line(self, part: str, timeout_s: float = START_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not any(part in line for line in self.lines):
-            assert self.process.poll() is None, f"{self.name} ended:\n{self.text}"
+            if self.process.poll() is not None:
+                self._reader.join(timeout=timeout_s)  # what it said last may still be on its way here
+                assert any(part in line for line in self.lines), f"{self.name} ended:\n{self.text}"
             assert time.monotonic() < deadline, f"{self.name} never printed '{part}':\n{self.text}"
             time.sleep(0.02)
 
