@@ -300,7 +300,7 @@ def test_a_killed_node_comes_back_into_the_graph(
     def through() -> bool:
         try:
             # A plan may go to the one that was killed: DDS believes in it for a while.
-            report = graph.preview(swing(graph, 0.05), timeout_s=20.0)
+            report = graph.preview(swing(graph, 0.05), timeout_s=WAIT_S / 3)
             token = graph.approve(report.plan_hash, "test")
             graph.execute(report.plan_hash, token)
         except KinemaError:
