@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
-from support.ros_graph import Graph, wait_for
+from support.ros_graph import Graph, own_domain, wait_for
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
@@ -57,9 +57,19 @@ class SlowServer:
         return GenerateRollout.Result()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def domain() -> Iterator[int]:
+    """Apart: what is left of these servers for a moment must not be taken for other tests' generator."""
+    with own_domain() as number:
+        yield number
+
+
 @pytest.fixture
-def server(graph: Graph) -> SlowServer:
-    return SlowServer(graph)
+def server(graph: Graph) -> Iterator[SlowServer]:
+    made = SlowServer(graph)
+    yield made
+    for step in (made.accept, made.finish, made.answer):
+        step.set()
 
 
 def ask(graph: Graph, unwanted: Callable[[], None] = lambda: None, **limits: float) -> Any:
