@@ -288,7 +288,7 @@ def arm_in_motion(s: GateScene) -> int:
     """It swings through the plan's start: near enough, but not at rest."""
     plan_hash, token = s.approved()
     home = np.array(s.drivers.positions)
-    with wandering(s, home, 0.015):
+    with wandering(s, home, 0.0035):
         return s.execute(plan_hash, token)
 
 

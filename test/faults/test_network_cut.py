@@ -100,7 +100,7 @@ class Setup:
         """How long a generation takes from now on."""
         self._seconds.write_text(str(seconds))
 
-    def heal(self) -> float:
+    def heal(self, *also: str) -> float:
         """Plug the cable in; seconds until a preview works again, those in between refused with a code."""
         self.cable.heal()
         began = time.monotonic()
@@ -108,7 +108,7 @@ class Setup:
             answer = self.robot.preview()
             if answer["code"] == ErrorCode.NONE.name:
                 return time.monotonic() - began
-            assert answer["code"] in (*LOST, BUSY), answer
+            assert answer["code"] in (*LOST, *also), answer
             assert time.monotonic() - began < 300.0, "the network is back, the preview is not"
 
 
@@ -194,7 +194,7 @@ def test_a_poor_network_is_answered_in_time(setup: Setup, figures: Figures) -> N
     done = sum(answer["code"] == ErrorCode.NONE.name for answer in answers)
     figures.note(POOR_WORDS, "previews that work, as DDS is", f"{done} of 5")
     figures.note(POOR_WORDS, "slowest answer", max(answer["seconds"] for answer in answers), "s")
-    figures.note(POOR_WORDS, "healed: next preview done after", round(setup.heal(), 2), "s")
+    figures.note(POOR_WORDS, "healed: next preview done after", round(setup.heal(BUSY), 2), "s")
 
 
 def test_a_poor_network_loses_no_preview_with_the_profile_for_it(tmp_path: Path, figures: Figures) -> None:

@@ -138,9 +138,7 @@ def test_the_action_reports_progress_and_gives_a_rollout(graph: Graph) -> None:
     rollout = rollout_from_msg(answer.result.rollout)
     assert (len(rollout), rollout.plan_hash) == (3, "ef" * 32)
     assert nanoseconds(answer.result.rollout.header.stamp) == 77
-    steps = [f.step for f in client.feedback]
-    assert steps == sorted(set(steps))  # a stalled receiver may miss some, but sees none twice or too early
-    assert len(steps) > bridge_peer.STEPS / 2
+    assert [f.step for f in client.feedback] == list(range(bridge_peer.STEPS))
     assert {f.phase for f in client.feedback} == {"sample"}
 
 
@@ -150,10 +148,11 @@ def test_the_action_is_cancelled_within_a_step_or_two(graph: Graph) -> None:
     handle = client.send(seed=2)
     wait_for(lambda: client.feedback, DISCOVERY_S, "feedback")
     client.ask(handle.cancel_goal_async)
+    at_cancel = len(client.feedback)
     answer = client.result(handle)
     assert answer.status == GoalStatus.STATUS_CANCELED
     assert answer.result.error.code == ErrorCode.CANCELLED
-    assert len(client.feedback) < bridge_peer.STEPS / 2
+    assert len(client.feedback) <= at_cancel + 3 < bridge_peer.STEPS
 
 
 @pytest.mark.usefixtures("server")

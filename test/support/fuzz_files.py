@@ -26,7 +26,7 @@ from typing import Any
 
 __all__ = ["LIMIT_BYTES", "LIMIT_S", "Outcome", "fuzz"]
 
-LIMIT_S = float(os.environ.get("KINEMA4D_FUZZ_LIMIT_S", "30"))
+LIMIT_S = float(os.environ.get("KINEMA4D_FUZZ_LIMIT_S", "10"))
 LIMIT_BYTES = 2**30
 GRACE_S = 30.0
 """A case that cannot be interrupted is ended after LIMIT_S and this."""
