@@ -9,9 +9,11 @@ VENV := .venv
 # Keeps a sourced ROS distribution out of the venv, and discovery on this machine.
 RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
 PYTEST_ARGS ?=
+# Two processes; each has a ROS domain of its own. A module stays in one process, so its tests share one graph.
+PYTEST := $(RUN) $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-lerobot sim test faults lint quality bench nano doctor lock error-codes clean
+.PHONY: help setup setup-bench setup-lerobot sim test test-full faults lint quality bench nano doctor lock error-codes clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,9 +30,13 @@ setup-lerobot: ## also install LeRobot, in a folder of its own, to judge its pol
 sim: setup ## the lab in a browser (HEADLESS=1: run the demo, save it in OUT and exit)
 	@$(RUN) $(VENV)/bin/kinema4d sim $(if $(filter-out 0,$(HEADLESS)),--headless --out $(OUT)) $(SIM_ARGS)
 
-test: lint ## lint, type-check and run all tests
-	@$(RUN) $(VENV)/bin/python -m pytest test/unit -n 2 --dist loadfile $(PYTEST_ARGS)
-	@$(RUN) $(VENV)/bin/python -m pytest test/ros test/system test/faults $(PYTEST_ARGS)
+test: lint ## lint, type-check, and the tests every change must pass
+	@$(PYTEST) test/unit --quick $(PYTEST_ARGS)
+	@$(PYTEST) test/ros test/system test/faults --quick $(PYTEST_ARGS)
+
+test-full: lint ## everything: benchmark smoke tests, endurance and short fuzzing too
+	@$(PYTEST) test/unit $(PYTEST_ARGS)
+	@$(PYTEST) test/ros test/system test/faults $(PYTEST_ARGS)
 
 faults: setup ## attack it: fuzzing, kills, full disks, cut networks, load; figures in out/faults
 	@$(RUN) $(VENV)/bin/python -m pytest test/faults --full $(PYTEST_ARGS)

@@ -9,7 +9,7 @@
     faded    drawn, and the object half transparent in colour and depth, blurred by 1 px, with noise
     gone     drawn, and the object taken out after the first frame: "cannot tell" is the only right answer
 
-Tasks: lifted by more than 4 cm, pushed by more than 3 cm. Ends with one line of JSON.
+Tasks: pick and push, by the limits of `kinema4d_ros.task`. Ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from kinema4d_model.data.depth import points_from_depth
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.shards import open_index, read_episode
 from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.evaluation import Confusion, GeometricJudge, Lifted, PushedBy, Task, TruthJudge, judge_track
+from kinema4d_ros.evaluation import Confusion, GeometricJudge, TruthJudge, judge_track
 from kinema4d_ros.evaluation.likeness import scene_without
 from kinema4d_ros.rollout import Provenance, Rollout
+from kinema4d_ros.task import make_task
 
-GOALS = {"lifted": Lifted(0.04), "pushed": PushedBy(0.03)}
+GOALS = {"lifted": make_task("pick"), "pushed": make_task("push")}
 CONDITIONS = ("true", "found", "drawn", "faded", "gone")
 STREAMS = ("depth", "ids", "condition_ids")
 
@@ -103,14 +104,14 @@ def main() -> None:
                 begun = time.process_time()
                 track = None
                 try:
-                    track = judge.judge(rollout, Task(GOALS["lifted"], target)).track
+                    track = judge.judge(rollout, GOALS["lifted"], target).track
                 except KinemaError as error:
                     print(f"{episode.key} {condition}: {error}")
                 spent_s += time.process_time() - begun
                 judged += 1
-                for name, goal in GOALS.items():
-                    verdict = None if track is None else judge_track(track, goal)
-                    truth = bool(TruthJudge.of_episode(episode).judge(None, Task(goal)).success)
+                for name, task in GOALS.items():
+                    verdict = None if track is None else judge_track(track, task)
+                    truth = bool(TruthJudge.of_episode(episode).judge(None, task).success)
                     row = (verdict and verdict.success, truth, verdict.confidence if verdict else 0.0)
                     for column, value in zip(verdicts[condition, name], row, strict=True):
                         column.append(value)

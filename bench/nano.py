@@ -17,7 +17,7 @@ from collections import defaultdict
 import numpy as np
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.generators import GenerateRequest, Progress, create_generator
+from kinema4d_ros.generators import GenerateRequest, Progress, load_generator
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabCamera, LabSimulation
 from kinema4d_ros.lab.scripted import pick_plan
@@ -41,7 +41,7 @@ def lab_request(width: int, height: int) -> GenerateRequest:
 
 def measure(name: str, options: dict[str, object], request: GenerateRequest, runs: int) -> dict[str, float]:
     """Median seconds of each phase and of the whole, wall clock and CPU."""
-    generator = create_generator(name, **options)
+    generator = load_generator(name, **options)
     generator.generate(request)
     found: dict[str, list[float]] = defaultdict(list)
     for _ in range(runs):
@@ -74,7 +74,7 @@ def main() -> None:
     size, runs = ((240, 160), 1) if arguments.quick else ((720, 480), 5)
     request = lab_request(*size)
     motion_s = float(request.times[-1] - request.times[0])
-    nano = measure("diffusion", {"preset": "nano", "checkpoint": arguments.checkpoint, "device": "cpu"}, request, runs)
+    nano = measure("nano", {"checkpoint": arguments.checkpoint, "device": "cpu"}, request, runs)
     still = measure("composite", {}, request, runs)
     print(f"{FRAMES} frames of {size[0]} x {size[1]}, a motion of {motion_s:.2f} s, medians of {runs}")
     for name, table in (("nano", nano), ("composite", still)):

@@ -14,6 +14,7 @@ __all__ = [
     "CameraError",
     "Cancelled",
     "ErrorCode",
+    "EvaluationError",
     "FileFormatError",
     "GeneratorError",
     "KinemaError",
@@ -235,6 +236,12 @@ class FileFormatError(KinemaError):
 
 class RolloutError(KinemaError):
     """Arrays that do not make a rollout, or a report asked of data that does not fit it."""
+
+    default_code = ErrorCode.ROLLOUT_INVALID
+
+
+class EvaluationError(KinemaError):
+    """Pictures, clouds or tasks that cannot be measured or judged; the text says which frame or field."""
 
     default_code = ErrorCode.ROLLOUT_INVALID
 

@@ -80,7 +80,8 @@ CALIBRATION = Argument("calibration", "demo_lab", "the camera: a path, or a name
 PRESET = Argument(
     "preset",
     "auto",
-    "what predicts the world: nano, wan14b, a preset file's path, composite (no learning), or auto: nano if it can run",
+    "what predicts the world: nano, wan14b, a preset file's path, composite (no learning), package.module:Class, or "
+    "auto: nano if it can run",
 )
 CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default: the preset's own")
 DEVICE = Argument("device", "auto", "where the generator runs: auto, cpu or cuda")
@@ -120,6 +121,8 @@ def read_arguments(arguments: Iterable[Argument], given: Mapping[str, str]) -> d
     for name, argument in known.items():
         if argument.choices and values[name].lower() not in argument.choices:
             raise _refuse(f"{name} is '{values[name]}'", " or ".join(argument.choices))
+        if argument.choices:
+            values[name] = values[name].lower()
     return values
 
 

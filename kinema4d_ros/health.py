@@ -116,13 +116,33 @@ def _checkpoints() -> Check:
     found = sorted(folder.glob("**/*.safetensors")) if folder.is_dir() else []
     if found:
         size_gb = sum(path.stat().st_size for path in found) / 1e9
-        return Check("checkpoints", "ok", f"{len(found)} files, {size_gb:.1f} GB in {folder}")
+        here = f"{len(found)} files, {size_gb:.1f} GB in {folder}"
+        problem = next(filter(None, map(_misfit, sorted(folder.iterdir()))), None) if _has("diffusers") else None
+        if problem is not None:
+            return Check("checkpoints", "optional", f"{here}; {problem.what}", problem.hint or problem.expected)
+        return Check("checkpoints", "ok", here)
     return Check(
         "checkpoints",
         "optional",
         f"no *.safetensors below {folder}",
         "only the learned generator needs them: kinema4d fetch-weights, or set KINEMA4D_CHECKPOINTS",
     )
+
+
+def _misfit(folder: Path) -> KinemaError | None:
+    """Why no preset of the folder's name can be loaded from it; None if one can, or if there is none."""
+    from kinema4d_model.loading import check_bundle
+    from kinema4d_ros.generators.load import preset_names
+
+    problems = []
+    for preset in (name for name in preset_names() if name.split("_")[0] == folder.name):
+        try:
+            check_bundle(preset, folder)
+        except KinemaError as error:
+            problems.append(error)
+        else:
+            return None
+    return problems[0] if problems else None
 
 
 def _robot() -> Check:

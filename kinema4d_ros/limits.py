@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ __all__ = [
     "POSITION_TOLERANCE_RAD",
     "SPEED_TOLERANCE",
     "Overshoot",
+    "check_efforts",
     "check_positions",
     "check_speeds",
 ]
@@ -58,6 +60,7 @@ def check_positions(
     times: NDArray[np.float64],
     tolerance_rad: float = POSITION_TOLERANCE_RAD,
     tolerance_m: float = POSITION_TOLERANCE_M,
+    knots: NDArray[np.float64] | None = None,
 ) -> tuple[Overshoot, ...]:
     """Overshoots within the tolerance, at most one for each joint; a TrajectoryError for larger ones.
 
@@ -67,6 +70,7 @@ def check_positions(
         times: (T,) seconds, for the messages.
         tolerance_rad: accepted overshoot of revolute joints.
         tolerance_m: accepted overshoot of prismatic joints.
+        knots: times of the samples to name, where `q` has others in between; by default `times`.
     """
     past = np.maximum(robot.lower - q, q - robot.upper)
     samples = np.argmax(past, axis=0)
@@ -78,9 +82,10 @@ def check_positions(
             continue
         value = float(q[sample, column])
         limit = joint.limits.upper if value > joint.limits.upper else joint.limits.lower
-        entry = Overshoot(joint.name, sample, float(times[sample]), value, limit, _unit(joint))
+        entry = _overshoot(joint, float(times[sample]), times if knots is None else knots, value, limit, _unit(joint))
         tolerance = tolerance_m if joint.kind == "prismatic" else tolerance_rad
-        (large if entry.amount > tolerance else small).append(entry)
+        # Not "more than": what is not a number is past every limit.
+        (small if entry.amount <= tolerance else large).append(entry)
     if large:
         raise TrajectoryError(
             "; ".join(map(str, large)),
@@ -92,20 +97,38 @@ def check_positions(
     return tuple(small)
 
 
-def check_speeds(robot: Robot, q: NDArray[np.float64], times: NDArray[np.float64]) -> None:
-    """A TrajectoryError when a joint's mean speed between two samples passes its velocity limit."""
-    if len(q) < 2:
+def check_speeds(
+    robot: Robot,
+    q: NDArray[np.float64],
+    times: NDArray[np.float64],
+    rates: NDArray[np.float64] | None = None,
+    knots: NDArray[np.float64] | None = None,
+) -> None:
+    """A TrajectoryError when a joint is faster than its velocity limit.
+
+    Args:
+        robot: gives the limits.
+        q: (T, J) positions, whose mean speeds between two samples are checked.
+        times: (T,) seconds.
+        rates: (T, J) velocities at these times, where they are known; checked as well.
+        knots: times of the samples to name, where `q` has others in between; by default `times`.
+    """
+    speed, when = np.diff(q, axis=0) / np.diff(times)[:, None], times[1:]
+    if rates is not None:
+        speed, when = np.vstack([speed, rates]), np.concatenate([when, times])
+    if not len(speed):
         return
-    speed = np.diff(q, axis=0) / np.diff(times)[:, None]
     limit = np.array([j.limits.velocity for j in robot.actuated])
     samples = np.argmax(np.abs(speed), axis=0)
     fast = []
     for column, joint in enumerate(robot.actuated):
         sample = int(samples[column])
         value = float(speed[sample, column])
-        if abs(value) > limit[column] * (1 + SPEED_TOLERANCE):
+        # Not "more than": what is not a number is faster than every limit.
+        if not abs(value) <= limit[column] * (1 + SPEED_TOLERANCE):
             bound = float(np.copysign(limit[column], value))
-            fast.append(Overshoot(joint.name, sample + 1, float(times[sample + 1]), value, bound, _unit(joint) + "/s"))
+            named = times if knots is None else knots
+            fast.append(_overshoot(joint, float(when[sample]), named, value, bound, _unit(joint) + "/s"))
     if fast:
         raise TrajectoryError(
             "; ".join(map(str, fast)),
@@ -113,6 +136,33 @@ def check_speeds(robot: Robot, q: NDArray[np.float64], times: NDArray[np.float64
             hint="stretch the times; nothing was slowed down",
             code=ErrorCode.TRAJECTORY_TOO_FAST,
         )
+
+
+def check_efforts(robot: Robot, names: Sequence[str], effort: NDArray[np.float64], times: NDArray[np.float64]) -> None:
+    """A TrajectoryError when an effort (T, N) of joints `names` passes its joint's limit."""
+    strong = []
+    for name, column in zip(names, effort.T, strict=True):
+        joint = robot.joint(name)
+        sample = int(np.argmax(np.abs(column)))
+        if abs(column[sample]) > joint.limits.effort:
+            bound = float(np.copysign(joint.limits.effort, column[sample]))
+            unit = "N" if joint.kind == "prismatic" else "N m"
+            strong.append(_overshoot(joint, float(times[sample]), times, float(column[sample]), bound, unit))
+    if strong:
+        raise TrajectoryError(
+            "; ".join(map(str, strong)),
+            expected=f"efforts within the limits of robot '{robot.name}'",
+            hint="leave the efforts out unless the controller needs them",
+            code=ErrorCode.TRAJECTORY_OUT_OF_LIMITS,
+        )
+
+
+def _overshoot(
+    joint: Joint, time_s: float, knots: NDArray[np.float64], value: float, limit: float, unit: str
+) -> Overshoot:
+    """At the first of the samples at `knots` (T,) that is not before this time."""
+    sample = min(int(np.searchsorted(knots, time_s)), len(knots) - 1)
+    return Overshoot(joint.name, sample, time_s, value, limit, unit)
 
 
 def _unit(joint: Joint) -> str:

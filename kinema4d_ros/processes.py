@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kinema4d_ros.lifetime import launched_by_me
 from kinema4d_ros.shared_memory import sweep_shared_memory
 
 __all__ = ["ProcessSpec", "Supervised", "Supervisor"]
@@ -101,7 +102,7 @@ class Supervised:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environment},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **launched_by_me(), **self.spec.environment},
             # Ctrl-C in the terminal goes to the whole group: the supervisor alone decides who ends when.
             start_new_session=True,
         )
@@ -165,7 +166,7 @@ class Supervisor:
             if self._sink is not None:
                 self._sink(line)
             else:
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(OSError):  # the terminal is closed
                     print(line, flush=True)
 
     def tick(self) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,13 @@ from numpy.typing import NDArray
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CameraError, ErrorCode, RolloutError
 
-__all__ = ["Provenance", "Rollout", "new_rollout_id"]
+__all__ = ["WARNING", "DepthBasis", "Provenance", "Rollout", "new_rollout_id"]
+
+WARNING = "warning"
+"""Key of `Provenance.versions` for what makes a rollout less than its preset promises; reports repeat its text."""
+
+DepthBasis = Literal["measured", "lifted", "plane", "unknown"]
+"""What points rest on: a depth camera, a network's guess, the assumed table, or nothing that is known."""
 
 _MAX_SEED = 2**64 - 1
 
@@ -56,6 +62,7 @@ class Provenance:
         metric_residual_m: RMS error of the metric fit on the robot's own pixels, metres; 0 where the points
             are exact by construction.
         versions: of what took part, by name.
+        depth: what the world's points rest on.
     """
 
     generator: str
@@ -65,6 +72,7 @@ class Provenance:
     seed: int = 0
     metric_residual_m: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
+    depth: DepthBasis = "unknown"
 
     def __post_init__(self) -> None:
         """Check every field; the mapping becomes a private, read-only copy."""
@@ -72,6 +80,10 @@ class Provenance:
             raise RolloutError(f"the generator's name is {self.generator!r}", expected="a name that is not empty")
         if not isinstance(self.preset, str):
             raise RolloutError(f"the preset is {self.preset!r}", expected="a name, or '' without one")
+        if self.depth not in get_args(DepthBasis):
+            raise RolloutError(
+                f"the depth is {self.depth!r}"[:100], expected=f"one of {', '.join(get_args(DepthBasis))}"
+            )
         _require_hex(self.checkpoint_sha256, "checkpoint_sha256", 64, may_be_empty=True)
         _require_hex(self.input_sha256, "input_sha256", 64, may_be_empty=True)
         object.__setattr__(self, "seed", require_seed(self.seed))

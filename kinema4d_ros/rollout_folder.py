@@ -150,6 +150,7 @@ def _meta(rollout: Rollout, digests: dict[str, str]) -> dict[str, Any]:
             "seed": made_by.seed,
             "metric_residual_m": made_by.metric_residual_m,
             "versions": dict(made_by.versions),
+            "depth": made_by.depth,
         },
         "sha256": dict(sorted(digests.items())),
     }

@@ -21,19 +21,36 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.errors import ErrorCode, TrajectoryError
-from kinema4d_ros.limits import POSITION_TOLERANCE_M, POSITION_TOLERANCE_RAD, Overshoot, check_positions, check_speeds
+from kinema4d_ros.limits import (
+    POSITION_TOLERANCE_M,
+    POSITION_TOLERANCE_RAD,
+    Overshoot,
+    check_efforts,
+    check_positions,
+    check_speeds,
+)
 from kinema4d_ros.robot.model import Robot
 
 if TYPE_CHECKING:
     from kinema4d_ros.kinematics.protocol import Kinematics
 
-__all__ = ["FRAMES", "HOLD_PERIOD_S", "JointTrajectory"]
+__all__ = ["AT_REST", "DERIVATIVES", "FRAMES", "HOLD_PERIOD_S", "JointTrajectory"]
 
 FRAMES = 49
 """Frames of one rollout: what the generators are trained on."""
 
 HOLD_PERIOD_S = 0.1
 """Time between the repeats of a trajectory that has a single sample."""
+
+DENSITY, LEAST_DENSITY, DENSE_SAMPLES = 32, 4, 320_000
+"""Parts into which each segment of a spline is cut to check it between its points: many, but never fewer than the
+second, which still pins down a polynomial of degree 5; and how many samples that may give in all."""
+
+AT_REST = float(np.finfo(np.float32).eps)
+"""Largest velocity (or acceleration) that counts as 0, as joint_trajectory_controller has it."""
+
+DERIVATIVES = {"velocities": "velocity", "accelerations": "acceleration", "effort": "effort"}
+"""Optional tables of a trajectory, named as in trajectory_msgs/JointTrajectoryPoint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +60,24 @@ class JointTrajectory:
     Positions are plain numbers, never wrapped: between 3.1 and -3.1 rad lie 6.2 rad of motion,
     also for continuous joints. The arrays are private copies and read-only.
 
+    Between samples the motion is what ros2_control's joint_trajectory_controller makes of the same points:
+    linear with positions alone, a cubic spline with velocities, a quintic one with accelerations as well.
+
     Attributes:
         names: N distinct joint names.
         times: (T,) float64, seconds, strictly increasing, T >= 1; any origin.
         positions: (T, N) float64, radians or metres, finite.
+        velocities: (T, N) float64 per second, finite; or None.
+        accelerations: (T, N) float64 per second squared, finite, only beside velocities; or None.
+        effort: (T, N) float64, N m or N, finite; or None. It does not shape the motion.
     """
 
     names: tuple[str, ...]
     times: NDArray[np.float64]
     positions: NDArray[np.float64]
+    velocities: NDArray[np.float64] | None = None
+    accelerations: NDArray[np.float64] | None = None
+    effort: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is empty, ragged, not finite or not in order, and keep private copies."""
@@ -75,6 +101,23 @@ class JointTrajectory:
             )
         _require_finite(names, times, positions)
         _require_increasing(times)
+        for what in DERIVATIVES:
+            if getattr(self, what) is None:
+                continue
+            table = _numbers(what, getattr(self, what))
+            if table.shape != positions.shape:
+                raise TrajectoryError(
+                    f"{what} have shape {table.shape}, positions {positions.shape}",
+                    expected="one for each joint at every sample, or none at all",
+                )
+            _require_finite(names, times, table, DERIVATIVES[what])
+            object.__setattr__(self, what, table)
+        if self.accelerations is not None and self.velocities is None:
+            raise TrajectoryError(
+                "the trajectory has accelerations but no velocities",
+                expected="both, velocities alone, or neither",
+                hint="controllers have no interpolation for this: leave the accelerations out or add velocities",
+            )
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "times", times)
         object.__setattr__(self, "positions", positions)
@@ -166,9 +209,76 @@ class JointTrajectory:
         return float(self.times[-1] - self.times[0])
 
     def at(self, times: ArrayLike) -> NDArray[np.float64]:
-        """(K, N) positions at times (K,) seconds, linear between samples, held before and after."""
+        """(K, N) positions at times (K,) seconds, interpolated as the class says, held before and after."""
         clock = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        return np.stack([np.interp(clock, self.times, column) for column in self.positions.T], axis=1)
+        if self.velocities is None or len(self) == 1:
+            return np.stack([np.interp(clock, self.times, column) for column in self.positions.T], axis=1)
+        return self._spline(self.velocities, clock)[0]
+
+    def velocities_at(self, times: ArrayLike) -> NDArray[np.float64]:
+        """(K, N) velocities at times (K,) of a trajectory that has velocities; 0 before and after."""
+        if self.velocities is None:
+            raise TrajectoryError("the trajectory has no velocities", expected="velocities for every sample")
+        return self._spline(self.velocities, np.atleast_1d(np.asarray(times, dtype=np.float64)))[1]
+
+    def _spline(
+        self, velocities: NDArray[np.float64], clock: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Positions and velocities (K, N) of the Hermite spline through positions, velocities and accelerations."""
+        i = np.clip(np.searchsorted(self.times, clock, side="right") - 1, 0, max(len(self) - 2, 0))
+        j = np.minimum(i + 1, len(self) - 1)
+        h = (self.times[j] - self.times[i])[:, None]
+        # In units of the segment: its length is 1, so velocities and accelerations are distances.
+        s = (clock - self.times[i])[:, None] / np.where(h > 0, h, 1.0)
+        # Absurd derivatives overflow; what is not finite then fails every check.
+        with np.errstate(over="ignore", invalid="ignore"):
+            q, rise = self.positions[i], self.positions[j] - self.positions[i]
+            v0, v1 = velocities[i] * h, velocities[j] * h
+            if self.accelerations is None:
+                c2, c3 = 3 * rise - 2 * v0 - v1, v0 + v1 - 2 * rise
+                c4 = c5 = np.zeros_like(rise)
+            else:
+                a0, a1 = self.accelerations[i] * h**2, self.accelerations[j] * h**2
+                c2 = a0 / 2
+                c3 = 10 * rise - 6 * v0 - 4 * v1 - 1.5 * a0 + 0.5 * a1
+                c4 = -15 * rise + 8 * v0 + 7 * v1 + 1.5 * a0 - a1
+                c5 = 6 * rise - 3 * (v0 + v1) - 0.5 * a0 + 0.5 * a1
+            position = q + s * (v0 + s * (c2 + s * (c3 + s * (c4 + s * c5))))
+            velocity = (v0 + s * (2 * c2 + s * (3 * c3 + s * (4 * c4 + s * 5 * c5)))) / np.where(h > 0, h, 1.0)
+        # The samples themselves are exact, whatever the arithmetic left.
+        for edge, at in ((s[:, 0] <= 0, i), (s[:, 0] >= 1, j)):
+            position[edge], velocity[edge] = self.positions[at[edge]], velocities[at[edge]]
+        outside = (clock < self.times[0]) | (clock > self.times[-1])
+        velocity[outside] = 0.0
+        return position, velocity
+
+    def dense(self) -> JointTrajectory:
+        """Positions close enough to check the motion between the samples; itself where that is linear."""
+        if self.velocities is None or len(self) == 1:
+            return self
+        segments = len(self) - 1
+        if segments * LEAST_DENSITY > DENSE_SAMPLES:
+            raise TrajectoryError(
+                f"the trajectory has {len(self):,} samples with velocities",
+                expected=f"at most {DENSE_SAMPLES // LEAST_DENSITY:,}",
+                hint="send fewer: a controller interpolates between them",
+            )
+        parts = max(LEAST_DENSITY, min(DENSITY, DENSE_SAMPLES // segments))
+        times = np.interp(np.arange(segments * parts + 1) / parts, np.arange(len(self)), self.times)
+        # Samples closer than the clock's resolution have nothing between them.
+        times = np.unique(times)
+        with np.errstate(over="ignore", invalid="ignore"):
+            positions = self.at(times)
+        return JointTrajectory(self.names, times, positions)
+
+    def only(self, names: Sequence[str]) -> JointTrajectory | None:
+        """The same samples for those of these joints that the trajectory has, in its order; None when it has none."""
+        columns = [i for i, name in enumerate(self.names) if name in names]
+        if not columns:
+            return None
+        tables = {what: getattr(self, what) for what in ("positions", *DERIVATIVES)}
+        kept = {what: table[:, columns] for what, table in tables.items() if table is not None}
+        return JointTrajectory(tuple(self.names[i] for i in columns), self.times, **kept)
 
     def resample(self, n: int = FRAMES) -> JointTrajectory:
         """The same motion at n samples uniform in time; first and last sample are kept exactly.
@@ -183,9 +293,21 @@ class JointTrajectory:
             times = np.linspace(self.times[0], self.times[-1], n)
         return JointTrajectory(self.names, times, self.at(times))
 
-    def velocities(self) -> NDArray[np.float64]:
+    def mean_velocities(self) -> NDArray[np.float64]:
         """(T - 1, N) mean velocity between consecutive samples, rad/s or m/s."""
         return np.diff(self.positions, axis=0) / np.diff(self.times)[:, None]
+
+    def rates(self, robot: Robot, times: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """(K, J) velocities of the robot's joints at times (K,), 0 for those not named; None without velocities."""
+        if self.velocities is None:
+            return None
+        out = np.zeros((len(times), len(robot.joint_names)))
+        rates = self.velocities_at(times)
+        for column, name in enumerate(self.names):
+            # Mimic joints and the vendor's fingers are left to the differences of their positions.
+            if name in robot.joint_names:
+                out[:, robot.joint_names.index(name)] = rates[:, column]
+        return out
 
     def for_robot(self, robot: Robot) -> NDArray[np.float64]:
         """(T, J) positions in `robot.joint_names` order; joints without a column rest at home.
@@ -213,13 +335,40 @@ class JointTrajectory:
     ) -> tuple[Overshoot, ...]:
         """Checks the trajectory against a robot: known joints, position limits, on request speeds.
 
-        Nothing is clipped. Positions past a limit by more than the tolerance raise; those within
-        it are returned, worst sample of each joint, so that the caller can say by how much.
+        Splines are checked between their points too. Nothing is clipped. Positions past a limit by more than
+        the tolerance raise; those within it are returned, worst sample of each joint, so that the caller can
+        say by how much. With `check_velocity` a trajectory that has velocities must start and end at rest, as
+        an arm does that is sent one motion at a time, and efforts must be within their limits.
         """
-        q = self.for_robot(robot)
+        dense = self.dense()
+        q = dense.for_robot(robot)
         if check_velocity:
-            check_speeds(robot, q, self.times)
-        return check_positions(robot, q, self.times, tolerance_rad, tolerance_m)
+            self._require_rest()
+            check_speeds(robot, q, dense.times, self.rates(robot, dense.times), self.times)
+            if self.effort is not None:
+                check_efforts(robot, self.names, self.effort, self.times)
+        return check_positions(robot, q, dense.times, tolerance_rad, tolerance_m, self.times)
+
+    def _require_rest(self) -> None:
+        """Velocities of 0 at both ends: controllers refuse to end in motion, and arms stand when a plan begins.
+
+        A first sample after 0 must be free of acceleration as well: controllers draw a spline to it from where
+        the arm stands, which would leave the start, and so what was previewed, by as much as the derivatives say.
+        """
+        if self.velocities is None:
+            return
+        ends = [("starts", 0, "velocity", self.velocities), ("ends", -1, "velocity", self.velocities)]
+        if self.accelerations is not None and self.times[0] > 0:
+            ends.append(("starts late", 0, "acceleration", self.accelerations))
+        for verb, sample, what, table in ends:
+            worst = int(np.argmax(np.abs(table[sample])))
+            if abs(table[sample, worst]) > AT_REST:
+                raise TrajectoryError(
+                    f"the trajectory {verb} with joint '{self.names[worst]}' at a {what} of {table[sample, worst]:.6g}",
+                    expected="an arm at rest at both ends",
+                    hint="plan from rest to rest",
+                    code=ErrorCode.TRAJECTORY_TOO_FAST,
+                )
 
 
 def _set_gripper(robot: Robot, q: NDArray[np.float64], widths: NDArray[np.float64]) -> NDArray[np.float64]:

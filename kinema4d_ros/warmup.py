@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.generators import best_preset, create_generator
+from kinema4d_ros.generators import best_preset, load_generator
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabSimulation, pick_plan
 from kinema4d_ros.lab.picture import LabCamera
@@ -28,10 +28,10 @@ def main() -> None:
     plan = pick_plan(lab, lab.scenario.target, choose_kinematics(robot))
     for depth in (image.depth_m, None):
         preview = preview_offline(
-            robot, camera, plan, create_generator("composite"), image=image.rgb, depth=depth, frames=5
+            robot, camera, plan, load_generator("composite"), image=image.rgb, depth=depth, frames=5
         )
     if best_preset() == "nano":
-        nano = create_generator("diffusion", preset="nano", device="cpu")
+        nano = load_generator("nano", device="cpu")
         preview = preview_offline(robot, camera, plan, nano, image=image.rgb, frames=25)
     drawn = preview.rollout
     if not np.isfinite(drawn.xyz).any():

@@ -20,15 +20,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what only `make test-full` runs")
     parser.addoption("--full", action="store_true", help="run the fault suite in full, long tests included")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--full"):
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if item not in long]
+    """Deselect what this run leaves out; put modules of slow tests first, so that two processes end together."""
+    left_out = {"long"} if not config.getoption("--full") else set()
+    if config.getoption("--quick"):
+        left_out.add("full")
+    deselected = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
+    config.hook.pytest_deselected(items=deselected)
+    gone = set(deselected)
+    kept = [item for item in items if item not in gone]
+    slow = {item.path for item in kept if item.get_closest_marker("slow")}
+    items[:] = sorted(kept, key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

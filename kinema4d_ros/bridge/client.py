@@ -14,6 +14,7 @@ from rclpy.executors import MultiThreadedExecutor
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.calls import ServiceCalls, execute_once
 from kinema4d_ros.bridge.errors import raise_from_msg
 from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.names import Endpoint
@@ -53,8 +54,10 @@ class PreviewClient:
         self._streams = Streams(self.node, lambda error, where: self.node.get_logger().error(f"{where}{error!r}"))
         self.listen(names.PREVIEW_STATUS, self._take_status)
         self.listen(names.PLAN_REPORT)
+        self.listen(names.EXECUTION_STATUS)
         self._plans = self.node.create_publisher(names.PLAN.interface(), names.PLAN.name, profile(names.PLAN))
-        self._services: dict[str, Any] = {}
+        self._closing = threading.Event()
+        self._calls = ServiceCalls(self.node, self._closing)
         self._thread = threading.Thread(target=self._executor.spin, daemon=True)
         self._thread.start()
 
@@ -68,6 +71,7 @@ class PreviewClient:
 
     def close(self) -> None:
         """Leave the graph."""
+        self._closing.set()
         self._streams.close()
         self._executor.shutdown(timeout_sec=2.0)
         self._thread.join(timeout=5.0)
@@ -175,13 +179,7 @@ class PreviewClient:
 
     def call(self, endpoint: Endpoint, request: Any, timeout_s: float = CALL_S) -> Any:
         """Call a service of the table; raises when it is not there or does not answer in time."""
-        client = self._services.get(endpoint.name)
-        if client is None:
-            client = self._services[endpoint.name] = self.node.create_client(endpoint.interface(), endpoint.name)
-        self.wait_for(client.service_is_ready, timeout_s, f"service {endpoint.name}")
-        future = client.call_async(request)
-        self.wait_for(future.done, timeout_s, f"an answer of {endpoint.name}")
-        return future.result()
+        return self._calls.call(endpoint, request, timeout_s, timeout_s)
 
     def approve(self, plan_hash: str, approver: str) -> str:
         """The token that executes the plan once; raises the gate's refusal."""
@@ -192,7 +190,4 @@ class PreviewClient:
 
     def execute(self, plan_hash: str, token: str) -> float:
         """Seconds the motion takes; raises the gate's refusal."""
-        request = names.EXECUTE.interface().Request(plan_hash=plan_hash, token=token)
-        response = self.call(names.EXECUTE, request)
-        raise_from_msg(response.error)
-        return float(response.duration_s)
+        return execute_once(self._calls, lambda: self.newest(names.EXECUTION_STATUS), plan_hash, token, CALL_S)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kinema4d_ros.bridge.joints import joint_sample_from_msg, trajectory_from_msg
 from kinema4d_ros.errors import ErrorCode, TrajectoryError
-from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.trajectory import AT_REST, DERIVATIVES, JointTrajectory
 
 __all__ = ["start_from_display", "trajectory_from_display"]
 
@@ -28,6 +28,7 @@ def trajectory_from_display(message: Any) -> JointTrajectory:
     Every segment counts its time from its own start, so it is shifted to the end of the one before it.
     A joint that a segment does not name keeps its position; before its first segment it has the one of
     `trajectory_start`. When the first sample is later than 0, the start state becomes the sample at 0.
+    `_kept` says what becomes of velocities and accelerations.
     """
     segments = [trajectory_from_msg(part.joint_trajectory) for part in message.trajectory if _has_motion(part)]
     if not segments:
@@ -46,22 +47,48 @@ def trajectory_from_display(message: Any) -> JointTrajectory:
                 f"joint '{name}' moves in a later segment only, and trajectory_start does not say where it is before",
                 expected="its position in trajectory_start",
             )
+    kept = _kept(segments)
     times: list[float] = []
-    rows: list[list[float]] = []
+    rows: dict[str, list[list[float]]] = {what: [] for what in ("positions", *kept)}
+
+    def add(time: float, segment: JointTrajectory | None = None, sample: int = 0) -> None:
+        times.append(time)
+        for what, table in rows.items():
+            # A joint that the segment does not name rests where it is.
+            values = dict(now) if what == "positions" else dict.fromkeys(names, 0.0)
+            if segment is not None:
+                values.update(zip(segment.names, getattr(segment, what)[sample].tolist(), strict=True))
+            table.append([values[name] for name in names])
+        if segment is not None:
+            now.update(zip(segment.names, segment.positions[sample].tolist(), strict=True))
+
     if segments[0].times[0] > 0 and len(now) == len(names):
-        times.append(0.0)
-        rows.append([now[name] for name in names])
+        add(0.0)
+        if "effort" in rows:
+            # What holds the arm at its first sample holds it before, too; 0 would let it sag.
+            held = dict(zip(segments[0].names, np.asarray(segments[0].effort)[0].tolist(), strict=True))
+            rows["effort"][0] = [held.get(name, 0.0) for name in names]
     offset = 0.0
     for index, segment in enumerate(segments):
         repeats_end = index > 0 and segment.times[0] == 0.0
         if repeats_end:
             _require_joined(index, segment, now)
-        for time, q in list(zip(segment.times.tolist(), segment.positions.tolist(), strict=True))[int(repeats_end) :]:
-            now.update(zip(segment.names, q, strict=True))
-            times.append(offset + time)
-            rows.append([now[name] for name in names])
+        for sample in range(int(repeats_end), len(segment)):
+            add(offset + float(segment.times[sample]), segment, sample)
         offset = times[-1]
-    return JointTrajectory(names, np.array(times), np.array(rows))
+    return JointTrajectory(names, np.array(times), **{what: np.array(table) for what, table in rows.items()})
+
+
+def _kept(segments: list[JointTrajectory]) -> list[str]:
+    """Which of velocities, accelerations and effort the whole plan has.
+
+    Of one segment all; of several the velocities, where each rests at both ends: the point at which two meet has
+    one acceleration, not two. Without them the plan is straight between its points, previewed and executed.
+    """
+    if len(segments) == 1:
+        return [what for what in DERIVATIVES if getattr(segments[0], what) is not None]
+    ends = [None if s.velocities is None else s.velocities[[0, -1]] for s in segments]
+    return ["velocities"] if all(v is not None and np.all(np.abs(v) <= AT_REST) for v in ends) else []
 
 
 def _has_motion(part: Any) -> bool:

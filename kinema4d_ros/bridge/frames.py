@@ -13,10 +13,11 @@ from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera, requir
 from kinema4d_ros.bridge.compressed import bytes_from_compressed, compressed_from_bytes
 from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import ErrorCode, PointmapError
+from kinema4d_ros.errors import ErrorCode, PointmapError, RobotError
 from kinema4d_ros.pointmap.grip import GripTrack
 from kinema4d_ros.pointmap.sequence import PointmapSequence
 from kinema4d_ros.pointmap.wire import WireFrames, decode_frames, encode_frames
+from kinema4d_ros.robot.gripper import Fingers
 
 __all__ = ["ReceivedFrames", "frames_from_msg", "frames_to_msg"]
 
@@ -60,6 +61,7 @@ def frames_to_msg(
     if sequence.grip is not None:
         message.grip = [matrix_to_transform(pose) for pose in sequence.grip.base_T_grip]
         message.grip_width_m = sequence.grip.width_m.tolist()
+        message.finger_m = list(sequence.grip.fingers.sizes_m)
     message.depth = [compressed_from_bytes(data, "png", head) for data in wire.depth]
     message.link_ids = [compressed_from_bytes(data, "png", head) for data in wire.link_ids or ()]
     return message
@@ -80,6 +82,12 @@ def frames_from_msg(message: Any) -> ReceivedFrames:
             expected=f"{len(times)} of both, one a frame, or none",
             code=ErrorCode.WIRE_CORRUPT,
         )
+    if len(message.finger_m) not in (0, 5):
+        raise PointmapError(
+            f"{len(message.finger_m)} sizes of the fingers",
+            expected="pad width, width, thickness, length and tip, or none",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
     camera = camera_from_msg(message)
     require_affordable(len(times), camera)
     wire = WireFrames(
@@ -92,5 +100,10 @@ def frames_from_msg(message: Any) -> ReceivedFrames:
     sequence = decode_frames(wire)
     if len(message.grip):
         poses = np.stack([transform_to_matrix(pose) for pose in message.grip])
-        sequence = replace(sequence, grip=GripTrack(poses, np.array(message.grip_width_m, np.float64)))
+        width = np.array(message.grip_width_m, np.float64)
+        try:
+            fingers = Fingers(*message.finger_m)
+        except RobotError as error:
+            raise PointmapError(error.what, expected=error.expected, code=ErrorCode.WIRE_CORRUPT) from None
+        sequence = replace(sequence, grip=GripTrack(poses, width, fingers))
     return ReceivedFrames(sequence, tuple(message.link_names), message.header.stamp)

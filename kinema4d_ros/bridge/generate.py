@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from action_msgs.msg import GoalStatus
-from rclpy.action import ActionClient
-from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.calls import ActionCaller, Question, new_uuid
 from kinema4d_ros.bridge.errors import raise_from_msg
-from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
 
 __all__ = ["GenerateClient"]
 
@@ -29,6 +27,12 @@ RESULT_S = 60.0
 
 _ENDED = (GoalStatus.STATUS_SUCCEEDED, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ABORTED)
 
+AGAIN_S = 2.0
+"""A goal is not sent again before: it may be megabytes."""
+
+SEND_AGAIN_S = 5.0
+"""And not later: a generator knows the UUID of a goal that is done for ten seconds only, and would run it again."""
+
 PATIENCE_S = 10.0
 """The generator ends itself at its time-out; a few seconds more tell a lost machine from a slow one."""
 
@@ -38,7 +42,6 @@ class GenerateClient:
 
     Args:
         node: the node that asks, spun by one other thread.
-        closing: set when the node is about to end.
         server_timeout_s: how long to look for the generator, and to miss it while it works.
         generate_timeout_s: longest time for one rollout.
         result_timeout_s: longest time for its way here, once the generator has said that it is done.
@@ -47,21 +50,21 @@ class GenerateClient:
     def __init__(
         self,
         node: Node,
-        closing: threading.Event,
         server_timeout_s: float,
         generate_timeout_s: float,
         result_timeout_s: float = RESULT_S,
     ) -> None:
         self._node = node
-        self._closing = closing
-        self._client = ActionClient(node, GenerateRollout, names.GENERATE.name, callback_group=ReentrantCallbackGroup())
+        self._action = ActionCaller(node, GenerateRollout, names.GENERATE.name)
+        self._heard: set[bytes] = set()
+        """Generators whose answers arrive here."""
         self._server_timeout_s = server_timeout_s
         self._generate_timeout_s = generate_timeout_s
         self._result_timeout_s = result_timeout_s
 
     def ready(self) -> bool:
         """Whether a generator answers."""
-        return bool(self._client.server_is_ready())
+        return self._action.ready()
 
     def generate(self, goal: Any, feedback: Callable[[Any], None], raise_if_unwanted: Callable[[], None]) -> Any:
         """The result of a goal.
@@ -74,10 +77,33 @@ class GenerateClient:
         Raises:
             GeneratorError: GENERATOR_UNAVAILABLE, GENERATOR_BUSY, GENERATOR_TIMEOUT, or the generator's own error.
         """
-        deadline = time.monotonic() + self._server_timeout_s
-        while not self._client.server_is_ready():
+        servers = self._find(raise_if_unwanted)
+        goal_id = new_uuid()
+        unanswered = self._action.handle(goal_id)
+        again_s = min(max(AGAIN_S, self._server_timeout_s / 2), SEND_AGAIN_S)
+        asked = self._action.send(goal, lambda message: feedback(message.feedback), goal_id, again_s)
+        handle = self._wait(asked, self._server_timeout_s, unanswered, raise_if_unwanted, servers)
+        # A goal that was sent twice is rejected the second time when it runs since the first.
+        if not handle.accepted and len(asked.futures) == 1:
+            raise _busy()
+        # Whoever took the goal is one of those that were there before or are there now.
+        servers |= self._servers()
+        patience_s = self._generate_timeout_s + PATIENCE_S
+        answer = self._wait(Question(handle.get_result_async), patience_s, handle, raise_if_unwanted, servers)
+        if answer.status == GoalStatus.STATUS_UNKNOWN:
+            if not handle.accepted:
+                raise _busy()
+            raise _without("the generator started again and does not know the goal", ErrorCode.GENERATOR_UNAVAILABLE)
+        result = answer.result
+        raise_from_msg(result.error)
+        return result
+
+    def _find(self, raise_if_unwanted: Callable[[], None]) -> set[bytes]:
+        """Generators that are there, once their answers arrive here."""
+        began = time.monotonic()
+        while not self._action.ready():
             raise_if_unwanted()
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > self._server_timeout_s:
                 raise GeneratorError(
                     f"no generator answers on {names.GENERATE.name}",
                     expected=f"one within {self._server_timeout_s:g} s",
@@ -86,36 +112,11 @@ class GenerateClient:
                 )
             time.sleep(POLL_S)
         servers = self._servers()
-        asked = self._ask(lambda: self._client.send_goal_async(goal, lambda message: feedback(message.feedback)))
-        handle = self._wait(asked, self._server_timeout_s, None, raise_if_unwanted, servers)
-        if not handle.accepted:
-            raise GeneratorError(
-                "the generator is busy",
-                expected="a place in its queue",
-                hint="wait, or give it a longer queue",
-                code=ErrorCode.GENERATOR_BUSY,
-            )
-        # Whoever took the goal is one of those that were there before or are there now.
-        servers |= self._servers()
-        patience_s = self._generate_timeout_s + PATIENCE_S
-        answer = self._wait(self._ask(handle.get_result_async), patience_s, handle, raise_if_unwanted, servers)
-        if answer.status == GoalStatus.STATUS_UNKNOWN:
-            raise _without("the generator started again and does not know the goal", ErrorCode.GENERATOR_UNAVAILABLE)
-        result = answer.result
-        raise_from_msg(result.error)
-        return result
-
-    def _ask(self, ask: Callable[[], Any]) -> Any:
-        """The future of a question, asked in the executor's own thread.
-
-        rclpy's action client notes that an answer is awaited only after it has asked. In another thread than
-        the executor's the answer can be quicker, and is then dropped as unexpected.
-        """
-        task = self._node.executor.create_task(ask)
-        while not task.done():
-            if self._closing.wait(0.001):
-                raise Cancelled("the node is about to end")
-        return task.result()
+        if not servers <= self._heard:
+            timeout_s = max(self._server_timeout_s, PATIENCE_S)
+            self._wait(self._action.heard(), timeout_s, None, raise_if_unwanted, servers)
+            self._heard = servers
+        return servers
 
     def _servers(self) -> set[bytes]:
         """Which generators are there: one that was started again is another one."""
@@ -124,56 +125,66 @@ class GenerateClient:
 
     def _wait(
         self,
-        future: Any,
+        question: Question,
         timeout_s: float,
         handle: Any,
         raise_if_unwanted: Callable[[], None],
         servers: set[bytes],
     ) -> Any:
-        """The future's result; cancels the goal when it is unwanted, gives up when all `servers` are gone."""
+        """The answer; cancels the goal of `handle` when it is unwanted, gives up when all `servers` are gone."""
         deadline = time.monotonic() + timeout_s
         lost_at = ended_at = math.inf
         look_at = 0.0
         there = True
-        while not future.done():
+        while not question.done():
             now = time.monotonic()
             try:
                 raise_if_unwanted()
             except KinemaError:
-                _disown(future, handle)
+                _disown(question, handle)
                 raise
             if now >= look_at:
                 # A generator that was killed and started again is ready, but knows nothing of our goal.
-                there = self._client.server_is_ready() and bool(servers & self._servers())
+                there = self._action.ready() and bool(servers & self._servers())
                 look_at = now + LOOK_S
             lost_at = math.inf if there else min(lost_at, now)
             if handle is not None and handle.status in _ENDED:
                 ended_at = min(ended_at, now)
             late = now - ended_at > self._result_timeout_s
             if late or now > deadline or now - lost_at > self._server_timeout_s:
-                _disown(future, handle)
+                _disown(question, handle)
                 if late:
                     raise _late(f"the generator is done, its rollout did not come within {self._result_timeout_s:g} s")
                 if now <= deadline:
                     raise _without("the generator went away", ErrorCode.GENERATOR_UNAVAILABLE)
-                if handle is None:
+                if handle is None or not handle.accepted:
                     raise _late(f"no answer from the generator after {timeout_s:g} s")
                 raise _without(f"no answer from the generator after {timeout_s:g} s", ErrorCode.GENERATOR_TIMEOUT)
             time.sleep(POLL_S)
-        return future.result()
+        return question.result()
 
 
-def _disown(future: Any, handle: Any) -> None:
-    """Cancel a goal; one that is still on its way is cancelled when it turns out to have been accepted."""
+def _disown(question: Question, handle: Any) -> None:
+    """Cancel a goal now, and again when it turns out to be accepted only then."""
 
-    def cancel(accepted: Any) -> None:
-        if accepted.exception() is None and accepted.result().accepted:
-            accepted.result().cancel_goal_async()
+    def cancel(answered: Any) -> None:
+        if answered.exception() is None and getattr(answered.result(), "accepted", False):
+            answered.result().cancel_goal_async()
 
-    if handle is not None:
-        handle.cancel_goal_async()
-    else:
+    if handle is None:
+        return
+    for future in question.futures:
         future.add_done_callback(cancel)
+    handle.cancel_goal_async()
+
+
+def _busy() -> GeneratorError:
+    return GeneratorError(
+        "the generator is busy",
+        expected="a place in its queue",
+        hint="wait, or give it a longer queue",
+        code=ErrorCode.GENERATOR_BUSY,
+    )
 
 
 def _without(why: str, code: ErrorCode) -> GeneratorError:

@@ -13,7 +13,7 @@ from trajectory_msgs.msg import JointTrajectoryPoint
 
 from kinema4d_ros.bridge.stamps import duration_from_ns, is_time, nanoseconds, seconds_to_ns
 from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
-from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.trajectory import DERIVATIVES, JointTrajectory
 
 __all__ = [
     "JointSample",
@@ -84,7 +84,7 @@ def joint_sample_from_msg(message: Any) -> JointSample:
 def trajectory_from_msg(message: Any) -> JointTrajectory:
     """The plan of a trajectory_msgs/JointTrajectory; times are `time_from_start`, the first may be above 0.
 
-    Velocities, accelerations and efforts are left out: a plan here is its positions over time.
+    Velocities, accelerations and efforts are kept as they are: every point has them for every joint, or none has.
     """
     names = tuple(message.joint_names)
     if not names or not message.points:
@@ -93,12 +93,10 @@ def trajectory_from_msg(message: Any) -> JointTrajectory:
             expected="at least one of each",
             code=ErrorCode.TRAJECTORY_EMPTY,
         )
-    for index, point in enumerate(message.points):
-        if len(point.positions) != len(names):
-            raise TrajectoryError(
-                f"point {index} of the plan has {len(point.positions)} positions for {len(names)} joints",
-                expected="one position for each joint in every point",
-            )
+    tables = {"positions": _table(message, "positions")}
+    for what in DERIVATIVES:
+        if any(len(getattr(point, what)) for point in message.points):
+            tables[what] = _table(message, what)
     times_ns = np.array([nanoseconds(point.time_from_start) for point in message.points], dtype=np.int64)
     if times_ns[0] < 0:
         raise TrajectoryError(
@@ -106,14 +104,23 @@ def trajectory_from_msg(message: Any) -> JointTrajectory:
             expected="time_from_start of 0 or more",
             code=ErrorCode.TRAJECTORY_NOT_MONOTONIC,
         )
-    return JointTrajectory(names, times_ns / 1e9, np.array([point.positions for point in message.points]))
+    return JointTrajectory(names, times_ns / 1e9, **tables)
 
 
-def trajectory_to_msg(trajectory: JointTrajectory, header: Any, *, velocities: bool = False) -> Any:
-    """trajectory_msgs/JointTrajectory with times rounded to nanoseconds; `trajectory_hash` is unchanged by it.
+def _table(message: Any, what: str) -> NDArray[np.float64]:
+    """(T, N) values of one field of all points."""
+    count = len(message.joint_names)
+    for index, point in enumerate(message.points):
+        if len(getattr(point, what)) != count:
+            raise TrajectoryError(
+                f"point {index} of the plan has {len(getattr(point, what))} {what} for {count} joints",
+                expected=f"{what} for each joint in every point" + (", or in none" if what in DERIVATIVES else ""),
+            )
+    return np.array([getattr(point, what) for point in message.points], dtype=np.float64)
 
-    `velocities` adds those of central differences, 0 at both ends, for controllers that want splines.
-    """
+
+def trajectory_to_msg(trajectory: JointTrajectory, header: Any) -> Any:
+    """trajectory_msgs/JointTrajectory with times rounded to nanoseconds; `trajectory_hash` is unchanged by it."""
     message = JointTrajectoryMsg(header=header, joint_names=list(trajectory.names))
     times_ns = seconds_to_ns(trajectory.times)
     if len(times_ns) > 1 and np.any(np.diff(times_ns) <= 0):
@@ -122,18 +129,10 @@ def trajectory_to_msg(trajectory: JointTrajectory, header: Any, *, velocities: b
             expected="samples at least 1 ns apart",
             code=ErrorCode.TRAJECTORY_NOT_MONOTONIC,
         )
-    speeds = _speeds(trajectory) if velocities else None
-    for index, (time_ns, q) in enumerate(zip(times_ns.tolist(), trajectory.positions.tolist(), strict=True)):
-        point = JointTrajectoryPoint(positions=q, time_from_start=duration_from_ns(time_ns))
-        if speeds is not None:
-            point.velocities = speeds[index].tolist()
+    for index, time_ns in enumerate(times_ns.tolist()):
+        point = JointTrajectoryPoint(time_from_start=duration_from_ns(time_ns))
+        for what in ("positions", *DERIVATIVES):
+            if (table := getattr(trajectory, what)) is not None:
+                setattr(point, what, table[index].tolist())
         message.points.append(point)
     return message
-
-
-def _speeds(trajectory: JointTrajectory) -> NDArray[np.float64]:
-    speeds = np.zeros_like(trajectory.positions)
-    if len(trajectory) > 2:
-        span = trajectory.times[2:] - trajectory.times[:-2]
-        speeds[1:-1] = (trajectory.positions[2:] - trajectory.positions[:-2]) / span[:, None]
-    return speeds

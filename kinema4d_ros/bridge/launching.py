@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from launch import LaunchDescription
-from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction
+from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction, Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from kinema4d_ros.bridge.names import RECORDED
+from kinema4d_ros.errors import SetupError
 from kinema4d_ros.graph import Argument, NodeSpec, read_arguments
+from kinema4d_ros.lifetime import launched_by_me, tied_to_me
+from kinema4d_ros.processes import FATAL_EXIT
 from kinema4d_ros.resources import share_path
 
 __all__ = ["launch_description"]
@@ -22,7 +26,10 @@ LEAVE_S = 15
 
 
 def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str, str]], tuple[NodeSpec, ...]]) -> Any:
-    """Declares the graph's arguments and starts its nodes once their values are known."""
+    """Declares the graph's arguments and starts its nodes once their values are known.
+
+    However the launch ends, its nodes end with it: see `kinema4d_ros.lifetime`.
+    """
 
     def start(context: Any) -> list[Any]:
         given = {a.name: LaunchConfiguration(a.name).perform(context) for a in arguments}
@@ -30,8 +37,7 @@ def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str,
         actions = [_node(spec, values) for spec in graph(values) if not _rosbag2_records(spec)]
         actions += [_rosbag2(values) for spec in graph(values) if _rosbag2_records(spec)]
         if values.get("rviz") == "true":
-            config = str(share_path("config/rviz/sim.rviz"))
-            actions.append(Node(package="rviz2", executable="rviz2", arguments=["-d", config], output="screen"))
+            actions.append(_rviz())
         return actions
 
     declared = [
@@ -54,6 +60,31 @@ def _node(spec: NodeSpec, values: dict[str, str]) -> Any:
         respawn=True,
         respawn_delay=1.0,
         sigterm_timeout=str(LEAVE_S),
+        additional_env=launched_by_me(),
+        on_exit=lambda event, _context: _shutdown_without(spec, event.returncode),
+    )
+
+
+def _shutdown_without(spec: NodeSpec, code: int) -> list[Any]:
+    """End the launch when a node that the graph needs has said that it cannot work; what crashed is started again."""
+    if code != FATAL_EXIT or not spec.essential:
+        return []
+    return [Shutdown(reason=f"{spec.name} cannot work with what it was given; its line above says why")]
+
+
+def _rviz() -> Any:
+    try:
+        get_package_prefix("rviz2")
+    except PackageNotFoundError:  # now, and not when half of the nodes have been started
+        raise SetupError(
+            "rviz2 is not installed", expected="its package", hint="leave rviz:=true out, and use the web page"
+        ) from None
+    return Node(
+        package="rviz2",
+        executable="rviz2",
+        arguments=["-d", str(share_path("config/rviz/sim.rviz"))],
+        prefix=" ".join(tied_to_me(())),
+        output="screen",
     )
 
 
@@ -64,4 +95,5 @@ def _rosbag2_records(spec: NodeSpec) -> bool:
 def _rosbag2(values: dict[str, str]) -> Any:
     prefix = f"/{values['namespace'].strip('/')}" if values["namespace"] else ""
     topics = [name if name.startswith("/") else f"{prefix}/{name}" for name in RECORDED]
-    return ExecuteProcess(cmd=["ros2", "bag", "record", "-s", "mcap", "--topics", *topics], output="screen")
+    command = tied_to_me(["ros2", "bag", "record", "-s", "mcap", "--topics", *topics])
+    return ExecuteProcess(cmd=command, output="screen")

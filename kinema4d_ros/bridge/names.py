@@ -7,10 +7,19 @@ Names are relative, so a namespace moves the whole graph; only what ROS itself k
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-__all__ = ["ENDPOINTS", "FRAMES", "RECORDED", "Endpoint", "Frame", "lab_object_topic", "markdown_table"]
+__all__ = [
+    "ENDPOINTS",
+    "FRAMES",
+    "RECORDED",
+    "Endpoint",
+    "Frame",
+    "lab_object_topic",
+    "markdown_table",
+    "of_controller",
+]
 
 Kind = Literal["in", "out", "service", "action"]
 
@@ -201,6 +210,11 @@ FRAMES: tuple[Frame, ...] = (
 def lab_object_topic(name: str) -> str:
     """Topic of the pose (geometry_msgs/msg/PoseStamped, profile STREAM_OUT) of one of the lab's objects."""
     return f"{LAB_OBJECTS.name}/{name}"
+
+
+def of_controller(endpoint: Endpoint, controller: str) -> Endpoint:
+    """The topic or action of another controller of the same kind: `gripper_controller/joint_trajectory`."""
+    return replace(endpoint, name=f"{controller}/{endpoint.name.rpartition('/')[2]}")
 
 
 def markdown_table() -> str:

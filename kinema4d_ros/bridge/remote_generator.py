@@ -40,7 +40,7 @@ class RemoteGenerator:
         self._closing = threading.Event()
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
-        self._client = GenerateClient(self._node, self._closing, server_timeout_s, timeout_s)
+        self._client = GenerateClient(self._node, server_timeout_s, timeout_s)
         self._thread = threading.Thread(target=self._spin, name="remote generator", daemon=True)
         self._thread.start()
 

@@ -17,6 +17,7 @@ from kinema4d_msgs.msg import PlanReport as PlanReportMsg
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.report import PlanReport
+from kinema4d_ros.report.plan_report import BASIS_TEXT
 
 __all__ = ["report_to_markers", "report_to_msg"]
 
@@ -25,7 +26,7 @@ AMBER = ColorRGBA(r=1.00, g=0.70, b=0.10, a=0.95)
 RED = ColorRGBA(r=0.90, g=0.15, b=0.15, a=0.95)
 BLUE = ColorRGBA(r=0.20, g=0.45, b=0.95, a=0.95)
 NEAR_M = 0.03
-"""Clearance below this is drawn in amber."""
+"""Clearance below this, or one that was not measured, is drawn in amber."""
 
 
 def report_to_msg(report: PlanReport, stamp: Any) -> Any:
@@ -38,6 +39,7 @@ def report_to_msg(report: PlanReport, stamp: Any) -> Any:
         times=report.times.tolist(),
         clearance_m=report.clearance_m.tolist(),
         min_clearance_link=report.min_clearance_link,
+        clearance_basis=report.clearance_basis,
         contact=report.contact,
         first_contact_link=report.first_contact_link,
         joint_names=list(report.joint_names),
@@ -51,6 +53,8 @@ def report_to_msg(report: PlanReport, stamp: Any) -> Any:
         "contact_threshold_m",
         "first_contact_s",
         "max_penetration_m",
+        "grasp_s",
+        "release_s",
     ):
         setattr(message, name, float(getattr(report, name)))
     for name in ("min_clearance_robot_point", "min_clearance_world_point", "first_contact_point"):
@@ -83,11 +87,15 @@ def report_to_markers(report: PlanReport, stamp: Any) -> Any:
         return marker
 
     if math.isfinite(report.min_clearance_m):
-        colour = RED if report.contact else AMBER if report.min_clearance_m < NEAR_M else GREEN
+        # Green says safe: only for what was measured.
+        safe = report.clearance_basis == "measured" and report.min_clearance_m >= NEAR_M
+        colour = RED if report.contact else GREEN if safe else AMBER
         line = add(Marker.LINE_LIST, colour, (0.004, 0.0, 0.0), "clearance")
         line.points = [_point(report.min_clearance_robot_point), _point(report.min_clearance_world_point)]
         text = add(Marker.TEXT_VIEW_FACING, colour, (0.0, 0.0, 0.03), "clearance")
         text.text = f"{report.min_clearance_link}: {1000 * report.min_clearance_m:.0f} mm"
+        if report.clearance_basis != "measured":
+            text.text += f"\n{BASIS_TEXT[report.clearance_basis]}"
         text.pose.position = _point(np.add(report.min_clearance_robot_point, (0.0, 0.0, 0.05)))
     if report.contact:
         ball = add(Marker.SPHERE, RED, (0.02, 0.02, 0.02), "contact")

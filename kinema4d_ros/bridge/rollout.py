@@ -179,6 +179,7 @@ def _provenance_to_msg(provenance: Provenance) -> Any:
         input_sha256=provenance.input_sha256,
         seed=provenance.seed,
         metric_residual_m=float(provenance.metric_residual_m),
+        depth=provenance.depth,
         versions=[f"{name}={version}" for name, version in sorted(provenance.versions.items())],
     )
 
@@ -191,5 +192,6 @@ def _provenance_from_msg(message: Any) -> Provenance:
         input_sha256=message.input_sha256,
         seed=message.seed,
         metric_residual_m=message.metric_residual_m,
+        depth=message.depth or "unknown",
         versions=dict(entry.partition("=")[::2] for entry in message.versions),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
 from kinema4d_ros.pointmap.png import decode_png
 from kinema4d_ros.report import MovedRegion, PlanReport
+from kinema4d_ros.rollout import DepthBasis
 from kinema4d_ros.viewer.page import Progress
 from kinema4d_ros.viewer.prediction import Frame, Prediction, maker
 
@@ -57,6 +58,9 @@ def report_from_msg(message: Any) -> PlanReport:
         min_clearance_link=_line(message.min_clearance_link),
         min_clearance_robot_point=_point(message.min_clearance_robot_point),
         min_clearance_world_point=_point(message.min_clearance_world_point),
+        clearance_basis=message.clearance_basis if message.clearance_basis in get_args(DepthBasis) else "unknown",
+        grasp_s=message.grasp_s,
+        release_s=message.release_s,
         contact=message.contact,
         contact_threshold_m=message.contact_threshold_m,
         first_contact_s=message.first_contact_s,

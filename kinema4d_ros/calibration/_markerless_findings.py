@@ -13,7 +13,7 @@ from kinema4d_ros.calibration.quality import Finding, PoseSpread, finding
 from kinema4d_ros.calibration.silhouette import Silhouettes
 from kinema4d_ros.calibration.silhouette_fit import descend, fine_levels, last_level, same_place, shrink
 
-__all__ = ["Jump", "distinct_poses", "find_jump", "series_findings"]
+__all__ = ["Jump", "distinct_poses", "find_jump", "lost_links", "series_findings"]
 
 Array = NDArray[np.float64]
 
@@ -25,6 +25,9 @@ MIN_JUMP_M, MIN_JUMP_RAD = 0.002, np.radians(0.15)
 """Less is not worth a warning: the drift check has the same tolerances."""
 
 REACH_PX = 12.0
+
+LEAST_COVER, LOST_SHARE = 0.5, 0.02
+"""Links of which the masks hold less than this were lost; with so much of the robot lost, masks are not usable."""
 
 
 def distinct_poses(base_T_link: Array) -> list[int]:
@@ -53,6 +56,18 @@ def series_findings(images: int, distinct: int, spread: PoseSpread) -> list[Find
         )
         found.append(finding("too_similar", text))
     return found
+
+
+def lost_links(silhouettes: Silhouettes, pose: Array) -> list[Finding]:
+    """Links that the masks do not hold, in all images together: the same part lost each time pulls the camera away."""
+    share, held = silhouettes.covered(pose)
+    lost = [i for i in np.argsort(-share) if held[i] < LEAST_COVER]
+    if share[lost].sum() < LOST_SHARE:
+        return []
+    names = [silhouettes.link_names[i] for i in lost]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    part = float(np.average(held[lost], weights=share[lost]))
+    return [finding("lost_link", f"the masks hold only {part:.0%} of {shown}", "error")]
 
 
 @dataclass(frozen=True)

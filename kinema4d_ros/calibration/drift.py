@@ -1,23 +1,27 @@
-"""Has the camera been bumped? Compares masks of the robot, or edges of one picture, with what the calibration says."""
+"""Has the camera been bumped? Compares masks of the robot, or edges of pictures, with what the calibration says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
-from kinema4d_ros.calibration.edge_fit import FOUND, fit_edges, outline_way
+from kinema4d_ros.calibration._markerless_findings import distinct_poses
+from kinema4d_ros.calibration.edge_fit import FOUND, ON_EDGE_PX, fit_edges, outline_way
 from kinema4d_ros.calibration.markerless import calibrate_markerless, refine_pose
+from kinema4d_ros.calibration.outlines import image_motion
 from kinema4d_ros.calibration.pose_estimate import difference, region_threshold
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["Drift", "check_drift", "check_drift_by_edges"]
+__all__ = ["USELESS_PX", "Drift", "check_drift", "check_drift_by_edges"]
 
 Array = NDArray[np.float64]
 
@@ -32,15 +36,19 @@ ever be seen. What masks are like is known better than that."""
 NEAR_IOU = 0.75
 """Above this overlap the camera is near enough for the fine fit alone."""
 
+USELESS_PX = 6.0
+"""A robot that is off by more makes predictions wrong. A check that cannot exclude that has not told anything."""
+
 
 @dataclass(frozen=True, eq=False)
 class Drift:
     """The answer.
 
     Attributes:
-        verdict: "still", "moved", or "unknown": no robot in view, or masks of something else.
+        verdict: "still" (the calibration fits), "moved", or "unknown": no robot in view, masks of something else, or
+            uncertainties that would hide a useless calibration.
         iou: of the robot drawn at the calibrated pose with the masks, before any fit; NaN without masks.
-        px: root mean square distance of the outlines after the best fit, pixels.
+        px: root mean square distance of the outlines that is left after the best fit, pixels.
         shift_mm, turn_deg: how far the best pose is from the calibrated one.
         distance: the same in units of its uncertainty, squared; above `threshold` it is not chance.
         threshold: of the distance.
@@ -48,6 +56,9 @@ class Drift:
         text: one line for people.
         seen_px, seen_mm: how far the robot is off in the image, root mean square over its outline, in pixels and at
             the robot's distance. One picture tells this well; how much of it is shift and how much turn, it does not.
+        sigma_px: standard deviation of `seen_px` as this check measures it.
+        allowed_px: what `seen_px` may be for a camera that did not move, with 99.9 % probability: the uncertainties of
+            calibration and check together, at least the tolerance.
     """
 
     verdict: Literal["still", "moved", "unknown"]
@@ -61,6 +72,26 @@ class Drift:
     text: str
     seen_px: float = float("nan")
     seen_mm: float = float("nan")
+    sigma_px: float = float("nan")
+    allowed_px: float = float("nan")
+
+
+class _Found(NamedTuple):
+    """The best pose of a check: (4, 4), its covariance (6, 6), and the fit's residual."""
+
+    base_T_camera: Array
+    covariance: Array
+    freedom: float
+    px: float
+    iou: float
+
+
+class _Known(NamedTuple):
+    """What the calibration says of itself."""
+
+    covariance: Array | None
+    freedom: float
+    residual_px: float
 
 
 def check_drift(
@@ -70,6 +101,8 @@ def check_drift(
     camera: PinholeCamera,
     *,
     covariance: ArrayLike | None = None,
+    freedom: float = np.inf,
+    residual_px: float = 0.0,
     tolerance_mm: float = 2.0,
     tolerance_deg: float = 0.15,
 ) -> Drift:
@@ -81,18 +114,20 @@ def check_drift(
         masks: (C, H, W) bool, as the camera saw the robot; three to five tell more than one.
         camera: calibrated, with its pose.
         covariance: (6, 6) of the calibration itself, `PoseEstimate.covariance`; it is not held against the camera.
+        freedom: degrees of freedom of that covariance.
+        residual_px: of the calibration: by so much outlines miss each other in one image though no camera moved.
         tolerance_mm, tolerance_deg: smaller moves are not worth a warning.
     """
     if not (tolerance_mm >= 0 and tolerance_deg >= 0):
         raise CalibrationError(f"tolerances are {tolerance_mm} mm, {tolerance_deg} degrees", expected="0 or more")
-    own = np.zeros((6, 6)) if covariance is None else np.asarray(covariance, dtype=np.float64)
+    known = _Known(None if covariance is None else np.asarray(covariance, dtype=np.float64), freedom, residual_px)
     here = camera.base_T_camera
     positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
     if len(positions) != len(masks):
         raise CalibrationError(f"{len(positions)} joint configurations and {len(masks)} masks", expected="one of each")
     telling = [i for i, mask in enumerate(masks) if np.count_nonzero(mask) >= MIN_PIXELS]
     if not telling:
-        return _unknown(here, 0.0, "the masks hold next to no robot")
+        return _unknown(here, 0.0, "the masks hold next to no robot", "give masks of images that show the robot")
     positions, masks = positions[telling], [masks[i] for i in telling]
     silhouettes = Silhouettes(robot, positions, masks, camera)
     iou = silhouettes.overlap(here)
@@ -101,71 +136,117 @@ def check_drift(
             refine_pose(silhouettes, here) if iou > NEAR_IOU else calibrate_markerless(robot, positions, masks, camera)
         )
     except CalibrationError as error:
-        return _unknown(here, iou, error.what)
+        return _unknown(here, iou, error.what, _ELSEWHERE)
     # One picture will do here: a camera that stands where it was calibrated is the expectation, not the question.
     wrong = [f.name for f in found.quality.findings if f.severity == "error" and f.name != "too_similar"]
     if wrong:
-        return _unknown(here, iou, f"no pose explains the masks ({', '.join(wrong)})")
-    d = difference(here, found.base_T_camera)
-    distance = float(d @ np.linalg.solve(found.covariance + own, d))
-    threshold = region_threshold(max(found.degrees_of_freedom, LEAST_FREEDOM), SURE)
-    shift, turn = 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
-    moved = distance > threshold and (shift > tolerance_mm or turn > tolerance_deg)
-    text = (
-        f"the camera {'moved by' if moved else 'is where it was calibrated, within'} {shift:.1f} mm and {turn:.2f} "
-        f"degrees (IoU {iou:.3f}, {distance:.0f} of {threshold:.0f})"
-    )
-    px = found.quality.px or 0.0
-    verdict: Literal["still", "moved"] = "moved" if moved else "still"
+        return _unknown(here, iou, f"no pose explains the masks ({', '.join(wrong)})", _ELSEWHERE)
+    dof = max(found.degrees_of_freedom, LEAST_FREEDOM)
+    fit = _Found(found.base_T_camera, found.covariance, dof, found.quality.px or 0.0, iou)
     outline = silhouettes.edges(here, 1.0)[0].p_camera
-    way = outline_way(silhouettes.camera.posed(here), outline, found.base_T_camera)
-    return Drift(verdict, iou, px, shift, turn, distance, threshold, found.base_T_camera, text, *way)
+    images = len(distinct_poses(silhouettes.base_T_link))
+    drift = _judge(silhouettes.camera.posed(here), outline, fit, known, images, 0.0)
+    if drift.verdict != "moved":
+        return drift
+    if drift.shift_mm <= tolerance_mm and drift.turn_deg <= tolerance_deg and drift.seen_px <= USELESS_PX:
+        small = replace(drift, verdict="still", allowed_px=max(drift.allowed_px, drift.seen_px))
+        ignored = f"moves up to {tolerance_mm:g} mm and {tolerance_deg:g} degrees do not count"
+        return replace(small, text=f"{_says('still', small, images)}; {ignored}")
+    by = f"the camera moved by {drift.shift_mm:.1f} mm and {drift.turn_deg:.2f} degrees"
+    return replace(drift, text=f"{by}: {drift.text}")
 
 
 def check_drift_by_edges(
-    robot: Robot, q: ArrayLike, image: NDArray[np.uint8], camera: PinholeCamera, *, tolerance_px: float = 0.75
+    robot: Robot,
+    q: ArrayLike,
+    image: NDArray[np.uint8],
+    camera: PinholeCamera,
+    *,
+    covariance: ArrayLike | None = None,
+    freedom: float = np.inf,
+    residual_px: float = 0.0,
+    tolerance_px: float = 0.75,
 ) -> Drift:
-    """Compare one picture with the calibration, without a mask: the drawn outline is laid on the picture's edges.
+    """Compare pictures with the calibration, without masks: the drawn outline is laid on the pictures' edges.
 
     Args:
-        robot: that the picture shows, at rest.
-        q: (J,) joint positions of the picture's moment.
-        image: (H, W, 3) uint8, rectified.
+        robot: that the pictures show, at rest.
+        q: (J,) joint positions of the picture's moment, or (C, J) of several.
+        image: (H, W, 3) uint8, rectified, or (C, H, W, 3).
         camera: rectified, with its calibrated pose.
+        covariance, freedom, residual_px: of the calibration, as in `check_drift`.
         tolerance_px: a robot that is off by less in the image is not worth a warning.
     """
     if not tolerance_px >= 0:
         raise CalibrationError(f"the tolerance is {tolerance_px} px", expected="0 or more")
+    known = _Known(None if covariance is None else np.asarray(covariance, dtype=np.float64), freedom, residual_px)
     here = camera.base_T_camera
-    fit = fit_edges(robot, q, image, camera)
+    fit = fit_edges(robot, q, image, camera, near_px=max(ON_EDGE_PX, 2 * residual_px))
     if fit is None:
-        return _unknown(here, float("nan"), "next to no outline of the robot is in the picture")
+        return _unknown(here, float("nan"), "next to no outline of the robot is in the picture", _ELSEWHERE)
     if fit.after < FOUND:
-        return _unknown(here, float("nan"), f"only {fit.after:.0%} of the robot's outline lies on edges of the picture")
+        why = f"only {fit.after:.0%} of the robot's outline lies on edges of the picture"
+        return _unknown(here, float("nan"), why, _ELSEWHERE)
+    images = len(distinct_poses(forward_all(robot, np.atleast_2d(np.asarray(q, dtype=np.float64)))))
+    found = _Found(fit.base_T_camera, fit.covariance, fit.freedom, fit.rms_px, float("nan"))
+    return _judge(camera, fit.p_camera, found, known, images, tolerance_px)
+
+
+def _judge(
+    camera: PinholeCamera, p_camera: Array, fit: _Found, known: _Known, images: int, tolerance_px: float
+) -> Drift:
+    """The verdict on a camera whose outline (N, 3) is seen best from another pose."""
+    here = camera.base_T_camera
     d = difference(here, fit.base_T_camera)
-    distance = float(d @ np.linalg.solve(fit.covariance, d))
-    threshold = region_threshold(fit.freedom, SURE)
+    both = fit.covariance if known.covariance is None else fit.covariance + known.covariance
+    freedom = min(fit.freedom, known.freedom)
+    distance, threshold = float(d @ np.linalg.solve(both, d)), region_threshold(freedom, SURE)
+    # What poses may be off, in pixels of the outline.
+    J = image_motion(camera, here, p_camera)
+    M = np.einsum("nki,nkj->ij", J, J) / len(J)
+    chance, any_chance = (float(np.sqrt(np.trace(M @ covariance))) for covariance in (fit.covariance, both))
+    # The outline misses the picture by the calibration's residual even where the camera stands still.
+    misfit = known.residual_px / np.sqrt(images)
+    reach = float(stdtrit(freedom, (1 + SURE) / 2))
+    told, allowed = misfit + reach * chance, max(tolerance_px, misfit + reach * any_chance)
+    px, mm = outline_way(camera, p_camera, fit.base_T_camera)
     shift, turn = 1e3 * float(np.linalg.norm(d[:3])), float(np.degrees(np.linalg.norm(d[3:])))
-    moved = distance > threshold and fit.seen_px > tolerance_px
-    text = (
-        f"the robot is {fit.seen_px:.1f} px ({fit.seen_mm:.1f} mm) from where the calibration draws it"
-        if moved
-        else f"the robot is where the calibration draws it, within {fit.seen_px:.1f} px ({fit.seen_mm:.1f} mm)"
-    )
-    return Drift(
-        "moved" if moved else "still",
-        float("nan"),
-        fit.rms_px,
-        shift,
-        turn,
-        distance,
-        threshold,
-        fit.base_T_camera,
-        text,
-        fit.seen_px,
-        fit.seen_mm,
+    drift = Drift(
+        "still", fit.iou, fit.px, shift, turn, distance, threshold, fit.base_T_camera, "", px, mm,
+        float(np.hypot(chance, misfit)), allowed,
+    )  # fmt: skip
+    if distance > threshold and px > allowed:
+        return replace(drift, verdict="moved", text=_says("moved", drift, images))
+    if told > USELESS_PX:
+        why = f"this check is good to {told:.1f} px only"
+        return replace(drift, verdict="unknown", text=f"cannot tell: {why}; {_MORE_IMAGES}")
+    if px > USELESS_PX:
+        why = f"the robot is {px:.1f} px off, and the calibration's own uncertainty allows {allowed:.1f} px"
+        return replace(drift, verdict="unknown", text=f"cannot tell: {why}; calibrate again with more arm poses")
+    return replace(drift, text=_says("still", drift, images))
+
+
+_MORE_IMAGES = "add images of other arm poses, or masks"
+_ELSEWHERE = (
+    "check that joint positions, robot and images belong together; if they do, the camera stands elsewhere: "
+    "calibrate again"
+)
+
+
+def _says(verdict: Literal["still", "moved"], drift: Drift, images: int) -> str:
+    off = f"{drift.seen_px:.1f} ± {drift.sigma_px:.1f} px ({drift.seen_mm:.1f} mm)"
+    poses = f"{images} arm pose{'s' if images > 1 else ''}"
+    if verdict == "moved":
+        return (
+            f"the robot is {off} from where the calibration draws it, in {poses}; "
+            f"uncertainties explain up to {drift.allowed_px:.1f} px"
+        )
+    return (
+        f"the robot is where the calibration draws it, within {off}, in {poses}; "
+        f"a move is called one from {drift.allowed_px:.1f} px on"
     )
 
 
-def _unknown(here: Array, iou: float, why: str) -> Drift:
-    return Drift("unknown", iou, 0.0, 0.0, 0.0, 0.0, region_threshold(1e9, SURE), here, f"cannot tell: {why}")
+def _unknown(here: Array, iou: float, why: str, do: str) -> Drift:
+    text = f"cannot tell: {why}; {do}"
+    return Drift("unknown", iou, 0.0, 0.0, 0.0, 0.0, region_threshold(1e9, SURE), here, text)

@@ -1,4 +1,4 @@
-"""Lays the drawn robot's outline on the edges of a picture: a camera pose from pixels alone, with no mask.
+"""Lays the drawn robot's outline on the edges of pictures: a camera pose from pixels alone, with no mask.
 
 drawn outline ─> brightness along its normals ─> nearest strong edge ─> robust Gauss-Newton ─> pose, covariance
 """
@@ -21,7 +21,9 @@ from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["EdgeFit", "EdgeMatch", "fit_edges", "match_edges", "outline_way"]
+__all__ = [
+    "EdgeFit", "EdgeMatch", "fit_edges", "mask_edge_offsets", "match_edges", "outline_pixels", "outline_way",
+]  # fmt: skip
 
 Array = NDArray[np.float64]
 Image = NDArray[np.uint8]
@@ -34,7 +36,8 @@ FAINT = 6.0
 """Edges weaker than this, in 8-bit steps over two pixels, are noise."""
 
 CELLS = 30
-"""Across the image's width. Outline pixels in one cell err together: the same shadow, the same curve of a mesh."""
+"""Across the image's width. Outline pixels in one cell err together: the same shadow, the same curve of a mesh. That is
+so in several pictures too: what does not move between them is seen once."""
 
 BIAS_PX = 0.15
 """What a cell may be off for good: shading, rounding, a mesh that is not quite the arm."""
@@ -44,8 +47,8 @@ NEAR = (16.0, FINE_PX, FINE_PX, FINE_PX, FINE_PX, FINE_PX)
 FAR = (16.0, 16.0, 12.0, 8.0)
 """How far to look, step by step; the fine steps end early."""
 
-FOUND = 0.6
-"""With less of the outline on edges the robot has not been found."""
+FOUND, ON_EDGE_PX = 0.6, 1.5
+"""With less of the outline this near to edges the robot has not been found."""
 
 DONE_PX = 0.05
 PRIOR = np.diag([1 / 0.03**2] * 3 + [1 / np.radians(3.0) ** 2] * 3)
@@ -65,7 +68,7 @@ class EdgeMatch(NamedTuple):
         J: (N, 6) how the outline moves along its normal with the camera's pose, pixels.
         cell: (N,) int64, which pixels err together.
         p_camera: (N, 3) metres: the surface there.
-        pixels: rows (N,) and columns (N,) of the outline.
+        pixels: rows (N,) and columns (N,) of the outline, picture after picture.
     """
 
     offset_px: Array
@@ -74,15 +77,14 @@ class EdgeMatch(NamedTuple):
     p_camera: Array
     pixels: tuple[NDArray[np.int64], NDArray[np.int64]]
 
-    @property
-    def support(self) -> float:
-        """Share of the outline that has an edge within 1.5 pixels."""
-        near = np.abs(self.offset_px) < 1.5
+    def support(self, near_px: float = ON_EDGE_PX) -> float:
+        """Share of the outline that has an edge this near."""
+        near = np.abs(self.offset_px) < near_px
         return float(near.mean()) if len(near) else 0.0
 
 
 class EdgeFit(NamedTuple):
-    """The pose that explains the picture's edges best.
+    """The pose that explains the pictures' edges best.
 
     Attributes:
         base_T_camera: (4, 4).
@@ -92,6 +94,7 @@ class EdgeFit(NamedTuple):
         before, after: `support` of the outline at the first pose and at this one.
         seen_px: root mean square way of the outline between the two, pixels.
         seen_mm: the same at the robot's distance, millimetres.
+        p_camera: (N, 3) metres: the outline at the first pose.
     """
 
     base_T_camera: Array
@@ -102,6 +105,7 @@ class EdgeFit(NamedTuple):
     after: float
     seen_px: float
     seen_mm: float
+    p_camera: Array
 
 
 def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera, reach_px: float) -> EdgeMatch:
@@ -109,18 +113,26 @@ def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera,
 
     Args:
         robot: with its shapes.
-        q: (J,) joint positions.
-        image: (H, W, 3) uint8 as `camera` sees it, without lens distortion.
+        q: (J,) joint positions, or (C, J) of several pictures.
+        image: (H, W, 3) uint8 as `camera` sees it, without lens distortion, or (C, H, W, 3).
         camera: rectified, with its pose.
         reach_px: how far to look.
     """
-    _require_size(image, camera)
-    return _match(robot, q, _smooth(image), camera, reach_px)
+    positions, pictures = _series(q, image, camera)
+    return _match(robot, positions, [_smooth(picture) for picture in pictures], camera, reach_px)
 
 
-def _require_size(image: Image, camera: PinholeCamera) -> None:
-    if image.shape != (camera.height, camera.width, 3) or camera.has_distortion:
+def _series(q: ArrayLike, image: Image, camera: PinholeCamera) -> tuple[Array, Image]:
+    """Joint positions (C, J) and pictures (C, H, W, 3) of one or several."""
+    positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
+    pictures = image[None] if image.ndim == 3 else image
+    if pictures.shape[1:] != (camera.height, camera.width, 3) or camera.has_distortion:
         raise CalibrationError(f"image {image.shape}", expected="the size of a camera without distortion")
+    if len(positions) != len(pictures):
+        raise CalibrationError(
+            f"{len(positions)} joint configurations and {len(pictures)} images", expected="one of each"
+        )
+    return positions, pictures
 
 
 def _smooth(image: Image) -> NDArray[np.float32]:
@@ -128,30 +140,63 @@ def _smooth(image: Image) -> NDArray[np.float32]:
 
 
 def _match(
-    robot: Robot, q: ArrayLike, smooth: NDArray[np.float32], camera: PinholeCamera, reach_px: float
+    robot: Robot, q: Array, smooth: Sequence[NDArray[np.float32]], camera: PinholeCamera, reach_px: float
 ) -> EdgeMatch:
-    poses = forward_all(robot, np.atleast_2d(np.asarray(q, dtype=np.float64)))
-    drawn = render_poses(Scene.from_robot(robot), poses, camera, threads=1)
-    mask = drawn.mask[0]
+    drawn = render_poses(Scene.from_robot(robot), forward_all(robot, q), camera, threads=1)
+    found = [
+        _match_one(mask, xyz, picture, camera, reach_px)
+        for mask, xyz, picture in zip(drawn.mask, drawn.xyz, smooth, strict=True)
+    ]
+    offset, J, cell, p = (np.concatenate([getattr(one, name) for one in found]) for name in EdgeMatch._fields[:4])
+    row, column = (np.concatenate([one.pixels[axis] for one in found]) for axis in (0, 1))
+    return EdgeMatch(offset, J, cell, p, (row, column))
+
+
+def _match_one(
+    mask: NDArray[np.bool_],
+    xyz: NDArray[np.float32],
+    smooth: NDArray[np.float32],
+    camera: PinholeCamera,
+    reach_px: float,
+) -> EdgeMatch:
+    row, column = outline_pixels(mask)
+    if len(row) == 0:
+        nothing = np.empty(0)
+        return EdgeMatch(nothing, np.empty((0, 6)), np.empty(0, np.int64), np.empty((0, 3)), (row, column))
+    n = _normals(mask, row, column)
+    offset = _edges_along(smooth, np.stack([column, row], axis=1), n, reach_px)
+    p = xyz[row, column].astype(np.float64)
+    J = np.einsum("nk,nkj->nj", n, image_motion(camera, camera.base_T_camera, p))
+    cell = max(2, round(camera.width / CELLS))
+    return EdgeMatch(offset, J, 4096 * (row // cell) + column // cell, p, (row, column))
+
+
+def outline_pixels(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows and columns of a mask's pixels (H, W) beside its outline, but for those at the image's border."""
     inner = cv2.erode(mask.astype(np.uint8), cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3)), borderValue=1) > 0
     rim = mask & ~inner
     rim[:_RIM_PX], rim[-_RIM_PX:], rim[:, :_RIM_PX], rim[:, -_RIM_PX:] = False, False, False, False
     row, column = np.nonzero(rim)
-    if len(row) == 0:
-        nothing = np.empty(0)
-        return EdgeMatch(nothing, np.empty((0, 6)), np.empty(0, np.int64), np.empty((0, 3)), (row, column))
+    return row, column
+
+
+def _normals(mask: NDArray[np.bool_], row: NDArray[np.int64], column: NDArray[np.int64]) -> Array:
+    """(N, 2) outward unit normals, along columns and rows, of a mask's outline pixels."""
     # Only the robot's surroundings matter for the normals of its outline.
     top, left = max(0, int(row.min()) - _AROUND_PX), max(0, int(column.min()) - _AROUND_PX)
     part = mask[top : int(row.max()) + _AROUND_PX, left : int(column.max()) + _AROUND_PX]
     down, right = np.gradient(cv2.GaussianBlur(signed_distance(part), (0, 0), 1.5))
     at = (row - top, column - left)
     n = np.stack([right[at], down[at]], axis=1).astype(np.float64)
-    n /= np.maximum(np.linalg.norm(n, axis=1, keepdims=True), 1e-9)
-    offset = _edges_along(smooth, np.stack([column, row], axis=1), n, reach_px)
-    p = drawn.xyz[0][row, column].astype(np.float64)
-    J = np.einsum("nk,nkj->nj", n, image_motion(camera, camera.base_T_camera, p))
-    cell = max(2, round(camera.width / CELLS))
-    return EdgeMatch(offset, J, 4096 * (row // cell) + column // cell, p, (row, column))
+    return np.asarray(n / np.maximum(np.linalg.norm(n, axis=1, keepdims=True), 1e-9))
+
+
+def mask_edge_offsets(mask: NDArray[np.bool_], image: Image, reach_px: float) -> Array:
+    """(N,) signed distance from a mask's outline (`outline_pixels`) to the image's nearest strong edge; NaN = none."""
+    row, column = outline_pixels(mask)
+    if len(row) == 0:
+        return np.empty(0)
+    return _edges_along(_smooth(image), np.stack([column, row], axis=1), _normals(mask, row, column), reach_px)
 
 
 def _edges_along(smooth: NDArray[np.float32], at: NDArray[np.int64], n: Array, reach_px: float) -> Array:
@@ -177,37 +222,48 @@ def _edges_along(smooth: NDArray[np.float32], at: NDArray[np.int64], n: Array, r
     return np.where(found, s[best] + STEP_PX * np.clip(sub, -1, 1), np.nan)
 
 
-def fit_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera) -> EdgeFit | None:
+def fit_edges(
+    robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera, *, near_px: float = ON_EDGE_PX
+) -> EdgeFit | None:
     """The pose near the camera's own that lays the outline on edges; None where there is too little to go by.
 
     Args:
         robot: with its shapes.
-        q: (J,) joint positions.
-        image: (H, W, 3) uint8, without lens distortion.
+        q: (J,) joint positions, or (C, J) of several pictures.
+        image: (H, W, 3) uint8, without lens distortion, or (C, H, W, 3).
         camera: rectified, with the pose to start from.
+        near_px: an outline this near to an edge lies on it; more where model and picture are known to differ.
     """
-    _require_size(image, camera)
-    whole = _smooth(image)
-    first = _match(robot, q, whole, camera, FINE_PX)
-    tried = _descend(robot, q, whole, camera, NEAR)
-    last = first if tried is None else _match(robot, q, whole, camera.posed(tried), FINE_PX)
-    if tried is None or last.support < FOUND:
+    positions, pictures = _series(q, image, camera)
+    whole = [_smooth(picture) for picture in pictures]
+    first = _match(robot, positions, whole, camera, FINE_PX)
+    tried = _descend(robot, positions, whole, camera, NEAR)
+    last = first if tried is None else _match(robot, positions, whole, camera.posed(tried), FINE_PX)
+    if tried is None or last.support(near_px) < FOUND:
         # Far away: small images, where the same pixels reach further.
         pose = camera.base_T_camera
         for share in (0.25, 0.5):
             width, height = round(share * camera.width), round(share * camera.height)
-            small = np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-            found = _descend(robot, q, _smooth(small), camera.scaled(width, height).posed(pose), FAR)
+            small = [_smooth(_shrunk(picture, width, height)) for picture in pictures]
+            found = _descend(robot, positions, small, camera.scaled(width, height).posed(pose), FAR)
             pose = pose if found is None else found
-        tried = _descend(robot, q, whole, camera.posed(pose), NEAR)
+        again = _descend(robot, positions, whole, camera.posed(pose), NEAR)
+        if again is not None:
+            match = _match(robot, positions, whole, camera.posed(again), FINE_PX)
+            # Small images may lead astray: the better of both ends.
+            if tried is None or match.support(near_px) > last.support(near_px):
+                tried, last = again, match
         if tried is None:
             return None
-        last = _match(robot, q, whole, camera.posed(tried), FINE_PX)
     measured = _solve(last, FINE_PX)
     if measured is None:
         return None
     px, mm = outline_way(camera, first.p_camera, tried)
-    return EdgeFit(tried, *measured[1:], first.support, last.support, px, mm)
+    return EdgeFit(tried, *measured[1:], first.support(near_px), last.support(near_px), px, mm, first.p_camera)
+
+
+def _shrunk(image: Image, width: int, height: int) -> Image:
+    return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def outline_way(camera: PinholeCamera, p_camera: Array, base_T_camera: Array) -> tuple[float, float]:
@@ -227,7 +283,7 @@ def outline_way(camera: PinholeCamera, p_camera: Array, base_T_camera: Array) ->
 
 
 def _descend(
-    robot: Robot, q: ArrayLike, smooth: NDArray[np.float32], camera: PinholeCamera, reaches_px: Sequence[float]
+    robot: Robot, q: Array, smooth: Sequence[NDArray[np.float32]], camera: PinholeCamera, reaches_px: Sequence[float]
 ) -> Array | None:
     pose = camera.base_T_camera
     for reach in reaches_px:
@@ -235,7 +291,8 @@ def _descend(
         if solved is None:
             return None
         change = solved[0]
-        change *= min(1.0, 0.05 / float(np.linalg.norm(change[:3]) + 1e-12), 0.06 / float(np.linalg.norm(change[3:])))
+        shift_m, turn_rad = (float(np.linalg.norm(part)) + 1e-12 for part in (change[:3], change[3:]))
+        change *= min(1.0, 0.05 / shift_m, 0.06 / turn_rad)
         pose = changed(pose, change)
         if camera.K[0, 0] * float(np.abs(change).max()) < DONE_PX and reach == reaches_px[-1]:
             break

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError
-from kinema4d_ros.files import read_yaml
+from kinema4d_ros.files import read_json, read_yaml
 from kinema4d_ros.media import read_image
 from kinema4d_ros.readers import read_trajectory
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["find_boards", "image_files", "read_joints", "read_masks", "read_pairs"]
+__all__ = [
+    "SEGMENTATION_REPORT",
+    "find_boards",
+    "image_files",
+    "marked_masks",
+    "read_joints",
+    "read_masks",
+    "read_pairs",
+    "read_seen_masks",
+]
+
+SEGMENTATION_REPORT = "segmentation.json"
+"""What `kinema4d segment` writes beside its folder of masks."""
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 
@@ -78,9 +91,37 @@ def read_masks(files: Sequence[Path]) -> NDArray[np.bool_]:
     return np.stack(masks)
 
 
-def read_joints(path: str | Path, robot: Robot, count: int) -> NDArray[np.float64]:
-    """(count, J) joint positions from a trajectory file: one row for each image, in the order of the images' names."""
-    trajectory = read_trajectory(path, robot)
+def read_seen_masks(files: Sequence[Path]) -> NDArray[np.bool_]:
+    """Like `read_masks`, of what the camera saw: a mask that was drawn only confirms the camera that drew it."""
+    if drawn := marked_masks(files, "drawn"):
+        raise CalibrationError(
+            f"{len(drawn)} of {len(files)} masks are the drawn robot, {files[drawn[0]]} first",
+            expected="masks of what the camera saw",
+            hint="leave the masks out, or segment again with --background, SAM 2 or by hand",
+        )
+    return read_masks(files)
+
+
+def marked_masks(files: Sequence[Path], mark: str) -> list[int]:
+    """Which of the mask files `kinema4d segment` marked, as "drawn" or "doubtful"; none without its report."""
+    marked = []
+    for i, file in enumerate(files):
+        report = file.parent.parent / SEGMENTATION_REPORT
+        if not report.is_file():
+            continue
+        document = read_json(report)
+        names = document.get(mark) if isinstance(document, dict) else None
+        if isinstance(names, list) and file.stem in names:
+            marked.append(i)
+    return marked
+
+
+def read_joints(path: str | Path, robot: Robot, count: int, **options: Any) -> NDArray[np.float64]:
+    """(count, J) joint positions from a trajectory file: one row for each image, in the order of the images' names.
+
+    `options` are those of `read_trajectory`.
+    """
+    trajectory = read_trajectory(path, robot, **options)
     positions = trajectory.for_robot(robot)
     if len(positions) != count:
         raise CalibrationError(

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.calibration._markerless_findings import distinct_poses, find_jump, series_findings
+from kinema4d_ros.calibration._markerless_findings import distinct_poses, find_jump, lost_links, series_findings
 from kinema4d_ros.calibration.outlines import Level
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed
-from kinema4d_ros.calibration.quality import Finding, Quality, finding, pose_spread, sorted_findings
+from kinema4d_ros.calibration.quality import FINDINGS, Finding, Quality, finding, pose_spread, sorted_findings
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
 from kinema4d_ros.calibration.silhouette_fit import Fit, descend, fine_levels, last_level, shrink
 from kinema4d_ros.camera import PinholeCamera
@@ -45,6 +45,8 @@ def calibrate_markerless(
     *,
     guess: ArrayLike | None = None,
     names: Sequence[str] = (),
+    drawn: Sequence[int] = (),
+    doubtful: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Markerless:
     """The pose of the camera from masks of the robot.
@@ -56,18 +58,49 @@ def calibrate_markerless(
         camera: intrinsics; its pose is the rough guess unless `guess` is given.
         guess: (4, 4) `base_T_camera`, within about 5 cm and 5 degrees.
         names: of the images, for findings.
+        drawn, doubtful: positions of masks, as in `Segmentation`. The drawn robot would only give back the camera that
+            it was drawn with: such masks are left out.
         progress: called with a line of text now and then.
     """
+    told = [names[i] if i < len(names) else f"image {i}" for i in range(len(masks))]
+    seen = [i for i in range(len(masks)) if i not in drawn]
+    if not seen:
+        raise CalibrationError(
+            f"all {len(masks)} masks are the drawn robot (drawn_masks)",
+            expected="masks of what the camera saw",
+            hint=f"they would only give the guess back; {FINDINGS['drawn_masks']}",
+        )
+    if drawn:
+        positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
+        found = calibrate_markerless(
+            robot,
+            positions[seen],
+            [masks[i] for i in seen],
+            camera,
+            guess=guess,
+            names=[told[i] for i in seen],
+            doubtful=[seen.index(i) for i in doubtful if i in seen],
+            progress=progress,
+        )
+        text = f"{len(masks) - len(seen)} of {len(masks)} masks are the drawn robot, not the seen one: left out"
+        return _with(found, finding("drawn_masks", text))
     silhouettes = Silhouettes(robot, q, masks, camera)
     start = require_rigid(camera.base_T_camera if guess is None else guess, "guess")
     say = progress or (lambda _: None)
-    found = refine_pose(silhouettes, _search(silhouettes, start, say), say, names)
+    found = refine_pose(silhouettes, _search(silhouettes, start, say), say, told)
+    if doubtful:
+        text = f"{len(doubtful)} of {len(masks)} masks are doubtful: {', '.join(told[i] for i in doubtful[:4])}"
+        found = _with(found, finding("doubtful_masks", text, "error" if 2 * len(doubtful) > len(masks) else "warning"))
     # Masks of something else have no pose, and so no two.
     explained = (found.quality.mask_iou or 0.0) > JUMP_IOU
     jump = find_jump(silhouettes, found.base_T_camera) if explained else None
     if jump is None:
         return found
-    findings = sorted_findings([jump.finding(found.quality.views[jump.first][0]), *found.quality.findings])
+    return _with(found, jump.finding(found.quality.views[jump.first][0]))
+
+
+def _with(found: Markerless, more: Finding) -> Markerless:
+    findings = sorted_findings([more, *found.quality.findings])
     return replace(found, quality=replace(found.quality, findings=findings))
 
 
@@ -135,7 +168,9 @@ def _quality(silhouettes: Silhouettes, pose: Array, fit: Fit, names: Sequence[st
     worst = 1e3 * float(np.sqrt(np.linalg.eigvalsh(fit.covariance[:3, :3])[-1]))
     if worst > 3.0:
         found.append(finding("wide_uncertainty", f"one sigma is {worst:.1f} mm"))
-    distinct, spread = len(distinct_poses(silhouettes.base_T_link)), pose_spread(silhouettes.base_T_link[:, -1])
+    found += lost_links(silhouettes, pose)
+    distinct = len(distinct_poses(silhouettes.base_T_link))
+    spread = pose_spread(silhouettes.base_T_link[:, silhouettes.tool])
     found += series_findings(len(silhouettes), distinct, spread)
     shown = [names[i] if i < len(names) else f"image {i}" for i in range(len(silhouettes))]
     views = tuple(zip(shown, map(float, fit.frame_px), strict=True))

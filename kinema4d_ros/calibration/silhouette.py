@@ -39,7 +39,7 @@ class Edges(NamedTuple):
         frame: (N,) int64, configuration.
         row, column: (N,) int64, pixel: inside the silhouette, beside its outline.
         p_camera: (N, 3) float64, metres: the surface seen there.
-        link: (N,) int64, which link it belongs to.
+        link: (N,) int64, position in `robot.links` of the link it belongs to.
     """
 
     frame: NDArray[np.int64]
@@ -127,6 +127,8 @@ class Silhouettes:
             )
         self._scene, self._coarse = Scene.from_robot(robot), _coarse_scene(robot)
         self.base_T_link = forward_all(robot, positions)
+        self.link_names = [link.name for link in robot.links]
+        self.tool = self.link_names.index(robot.tool_link)
         self.mask, self._valid = rectify_masks(masks, camera)
         self.camera = camera.rectified()
         for i, mask in enumerate(self.mask):
@@ -173,12 +175,22 @@ class Silhouettes:
         inner[:, 1:-1, 1:-1] &= mask[:, :-2, 1:-1] & mask[:, 2:, 1:-1] & mask[:, 1:-1, :-2] & mask[:, 1:-1, 2:]
         frame, row, column = np.nonzero(mask & ~inner & self.seen(scale).valid)
         p_camera = drawn.xyz[frame, row, column].astype(np.float64)
-        return Edges(frame, row, column, p_camera, drawn.link_ids[frame, row, column].astype(np.int64)), mask
+        # Drawn ids count from 1; 0 is no robot.
+        link = drawn.link_ids[frame, row, column].astype(np.int64) - 1
+        return Edges(frame, row, column, p_camera, link), mask
 
     def overlap(self, base_T_camera: ArrayLike, scale: float = 1.0) -> float:
         """IoU of drawn and seen silhouettes where the lens sees, all configurations together."""
         seen = self.seen(scale)
         return mask_iou(self.draw(base_T_camera, scale).mask & seen.inside, seen.mask & seen.inside)
+
+    def covered(self, base_T_camera: ArrayLike) -> tuple[Array, Array]:
+        """Of each link (L,): its share of the drawn robot, and how much of it the masks hold; NaN = not drawn."""
+        inside, drawn = self.seen(1.0).inside, self.draw(base_T_camera)
+        ids = np.where(inside, drawn.link_ids, 0).ravel()
+        pixels = np.bincount(ids, minlength=len(self.link_names) + 1)[1:]
+        held = np.bincount(ids, self.mask.ravel(), minlength=len(self.link_names) + 1)[1:]
+        return pixels / max(int(pixels.sum()), 1), np.where(pixels > 0, held / np.maximum(pixels, 1), np.nan)
 
     def _make_level(self, scale: float) -> SeenSilhouettes:
         width, height = (max(8, round(scale * side)) for side in (self.camera.width, self.camera.height))

@@ -89,7 +89,8 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
             break
         change = -np.linalg.solve(A, g)
         # Far from the goal the linear picture is only good for so much.
-        change *= min(1.0, 0.06 / float(np.linalg.norm(change[:3]) + 1e-12), 0.1 / float(np.linalg.norm(change[3:6])))
+        shift_m, turn_rad = (float(np.linalg.norm(part)) + 1e-12 for part in (change[:3], change[3:6]))
+        change *= min(1.0, 0.06 / shift_m, 0.1 / turn_rad)
         pose = changed(pose, change[:6])
         last = float(np.abs(change[:6]).max())
         if offset:

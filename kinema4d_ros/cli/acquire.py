@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kinema4d_ros.cli.joint_options import add_joint_options, joint_options
 from kinema4d_ros.errors import ErrorCode, KinemaError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="stages, and the result in DIR/robot")
     parser.add_argument("--joints", type=Path, metavar="FILE", help="joint positions, a row a video (default: home)")
+    add_joint_options(parser)
     parser.add_argument("--views", type=int, default=20, metavar="N", help="frames of each video (default: 20)")
     parser.add_argument("--max-blur", type=float, metavar="PX", help="frames more blurred are left out (default: 2.5)")
     poses = parser.add_argument_group("camera poses, one of")
@@ -127,7 +129,7 @@ def _job(arguments: argparse.Namespace) -> Acquisition:
     if arguments.joints is None:
         q = np.tile(robot.home_position(), (len(videos), 1))
     else:
-        q = read_joints(arguments.joints, robot, len(videos))
+        q = read_joints(arguments.joints, robot, len(videos), **joint_options(arguments))
     external = None
     if arguments.command is not None:
         external = ExternalCommand(arguments.command, arguments.timeout, arguments.cwd)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
 from kinema4d_ros.errors import SetupError
+from kinema4d_ros.generators.load import SPECS, load_generator
 
 __all__ = ["register", "run"]
 
@@ -41,7 +42,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--config", default="nano", metavar="NAME|FILE", help="of the dataset, for --twins")
     parser.add_argument("--out", type=Path, default=Path("out/assess"), metavar="DIR", help="default: out/assess")
     parser.add_argument("--checkpoint", default="", metavar="DIR", help="weights (default: the preset's own)")
-    add_model_options(parser, "nano")
+    parser.add_argument("--allow-base", action="store_true", help="without an adapter assess the base model alone")
+    add_model_options(parser, "nano", SPECS)
     parser.set_defaults(run=run)
 
 
@@ -51,12 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _leak(arguments)
     try:
         from kinema4d_model.assessment.report import write_assessment
-        from kinema4d_model.backend import DiffusionGenerator
     except ImportError as error:
         raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
-    generator = DiffusionGenerator(
-        preset=arguments.preset,
+    generator = load_generator(
+        arguments.preset,
         checkpoint=arguments.checkpoint,
+        allow_base=arguments.allow_base or None,
         sampler=sampler_options(arguments),
         speed=speed_options(arguments),
     )

@@ -5,19 +5,21 @@ intrinsics   focal length and lens from images of a board, in files or collected
 extrinsics   the camera's pose from a board on the gripper (--link) or at a measured place (--table)
 markerless   the camera's pose from masks of the robot and a rough guess
 recon        a reconstructed mesh laid onto the robot, from picked pairs or from none
-check        is the camera where the file says? The robot drawn over an image, with IoU, residual and a verdict
+check        is the camera where the file says? How far the robot is off in images, against what uncertainties allow
 compare      do several files put the camera in the same place, within their uncertainties?
 page         the camera's pose by hand: sliders and a live overlay in a browser
 
 Joint positions are a trajectory file (CSV, JSON, NPZ) with one row for each image, in the order of the images' names.
-A result with errors is not written unless --force is given, and the exit code is 2; so it is when check finds that the
-camera moved and when compared files disagree. 1: it cannot be told. docs/calibration.md tells more.
+A result with errors is not written unless --force is given, and the exit code is 2. check ends with 0 (fits), 2 (moved)
+or 1 (cannot tell), compare with 0 (agree), 2 (disagree) or 1 (unknown). docs/calibration.md tells more.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+from kinema4d_ros.cli.joint_options import add_joint_options
 
 __all__ = ["register", "run"]
 
@@ -80,9 +82,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     compare = _way(ways, "compare", "do several files put the camera in the same place?")
     compare.add_argument("files", nargs="+", type=Path, metavar="FILE", help="camera or extrinsics files, two or more")
     check = _way(ways, "check", "is the camera where the file says? Draws the robot over an image", out="check.png")
-    check.add_argument("image", type=Path, help="of the robot")
+    check.add_argument("image", nargs="+", type=Path, help="images of the robot; several arm poses tell more than one")
     check.add_argument(
-        "--mask", type=Path, metavar="FILE", help="of the robot in that image: IoU, and a sharper verdict"
+        "--mask", nargs="+", type=Path, metavar="FILE", help="of the robot in those images, instead of their edges"
     )
     _robot_options(check)
     page = _way(ways, "page", "place the camera by hand, in a browser on this machine", out="extrinsics.yaml")
@@ -133,5 +135,6 @@ def _against_option(parser: argparse.ArgumentParser) -> None:
 def _robot_options(parser: argparse.ArgumentParser, *, camera: bool = True) -> None:
     parser.add_argument("--robot", default="yam", metavar="NAME|FILE", help="a robot's name or file (default: yam)")
     parser.add_argument("--joints", type=Path, metavar="FILE", help="joint positions, one row for each image")
+    add_joint_options(parser)
     if camera:
         parser.add_argument("--camera", type=Path, required=True, metavar="FILE", help="CameraInfo or camera file")

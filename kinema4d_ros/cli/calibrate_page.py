@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from kinema4d_ros.calibration import read_pose
-from kinema4d_ros.calibration.inputs import image_files, read_joints, read_masks
+from kinema4d_ros.calibration.inputs import image_files, read_joints, read_seen_masks
 from kinema4d_ros.calibration.manual import ManualCalibration, Shown
 from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.cli.joint_options import joint_options
 from kinema4d_ros.errors import CalibrationError, CameraError, ErrorCode, KinemaError, SetupError
 from kinema4d_ros.live import JointStateMonitor
 from kinema4d_ros.media import read_image
@@ -74,10 +75,10 @@ def _from_files(arguments: argparse.Namespace, robot: Robot) -> list[Shown]:
         raise KinemaError(
             "--joints is missing", expected="a file with one row for each image", code=ErrorCode.ARGUMENT_INVALID
         )
-    q = read_joints(arguments.joints, robot, len(files))
+    q = read_joints(arguments.joints, robot, len(files), **joint_options(arguments))
     masks: Any = [None] * len(files)
     if arguments.masks is not None:
-        masks = read_masks(image_files([arguments.masks]))
+        masks = read_seen_masks(image_files([arguments.masks]))
         if len(masks) != len(files):
             raise CalibrationError(f"{len(masks)} masks for {len(files)} images", expected="one for each")
     return [

@@ -13,7 +13,7 @@ import numpy as np
 
 from kinema4d_ros.calibration import read_camera, read_camera_info, read_pose, save_camera
 from kinema4d_ros.calibration.compare import check_against
-from kinema4d_ros.calibration.inputs import read_masks
+from kinema4d_ros.calibration.inputs import read_seen_masks
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate
 from kinema4d_ros.calibration.quality import Quality, finding, sorted_findings
 from kinema4d_ros.calibration.silhouette import Silhouettes
@@ -62,7 +62,7 @@ def with_overlap(
     result: PoseEstimate, robot: Robot, q: Any, masks: Sequence[Path], camera: PinholeCamera
 ) -> PoseEstimate:
     """The result with the IoU of the drawn robot and masks that took no part in finding it."""
-    seen = read_masks(masks)
+    seen = read_seen_masks(masks)
     require_size((seen.shape[2], seen.shape[1]), camera)
     iou = Silhouettes(robot, q, seen, camera).overlap(result.base_T_camera)
     found = list(result.quality.findings)

@@ -14,7 +14,7 @@ from kinema4d_ros.calibration import read_pose, write_camera_info
 from kinema4d_ros.calibration.boards import Board, BoardView, parse_board
 from kinema4d_ros.calibration.corner_pictures import BoardSeen, board_picture, telling_views
 from kinema4d_ros.calibration.handeye import calibrate_hand_eye
-from kinema4d_ros.calibration.inputs import find_boards, image_files, read_joints, read_masks, read_pairs
+from kinema4d_ros.calibration.inputs import find_boards, image_files, marked_masks, read_joints, read_masks, read_pairs
 from kinema4d_ros.calibration.intrinsics import calibrate_intrinsics
 from kinema4d_ros.calibration.markerless import calibrate_markerless
 from kinema4d_ros.calibration.pictures import coverage_picture, outline_picture, reconstruction_picture
@@ -28,6 +28,7 @@ from kinema4d_ros.cli import calibrate_page
 from kinema4d_ros.cli.calibrate_check import check, compare
 from kinema4d_ros.cli.calibrate_live import collect_from_topic
 from kinema4d_ros.cli.calibrate_report import camera_of, joints_of, pose_result, report, require_size, with_overlap
+from kinema4d_ros.cli.joint_options import joint_options
 from kinema4d_ros.errors import CalibrationError, ErrorCode, KinemaError
 from kinema4d_ros.files import write_yaml
 from kinema4d_ros.kinematics.forward import forward_all
@@ -89,7 +90,7 @@ def extrinsics(arguments: argparse.Namespace) -> int:
     require_size(size, camera)
     q = None
     if masks or not arguments.table:
-        q = read_joints(joints_of(arguments), robot, len(files))
+        q = read_joints(joints_of(arguments), robot, len(files), **joint_options(arguments))
     if arguments.table or q is None:
         place = from_rpy(arguments.table[3:], arguments.table[:3])
         tolerance = arguments.size_tolerance / 100
@@ -118,13 +119,17 @@ def markerless(arguments: argparse.Namespace) -> int:
     files = image_files(arguments.masks)
     masks = read_masks(files)
     require_size((masks.shape[2], masks.shape[1]), camera)
-    q = read_joints(joints_of(arguments), robot, len(files))
+    q = read_joints(joints_of(arguments), robot, len(files), **joint_options(arguments))
     guess = read_pose(arguments.guess).parent_T_child
     say = None if arguments.json else lambda line: print(line, flush=True)
     names = [file.name for file in files]
-    result = calibrate_markerless(robot, q, masks, camera, guess=guess, names=names, progress=say)
+    drawn, doubtful = marked_masks(files, "drawn"), marked_masks(files, "doubtful")
+    result = calibrate_markerless(
+        robot, q, masks, camera, guess=guess, names=names, drawn=drawn, doubtful=doubtful, progress=say
+    )
     if arguments.picture:
-        _draw_outlines(arguments.picture, Silhouettes(robot, q, masks, camera), result)
+        seen = [i for i in range(len(files)) if i not in drawn]
+        _draw_outlines(arguments.picture, Silhouettes(robot, q[seen], masks[seen], camera), result)
     return pose_result(arguments, result, camera, robot, [])
 
 

@@ -10,6 +10,9 @@ from tqdm import tqdm
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.cli.joint_options import add_joint_options, joint_options
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.readers.match import JointOptions
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register_import"]
@@ -31,6 +34,7 @@ def register_import(actions: argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="NAME|FILE",
         help="whose joints they are (default: yam; for rlds none, so that no joints of another arm are read)",
     )
+    add_joint_options(bring)
     add("--camera", type=Path, metavar="FILE", help="calibration of the pictures; without it nothing is metric")
     add(
         "--lifter",
@@ -63,8 +67,16 @@ def _import(arguments: argparse.Namespace) -> int:
     from kinema4d_model.data.importers.collect import Item, collect
     from kinema4d_model.data.importers.lifter import make_lifter
     from kinema4d_model.data.importers.masks import make_mask_source
+    from kinema4d_model.data.importers.recording import Missing
     from kinema4d_model.data.importers.run import ImportOptions, items_of
 
+    joints = joint_options(arguments)
+    if joints and arguments.kind == "robo4d":
+        raise KinemaError(
+            f"robo4d has no joints, but {', '.join(joints)} was given",
+            expected="neither --joint-map nor --gripper-range",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
     name = arguments.robot or ("" if arguments.kind == "rlds" else "yam")
     robot = Robot.load(name) if name else None
     camera = None
@@ -85,6 +97,7 @@ def _import(arguments: argparse.Namespace) -> int:
         depth_topic=arguments.depth_topic,
         actions_topic=arguments.actions_topic,
         rate_hz=arguments.rate,
+        joints=JointOptions(**joints),
     )
     with tqdm(total=1, unit="episode", desc="import") as bar:
 
@@ -96,12 +109,19 @@ def _import(arguments: argparse.Namespace) -> int:
         if arguments.kind != "rlds":  # whose items hold their recordings
             listed: list[Item] = list(items)
             items = listed
-        said = _document(arguments, name, camera)
+        said = {**_document(arguments, name, camera), **joints}
         dataset, refused = collect(items, arguments.out, arguments.source.name, progress=show, options=said)
+    for note in dataset.document["notes"]:
+        print(f"note: {note}")
     for refusal, reason in refused.items():
         print(f"left out {refusal}: {reason}")
-    print(f"{dataset.path}: " + ", ".join(f"{dataset.document['splits'][s]} {s}" for s in dataset.splits))
-    return 0
+    counts = dataset.document["splits"]
+    lost = sum(reason.startswith(Missing.MARK) for reason in refused.values())
+    print(
+        f"{dataset.path}: {', '.join(f'{counts[s]} {s}' for s in dataset.splits)}; "
+        f"{len(refused)} of {sum(counts.values()) + len(refused)} left out, {lost} of them missing from the source"
+    )
+    return 1 if lost or not sum(counts.values()) else 0
 
 
 def _document(arguments: argparse.Namespace, robot: str, camera: PinholeCamera | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Only the simulated lab is ever moved by it. With the real arm it stops after the
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import threading
@@ -19,6 +20,7 @@ import numpy as np
 from kinema4d_ros.cli.page_picture import PagePicture
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.files import replacing_folder
+from kinema4d_ros.lifetime import on_end_signal
 from kinema4d_ros.processes import ProcessSpec, Supervisor
 from kinema4d_ros.readers import read_trajectory
 from kinema4d_ros.resources import share_path
@@ -42,6 +44,7 @@ def run_demo(processes: Sequence[ProcessSpec], out: Path, values: Mapping[str, s
 
     os.environ.update(graph_environment())
     supervisor = Supervisor(processes)
+    on_end_signal(_interrupt)
     thread = threading.Thread(target=supervisor.run, name="graph")
     thread.start()
     try:
@@ -56,6 +59,10 @@ def run_demo(processes: Sequence[ProcessSpec], out: Path, values: Mapping[str, s
     finally:
         supervisor.stop.set()
         thread.join(timeout=60.0)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor: Supervisor) -> dict[str, Any]:
@@ -138,8 +145,16 @@ def _numbers(report: Any) -> dict[str, Any]:
     return {
         "plan_hash": report.plan_hash,
         "rollout_id": report.rollout_id,
-        "min_clearance_m": report.min_clearance_m,
+        "min_clearance_m": _known(report.min_clearance_m),
         "min_clearance_link": report.min_clearance_link,
+        "clearance_basis": report.clearance_basis,
+        "grasp_s": _known(report.grasp_s),
+        "release_s": _known(report.release_s),
         "contact": report.contact,
         "warnings": list(report.warnings),
     }
+
+
+def _known(value: float) -> float | None:
+    """NaN has no place in JSON."""
+    return value if math.isfinite(value) else None

@@ -49,7 +49,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         type=_words,
         default=["auto"],
         metavar="NAME,...",
-        help="composite, presets, or generator nodes: ros:gpu1, or ros:gpu1+ros:gpu2 for one model on two (auto)",
+        help="composite, presets, package.module:Class, or generator nodes: ros:gpu1, or ros:gpu1+ros:gpu2 for one "
+        "model on two (auto)",
     )
     add("--modes", type=_words, metavar="NAME,...", help="open, closed (open)")
     add("--task", help="pick, place or push (pick)")
@@ -92,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
             code=ErrorCode.ARGUMENT_INVALID,
         )
     from kinema4d_ros.trials.campaign import Campaign, Share
-    from kinema4d_ros.trials.models import node_names
     from kinema4d_ros.trials.preflight import check_apart, check_setup
+    from kinema4d_ros.trials.settings import node_names
 
     share = Share.from_environment()
     settings = _settings(arguments)
@@ -149,7 +150,7 @@ def _recordings(arguments: argparse.Namespace) -> int:
 def _models(arguments: argparse.Namespace) -> list[str]:
     models = list(arguments.models)
     if "auto" in models:
-        from kinema4d_ros.generators.registry import best_preset
+        from kinema4d_ros.generators import best_preset
 
         models = list(dict.fromkeys(best_preset() if model == "auto" else model for model in models))
     if arguments.judge_truth and "truth" not in models:

@@ -1,6 +1,7 @@
 """`kinema4d fetch-weights`: brings a preset's weights from the hub, with their sizes, resumed and checked.
 
-What has arrived is kept and gone on from; a manifest with sha256 hashes is written and compared with the hub's.
+What has arrived is kept and gone on from; a manifest with sha256 hashes is written and compared with the hub's. Then
+the folder is checked as `generate` checks it: names and shapes of all tensors, variant, LoRA, flow shift.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     add("--out", type=Path, metavar="DIR", help="the model's folder (default: where `generate` looks for it)")
     add("--list", action="store_true", help="print files and sizes, fetch nothing")
-    add("--check", action="store_true", help="compare what is here with its manifests, without the hub")
+    add("--check", action="store_true", help="only check what is here: its manifests, and the folder as a whole")
     parser.set_defaults(run=run)
 
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from kinema4d_model.checkpoints.hub import fetch, list_remote
         from kinema4d_model.checkpoints.manifest import MANIFEST, check_manifest
-        from kinema4d_model.loading import checkpoint_folder
+        from kinema4d_model.loading import check_bundle, checkpoint_folder
         from kinema4d_model.preset import load_preset
     except ImportError as error:
         raise SetupError(
@@ -51,6 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     preset = load_preset(arguments.preset)
     folder = checkpoint_folder(preset, arguments.out or "")
+
+    def check() -> int:
+        said = check_bundle(preset, folder).describe()
+        print(f"{folder}: fits preset '{preset.name}': " + "; ".join(f"{name} {text}" for name, text in said.items()))
+        return 0
+
     if arguments.check:
         manifests = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
         for path in manifests:
@@ -58,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{path.parent}: {len(sizes)} files, {sum(sizes) / 1e9:.2f} GB, as the manifest says")
         if not manifests:
             print(f"{folder}: nothing here has a manifest")
-        return 0 if manifests else 1
+        if arguments.role:
+            return 0 if manifests else 1
+        return check()
 
     roles = arguments.role or ("base", preset.robot.variant, "bundle")
     sources = [source for source in preset.weights if source.role in roles]
@@ -78,4 +87,5 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  {sum(file.bytes for file in files) / 1e9:9.3f} GB  together")
         else:
             print(f"{source.role}: {fetch(source, folder, say=print)}")
-    return 0
+    # A part alone cannot be loaded.
+    return 0 if arguments.list or arguments.role else check()

@@ -16,11 +16,13 @@ import numpy as np
 from tqdm import tqdm
 
 from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
 from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
 from kinema4d_ros.files import replacing_file
-from kinema4d_ros.generators import Progress, create_generator
+from kinema4d_ros.generators import Progress
+from kinema4d_ros.generators.load import SPECS, load_generator
 from kinema4d_ros.media import read_image
-from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.report import clearance_text
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import FRAMES
@@ -39,11 +41,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add = parser.add_argument
     add("--image", type=Path, metavar="FILE", help="what the camera sees (default: a plain studio)")
     add("--trajectory", type=Path, required=True, metavar="FILE", help="CSV, JSON, NPZ, bag or LeRobot folder")
-    add("--topic", help="topic to read from a bag that has several")
-    add("--episode", type=int, help="episode to read from a LeRobot dataset")
+    add_trajectory_options(parser)
     add("--camera", type=Path, metavar="FILE", help="calibration file (default: the demo camera)")
     add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name, or a .urdf or .xacro file (default: yam)")
     add("--checkpoint", default="", metavar="DIR", help="folder of the weights (default: the preset's own)")
+    add("--allow-base", action="store_true", help="without an adapter run the base model alone; the results say so")
     add("--lora", default="", metavar="FILE", help="another adapter, for example one distilled for few steps")
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add("--frames", type=int, default=FRAMES, help=f"of the rollout; long ones in chunks (default: {FRAMES})")
@@ -52,7 +54,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--require-metric", action="store_true", help="fail where the robot is too small in view for metres")
     add("--random-weights", action="store_true", help="an untrained network: for trying things out, not for looking at")
     add("--out", type=Path, default=Path("out/generate"), metavar="DIR", help="default: out/generate")
-    add_model_options(parser, "nano")
+    add_model_options(parser, "nano", SPECS)
     parser.set_defaults(run=run)
 
 
@@ -61,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kinema4d_ros.offline import preview_offline
 
     robot = Robot.load(arguments.robot)
-    options = {k: v for k, v in (("topic", arguments.topic), ("episode", arguments.episode)) if v is not None}
-    plan = read_trajectory(arguments.trajectory, robot, **options)
+    plan = read_plan(arguments.trajectory, robot, arguments)
     lens = read_camera(arguments.camera or share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link)
     image = None if arguments.image is None else lens.rectify(read_image(arguments.image))
     generator = _generator(arguments)
@@ -79,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     folder = preview.save(arguments.out)
     print(f"{folder}: {len(preview.rollout)} frames, seed {arguments.seed}, preset {arguments.preset}")
+    for warning in preview.report.warnings:
+        print(f"warning: {warning}")
     details = getattr(generator, "details", None)
     if details is not None:
         _write_details(folder, details)
@@ -87,23 +90,21 @@ def run(arguments: argparse.Namespace) -> int:
             print(
                 f"chunk {index}: robot off by {1000 * drift.robot_m:.1f} mm, world by {drift.world_rgb:.1f} grey levels"
             )
-    clearance = f"{1000 * preview.report.min_clearance_m:.0f} mm at {preview.report.min_clearance_s:.2f} s"
-    print(f"least clearance {clearance}")
+    print(f"least clearance {clearance_text(preview.report)}")
     return 0
 
 
 def _generator(arguments: argparse.Namespace) -> Any:
-    if arguments.preset == "composite":
-        return create_generator("composite")
-    return create_generator(
-        "diffusion",
-        preset=arguments.preset,
+    # None: not asked for, so that generators without such an option can be chosen too.
+    return load_generator(
+        arguments.preset,
+        offered={"device": arguments.device},
         checkpoint=arguments.checkpoint,
+        allow_base=arguments.allow_base or None,
         lora=arguments.lora,
-        device=arguments.device,
-        seeds=arguments.seeds,
-        require_metric=arguments.require_metric,
-        random_weights=arguments.random_weights,
+        seeds=None if arguments.seeds == 1 else arguments.seeds,
+        require_metric=arguments.require_metric or None,
+        random_weights=arguments.random_weights or None,
         sampler=sampler_options(arguments),
         speed=speed_options(arguments),
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
+from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.evaluation.compare import Comparison, Motion, Sight, compare
 from kinema4d_ros.files import replacing_file
 from kinema4d_ros.media.images import strip
 from kinema4d_ros.media.video import VideoWriter
-from kinema4d_ros.readers import read_trajectory
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.rollout import Rollout
 
@@ -46,6 +46,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--trajectory", type=Path, metavar="FILE", help="the plan: PRED's robot against the exact one")
     parser.add_argument("--robot", default="yam", metavar="NAME|FILE", help="of --trajectory (default: yam)")
+    add_trajectory_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -83,7 +84,7 @@ def _load(path: Path) -> Sight:
 
 def _motion(arguments: argparse.Namespace, frames: int) -> Motion:
     robot = Robot.load(arguments.robot)
-    return Motion(robot, read_trajectory(arguments.trajectory, robot).resample(frames).for_robot(robot))
+    return Motion(robot, read_plan(arguments.trajectory, robot, arguments).resample(frames).for_robot(robot))
 
 
 def _numbers(text: str) -> tuple[float, ...]:

@@ -11,10 +11,12 @@ SAMPLER = ("kind", "steps", "shift", "guidance", "guidance_scale")
 SPEED = ("dtype", "quantise", "attention", "cache_threshold", "offload", "tiling", "compile", "context_parallel")
 
 
-def add_model_options(parser: argparse.ArgumentParser, preset: str) -> None:
-    """Add --preset and what overrides it."""
+def add_model_options(
+    parser: argparse.ArgumentParser, preset: str, allowed: str = "a preset's name or a YAML file"
+) -> None:
+    """Add --preset, whose help says what is allowed, and what overrides it."""
     add = parser.add_argument
-    add("--preset", default=preset, metavar="NAME|FILE", help=f"a preset's name or a YAML file (default: {preset})")
+    add("--preset", default=preset, metavar="SPEC", help=f"{allowed} (default: {preset})")
     group = parser.add_argument_group("instead of the preset's own")
     add = group.add_argument
     add("--kind", choices=("euler", "unipc"), help="solver")

@@ -22,6 +22,7 @@ from kinema4d_ros.media import write_image
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import make_policy, policy_kinds
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.task import LAB_TASKS
 
 __all__ = ["register"]
 
@@ -50,7 +51,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add = once.add_argument
     add("spec", metavar="SPEC", help="such as expert:offset_m=0.02; see `kinema4d policy list`")
     add("--scenario", default="canonical", help="default: canonical")
-    add("--task", default="pick", choices=("pick", "place", "push"), help="default: pick")
+    add("--task", default="pick", choices=LAB_TASKS, help="default: pick")
     add("--seed", type=int, default=0, help="of the table and of the policy (default: 0)")
     add("--episodes", type=int, default=1, metavar="N", help="of consecutive seeds (default: 1)")
     add("--limit", type=float, default=20.0, metavar="S", help="seconds of an episode (default: 20)")
@@ -99,14 +100,15 @@ def _try(arguments: argparse.Namespace) -> int:
         raise PolicyError(f"{arguments.episodes} episodes", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID)
     robot = Robot.load(arguments.robot)
     policy = make_policy(arguments.spec)
-    lifted = 0
+    done = 0
     try:
         for seed in range(arguments.seed, arguments.seed + arguments.episodes):
             made = try_policy(policy, scenario=arguments.scenario, seed=seed, task=arguments.task, robot=robot,
                               limit_s=arguments.limit)  # fmt: skip
-            lifted += made.lifted
+            done += made.success
+            ended = f"{'' if made.success else 'not '}{made.task.goal.done}"
             print(
-                f"{arguments.scenario} seed {seed}: {made.target} {'lifted' if made.lifted else 'not lifted'}, "
+                f"{arguments.scenario} seed {seed}: {made.task.target} {ended}, "
                 f"{1000 * made.rise_m:+.0f} mm up, {1000 * made.moved_m:.0f} mm along the table, "
                 f"{made.time_s:.1f} s, {made.chunks} chunks",
                 flush=True,
@@ -114,7 +116,7 @@ def _try(arguments: argparse.Namespace) -> int:
     finally:
         policy.close()
     if arguments.episodes > 1:
-        print(f"{policy.name}: {lifted} of {arguments.episodes} lifted")
+        print(f"{policy.name}: {done} of {arguments.episodes} {made.task.goal.done}")
     if arguments.strip is not None:
         _write_strip(arguments.strip, made.pictures)
         print(arguments.strip)

@@ -12,8 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
 from kinema4d_ros.cli.sim import graph_environment
-from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.report import clearance_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]
@@ -29,8 +30,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     add = parser.add_argument
     add("--trajectory", type=Path, required=True, metavar="FILE", help="CSV, JSON, NPZ, bag or LeRobot folder")
-    add("--topic", help="topic to read from a bag that has several")
-    add("--episode", type=int, help="episode to read from a LeRobot dataset")
+    add_trajectory_options(parser)
     add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name, or a .urdf or .xacro file (default: yam)")
     add("--namespace", default="", help="of the graph (default: none)")
     add("--timeout", type=float, default=1800.0, metavar="S", help="longest time to wait (default: 1800)")
@@ -40,8 +40,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(arguments: argparse.Namespace) -> int:
     """Send, follow, and tell the result."""
     robot = Robot.load(arguments.robot)
-    options = {k: v for k, v in (("topic", arguments.topic), ("episode", arguments.episode)) if v is not None}
-    plan = read_trajectory(arguments.trajectory, robot, **options)
+    plan = read_plan(arguments.trajectory, robot, arguments)
     plan.validate(robot)
     os.environ.update(graph_environment())
     from kinema4d_ros.bridge.client import PreviewClient
@@ -49,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     with PreviewClient(arguments.namespace) as client, tqdm(bar_format="{desc} {bar} {n_fmt}/{total_fmt}") as bar:
         report = client.preview(plan, lambda status: _show(bar, client, status), timeout_s=arguments.timeout)
     print(f"rollout {report.rollout_id}, plan {report.plan_hash}")
-    millimetres, link = 1000 * report.min_clearance_m, report.min_clearance_link
-    print(f"least clearance {millimetres:.0f} mm: '{link}' at {report.min_clearance_s:.2f} s")
+    print(f"least clearance {clearance_text(report)}")
     for warning in report.warnings:
         print(f"  {warning}")
     return 0

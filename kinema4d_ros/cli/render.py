@@ -21,12 +21,12 @@ from tqdm import tqdm
 from kinema4d_ros import __version__
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
 from kinema4d_ros.errors import ErrorCode, RenderError, TrajectoryError
 from kinema4d_ros.files import replacing_folder
 from kinema4d_ros.media import VideoWriter, overlay, read_image, save_pointmaps, strip, write_image, write_ply
 from kinema4d_ros.media.studio import studio
 from kinema4d_ros.pointmap import PointmapSequence
-from kinema4d_ros.readers import read_trajectory
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
@@ -56,8 +56,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="FILE",
         help="CSV, JSON, NPZ, rosbag2, MCAP or LeRobot folder (default: a demo)",
     )
-    add("--topic", help="topic to read from a bag that has several")
-    add("--episode", type=int, help="episode to read from a LeRobot dataset")
+    add_trajectory_options(parser)
     add("--camera", type=Path, metavar="FILE", help="calibration file (default: the demo camera)")
     add("--image", type=Path, metavar="FILE", help="camera image to draw over (default: a plain studio)")
     add("--alpha", type=float, help="opacity of the robot, 0 to 1 (default: 1, or 0.7 over --image)")
@@ -131,12 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trajectory(robot: Robot, source: Path, arguments: argparse.Namespace) -> JointTrajectory:
-    options: dict[str, Any] = {}
-    if arguments.topic is not None:
-        options["topic"] = arguments.topic
-    if arguments.episode is not None:
-        options["episode"] = arguments.episode
-    trajectory = read_trajectory(source, robot, **options)
+    trajectory = read_plan(source, robot, arguments)
     for overshoot in trajectory.validate(robot):
         print(f"note: {overshoot} (within the tolerance)")
     return trajectory if arguments.frames == 0 else trajectory.resample(arguments.frames)

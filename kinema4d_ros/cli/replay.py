@@ -11,6 +11,8 @@ from pathlib import Path
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.generators.load import SPECS
+from kinema4d_ros.report import clearance_text
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
@@ -29,7 +31,10 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("bag", type=Path, help="a ROS 2 bag: its folder, .mcap or .db3 file")
     add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name, or a .urdf or .xacro file (default: yam)")
     add("--camera", type=Path, metavar="FILE", help="calibration file (default: the demo camera)")
-    add("--preset", default="composite", help="what predicts the world (default: composite)")
+    add("--preset", default="composite", metavar="SPEC", help=f"what predicts the world: {SPECS} (default: composite)")
+    add("--checkpoint", default="", metavar="DIR", help="folder of the weights (default: the preset's own)")
+    add("--allow-base", action="store_true", help="without an adapter run the base model alone; the results say so")
+    add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add("--seed", type=int, default=0, help="of the generator (default: 0)")
     add("--out", type=Path, default=Path("out/replay"), help="where the results go (default: out/replay)")
     parser.set_defaults(run=run)
@@ -38,13 +43,18 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(arguments: argparse.Namespace) -> int:
     """Preview every plan; exit code 1 when none could be."""
     from kinema4d_ros.bridge.session import plans_in_bag
-    from kinema4d_ros.generators import create_generator
+    from kinema4d_ros.generators import load_generator
     from kinema4d_ros.kinematics import choose_kinematics
     from kinema4d_ros.offline import preview_offline
 
     robot = Robot.load(arguments.robot)
     lens = read_camera(arguments.camera or share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link)
-    generator = create_generator(arguments.preset)
+    generator = load_generator(
+        arguments.preset,
+        offered={"device": arguments.device},
+        checkpoint=arguments.checkpoint,
+        allow_base=arguments.allow_base or None,
+    )
     kinematics = lru_cache(maxsize=1)(lambda: choose_kinematics(robot))
     done = found = 0
     for recorded in plans_in_bag(arguments.bag, robot, kinematics, notice=print):
@@ -68,8 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{name} ({recorded.topic}): not previewed: {error}")
             continue
         done += 1
-        clearance = f"{1000 * preview.report.min_clearance_m:.0f} mm at {preview.report.min_clearance_s:.2f} s"
-        print(f"{name} ({recorded.topic}): {folder}, least clearance {clearance}")
+        print(f"{name} ({recorded.topic}): {folder}, least clearance {clearance_text(preview.report)}")
         for warning in preview.report.warnings:
             print(f"  {warning}")
     print(f"{done} of {found} plans previewed")

@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from kinema4d_ros.cli.joint_options import add_joint_options
+
 __all__ = ["register", "run"]
 
 
@@ -33,6 +35,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name or file (default: yam)")
     add("--camera", type=Path, metavar="FILE", help="camera file: intrinsics and pose")
     add("--joints", type=Path, metavar="FILE", help="joint positions")
+    add_joint_options(parser)
     add("--background", type=Path, metavar="FILE", help="the scene without the robot")
     add("--margin", type=float, metavar="PX", help="how far the rendered robot may be off (default: 3 %% of the width)")
     add("--points", nargs="+", default=(), metavar="X,Y[,0|1]", help="pixels on the robot, or with ,0 beside it")

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.calibration.inputs import SEGMENTATION_REPORT as _REPORT
 from kinema4d_ros.calibration.inputs import image_files, read_joints
+from kinema4d_ros.cli.joint_options import joint_options
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.files import replacing_folder
 from kinema4d_ros.media import read_image, write_image
@@ -23,7 +25,6 @@ from kinema4d_ros.segmentation.sheet import contact_sheet
 __all__ = ["run"]
 
 _VIDEOS = (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v")
-_REPORT = "segmentation.json"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         report = {
             "method": found.method,
             "notes": list(found.notes),
+            "drawn": [names[i] for i in found.drawn],
+            "doubtful": [names[i] for i in found.doubtful],
             "scores": {name: round(float(score), 4) for name, score in zip(names, found.scores, strict=True)},
         }
         (folder / _REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -96,10 +99,11 @@ def _rendered(arguments: argparse.Namespace, count: int) -> RenderedSegmenter | 
             raise _bad("only one or none of --camera and --joints was given", "both, to draw the robot")
         return None
     robot, camera = Robot.load(arguments.robot), read_camera(arguments.camera)
+    options = joint_options(arguments)
     try:
-        q = read_joints(arguments.joints, robot, 1)
+        q = read_joints(arguments.joints, robot, 1, **options)
     except KinemaError:
-        q = read_joints(arguments.joints, robot, count)
+        q = read_joints(arguments.joints, robot, count, **options)
     return RenderedSegmenter(robot, camera, q)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from kinema4d_ros.errors import SetupError
 from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, generator_graph, sim_graph
 from kinema4d_ros.graph import read_arguments as read
+from kinema4d_ros.lifetime import on_end_signal, tied_to_me
 from kinema4d_ros.processes import ProcessSpec, Supervisor
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.shared_memory import require_shared_memory
@@ -108,15 +108,14 @@ def _rviz() -> ProcessSpec:
         raise SetupError(
             "rviz2 is not installed", expected="a ROS distribution", hint="leave --rviz out, and use the web page"
         )
-    return ProcessSpec("rviz", [program, "-d", str(share_path("config/rviz/sim.rviz"))], graph_environment())
+    command = tied_to_me([program, "-d", str(share_path("config/rviz/sim.rviz"))])
+    return ProcessSpec("rviz", command, graph_environment())
 
 
 def _supervise(processes: Sequence[ProcessSpec]) -> int:
     require_shared_memory()
     supervisor = Supervisor(processes)
-    for which in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(which, lambda _number, _frame: supervisor.stop.set())
-
+    on_end_signal(supervisor.stop.set)
     supervisor.run(until=lambda: supervisor.failed)
     print("ended")
     return 2 if supervisor.failed else 0

@@ -2,7 +2,7 @@
 
 pictures ─> images        PSNR, SSIM, also of the dynamic region alone
 clouds   ─> clouds        Chamfer, F-score, against the truth and from frame to frame
-rollout  ─> tracking      where the object goes ─> predicates ─> judge: success, progress, confidence
+rollout  ─> tracking      where the object goes ─> `Task` ─> judge: success, progress, confidence
 verdicts ─> agreement     how far a judge can be trusted
 """
 
@@ -10,11 +10,11 @@ from kinema4d_ros.evaluation.agreement import Confusion
 from kinema4d_ros.evaluation.clouds import CloudDistance, cloud_distance, consecutive_distances, frame_distances
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import dynamic_region, psnr, psnr_overall, ssim
-from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Task, TruthJudge, Verdict, judge_track
+from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, TruthJudge, Verdict, judge_track
 from kinema4d_ros.evaluation.judge_picture import verdict_picture
 from kinema4d_ros.evaluation.physical import Adherence, Plausibility, plausibility, robot_adherence
-from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, Predicate, PushedBy
 from kinema4d_ros.evaluation.tracking import Track, track_object
+from kinema4d_ros.task import AtGoal, Lifted, Predicate, PushedBy, Task
 
 __all__ = [
     "Adherence",

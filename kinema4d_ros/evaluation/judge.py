@@ -4,7 +4,8 @@
     TruthJudge       knows the object's poses: for the lab
     VlmJudge         asks a language model that sees pictures (`vlm_judge`): optional, never the default
 
-All answer `judge(rollout, task)` with a `Verdict`. A judge that cannot tell says so: `success` is None.
+All answer `judge(rollout, task, target_mask)` with a `Verdict`; `Task.outcome` decides about the path that they find. A
+judge that cannot tell says so: `success` is None.
 """
 
 from __future__ import annotations
@@ -17,31 +18,17 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.evaluation.predicates import Predicate
 from kinema4d_ros.evaluation.target import find_target
 from kinema4d_ros.evaluation.tracking import Track, track_object
 from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.task import Task, object_path
 
-__all__ = ["GeometricJudge", "Judge", "Task", "TruthJudge", "Verdict", "judge_track"]
+__all__ = ["GeometricJudge", "Judge", "TruthJudge", "Verdict", "judge_track"]
+
+Mask = NDArray[np.bool_]
 
 _END_FRAMES = 3
-"""The end is the middle of the last frames, not one that may be blurred."""
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """What is to be judged.
-
-    Attributes:
-        goal: what must become of the object.
-        target: (H, W) bool, the object's pixels in frame 0; None = what stands on the table
-            nearest to the gripper's way.
-        instruction: the task in words, for judges that read.
-    """
-
-    goal: Predicate
-    target: NDArray[np.bool_] | None = None
-    instruction: str = ""
+"""The end of an estimated path is the middle of the last frames, not one that may be blurred."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +57,12 @@ class Verdict:
 class Judge(Protocol):
     """Anything that can judge a rollout."""
 
-    def judge(self, rollout: Rollout, task: Task) -> Verdict:
-        """The verdict; bad input is an `EvaluationError`, doubt is a verdict without success."""
+    def judge(self, rollout: Rollout, task: Task, target_mask: Mask | None = None) -> Verdict:
+        """The verdict; bad input is an `EvaluationError`, doubt is a verdict without success.
+
+        `target_mask` (H, W) bool are the target's pixels in frame 0; None = what stands on the table nearest to the
+        gripper's trajectory.
+        """
 
 
 @dataclass(frozen=True)
@@ -86,11 +77,10 @@ class GeometricJudge:
     margin_m: float = 0.01
     least_confidence: float = 0.1
 
-    def judge(self, rollout: Rollout, task: Task) -> Verdict:
+    def judge(self, rollout: Rollout, task: Task, target_mask: Mask | None = None) -> Verdict:
         """Find the object, follow it, compare its end with its start."""
-        target = find_target(rollout) if task.target is None else task.target
-        track = track_object(rollout, target)
-        return judge_track(track, task.goal, margin_m=self.margin_m, least_confidence=self.least_confidence)
+        track = track_object(rollout, find_target(rollout) if target_mask is None else target_mask)
+        return judge_track(track, task, margin_m=self.margin_m, least_confidence=self.least_confidence)
 
 
 class TruthJudge:
@@ -100,16 +90,13 @@ class TruthJudge:
         base_T_object: (T, 4, 4) poses, or (T, 3) positions, metres, base frame.
 
     >>> up = np.linspace(0, 0.1, 5)
-    >>> from kinema4d_ros.evaluation.predicates import Lifted
-    >>> TruthJudge(np.stack([up * 0, up * 0, up], axis=1)).judge(None, Task(Lifted())).success
+    >>> from kinema4d_ros.task import make_task
+    >>> TruthJudge(np.stack([up * 0, up * 0, up], axis=1)).judge(None, make_task("pick")).success
     True
     """
 
     def __init__(self, base_T_object: Any, *, margin_m: float = 0.01) -> None:
-        poses = np.asarray(base_T_object, dtype=np.float64)
-        position = poses[:, :3, 3] if poses.ndim == 3 and poses.shape[1:] == (4, 4) else poses
-        if position.ndim != 2 or position.shape[1] != 3 or not len(position):
-            raise EvaluationError(f"the object's path has shape {poses.shape}", expected="(T, 4, 4) or (T, 3)")
+        position = object_path(base_T_object)
         if not np.isfinite(position).all():
             raise EvaluationError("the object's path is not finite", expected="metres in every frame")
         ones = np.ones(len(position))
@@ -128,17 +115,25 @@ class TruthJudge:
             )
         return cls(known[name])
 
-    def judge(self, rollout: Rollout | None, task: Task) -> Verdict:
-        """The verdict on the known path; of a rollout only the length is compared."""
+    def judge(self, rollout: Rollout | None, task: Task, target_mask: Mask | None = None) -> Verdict:
+        """The verdict on the known path; of a rollout only the length is compared, the mask is not needed."""
         if rollout is not None and len(rollout) != len(self._track.position):
             raise EvaluationError(
                 f"the rollout has {len(rollout)} frames, the object's path {len(self._track.position)}",
                 expected="as many",
             )
-        return judge_track(self._track, task.goal, margin_m=self._margin_m)
+        # The poses are exact: the last one is the end, as it is for the labels of recorded data.
+        return judge_track(self._track, task, margin_m=self._margin_m, end_frames=1)
 
 
-def judge_track(track: Track, goal: Predicate, *, margin_m: float = 0.01, least_confidence: float = 0.1) -> Verdict:
+def judge_track(
+    track: Track,
+    task: Task,
+    *,
+    margin_m: float = 0.01,
+    least_confidence: float = 0.1,
+    end_frames: int = _END_FRAMES,
+) -> Verdict:
     """The verdict on a path: does the goal hold at its end, and is that certain."""
     if not (margin_m > 0 and 0 <= least_confidence <= 1):
         raise EvaluationError(
@@ -146,38 +141,33 @@ def judge_track(track: Track, goal: Predicate, *, margin_m: float = 0.01, least_
             expected="metres above 0, and 0 to 1",
             code=ErrorCode.ARGUMENT_INVALID,
         )
-    frames = len(track.position)
-    end = slice(max(0, frames - _END_FRAMES), frames)
+    goal, frames = task.goal, len(track.position)
     known = np.isfinite(track.position).all(axis=1) & (track.confidence > 0)
-    seen = float(track.confidence[end].mean())
-    if not known[end].any() or seen < least_confidence:
+    seen = float(track.confidence[-end_frames:].mean())
+    outcome = task.outcome(track.position, known=known, end_frames=end_frames)
+    if outcome.success is None or seen < least_confidence:
         last = int(np.flatnonzero(known)[-1]) if known.any() else 0
         reason = f"the object was lost: last seen in frame {last} of {frames}, confidence {seen:.2f} at the end"
         return Verdict(None, 0.0, 0.0, last, track, reason)
-    value = goal.value(track.position)
-    at_end = float(np.median(value[end][known[end]]))
-    votes = goal.holds(track.position)[end][known[end]]
-    success = bool(votes.mean() > 0.5)
-    progress = float(np.median(goal.progress(track.position)[end][known[end]]))
-    certain = min(1.0, abs(at_end - goal.limit_m) / margin_m)
-    answer = "yes" if success else "no"
-    reason = f"{goal.words()}? {answer}: {100 * at_end:.1f} cm, limit {100 * goal.limit_m:g} cm"
+    certain = min(1.0, abs(outcome.value_m - goal.limit_m) / margin_m)
+    answer = "yes" if outcome.success else "no"
+    reason = f"{goal.words()}? {answer}: {100 * outcome.value_m:.1f} cm, limit {100 * goal.limit_m:g} cm"
     return Verdict(
-        success=success,
-        progress=1.0 if success else progress,
+        success=outcome.success,
+        progress=outcome.progress,
         confidence=seen * certain,
-        deciding_frame=_deciding_frame(goal.holds(track.position), known, success),
+        deciding_frame=_deciding_frame(goal.holds(track.position), known, outcome.success, end_frames),
         track=track,
         reason=reason,
-        value_m=at_end,
+        value_m=outcome.value_m,
     )
 
 
-def _deciding_frame(holds: NDArray[np.bool_], known: NDArray[np.bool_], success: bool) -> int:
+def _deciding_frame(holds: Mask, known: Mask, success: bool, end_frames: int) -> int:
     if not success:
         return int(np.flatnonzero(known)[-1])
     against = np.flatnonzero(known & ~holds)
     # The last frames are a majority: one of them may be against.
-    before = against[against < len(holds) - _END_FRAMES]
+    before = against[against < len(holds) - end_frames]
     first = int(before[-1]) + 1 if before.size else 0
     return first + int(np.argmax(holds[first:]))

@@ -16,12 +16,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.evaluation.judge import Task, Verdict
+from kinema4d_ros.evaluation.judge import Verdict
 from kinema4d_ros.pointmap.png import encode_png
 from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.task import Task
 
 __all__ = ["VlmJudge"]
 
@@ -67,7 +69,7 @@ class VlmJudge:
                 code=_ARGUMENT,
             )
 
-    def judge(self, rollout: Rollout, task: Task) -> Verdict:
+    def judge(self, rollout: Rollout, task: Task, target_mask: NDArray[np.bool_] | None = None) -> Verdict:
         """Ask; a server that cannot be reached or answers nonsense is an `EvaluationError`."""
         shown = np.unique(np.linspace(0, len(rollout) - 1, min(self.frames, len(rollout))).round().astype(int))
         answer = self._ask(self._request(rollout, task, shown))

@@ -1,8 +1,9 @@
-"""What predicts the world: one protocol, generators by name.
+"""What predicts the world: one protocol, and `load_generator` from a spec to a generator.
 
 GenerateRequest (image, exact robot, depth?) -> Generator.generate -> Rollout
 """
 
+from kinema4d_ros.generators.load import GeneratorSpec, best_preset, load_generator
 from kinema4d_ros.generators.protocol import (
     Cancel,
     Cancelled,
@@ -12,18 +13,16 @@ from kinema4d_ros.generators.protocol import (
     ReportProgress,
     raise_if_cancelled,
 )
-from kinema4d_ros.generators.registry import best_preset, create_generator, generator_names, register_generator
 
 __all__ = [
     "Cancel",
     "Cancelled",
     "GenerateRequest",
     "Generator",
+    "GeneratorSpec",
     "Progress",
     "ReportProgress",
     "best_preset",
-    "create_generator",
-    "generator_names",
+    "load_generator",
     "raise_if_cancelled",
-    "register_generator",
 ]

@@ -9,6 +9,7 @@ those that they would miss. A learned generator decides, and `describe` tells it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "describe",
     "find_candidate",
     "find_grasps",
+    "find_thing",
 ]
 
 STANDS_M = 0.007
@@ -37,11 +39,8 @@ STANDS_M = 0.007
 GAP_M = 0.015
 REACH_M = 0.03
 """A thing farther from the space between the fingers than this is not offered."""
-PAD_HALF_M = 0.011
-"""Half a finger pad's width, across the direction in which it closes."""
-PAD_DEEP_M = 0.045
-PAD_BEYOND_M = 0.010
-"""The space between the pads: from here above the grip point to here beyond it, along the approach."""
+PAST_TIPS_M = 0.0076
+"""The space between the fingers ends this far past their tips: of a thing, mostly the upper side is seen."""
 LEAST_SHARE = 5e-4
 """Of the image's pixels that a thing must have."""
 CLOSES_M = 0.004
@@ -124,16 +123,28 @@ def find_candidate(
     if robot.grip is None:
         return None
     grasps = find_grasps(robot.grip)
+    return find_thing(world.xyz, robot.camera, robot.grip, grasps, table_height_m=table_height_m, reach_m=reach_m)
+
+
+def find_thing(
+    xyz: NDArray[np.float32],
+    camera: PinholeCamera,
+    grip: GripTrack,
+    grasps: Sequence[Grasp],
+    *,
+    table_height_m: float,
+    reach_m: float,
+) -> Candidate | None:
+    """The same of a world's points (H, W, 3), camera optical frame, NaN = nothing known, and some grasps."""
     if not grasps:
         return None
-    camera = robot.camera
-    p_base = _to_base(world.xyz, camera)
+    p_base = _to_base(xyz, camera)
     with np.errstate(invalid="ignore"):
         thing = p_base[..., 2] > table_height_m + STANDS_M
     if not thing.any():
         return None
     labels = np.empty(thing.shape, np.int32)
-    count = label_things(world.xyz, thing, GAP_M, labels)
+    count = label_things(np.ascontiguousarray(xyz), thing, GAP_M, labels)
     sizes = np.bincount(labels.ravel(), minlength=count + 1)
     large = np.flatnonzero(sizes[1:] >= max(4.0, LEAST_SHARE * thing.size)) + 1
     chosen = np.isin(labels, large)
@@ -142,8 +153,8 @@ def find_candidate(
     owner, points = labels[chosen], p_base[chosen]
     best: Candidate | None = None
     for grasp in grasps:
-        p_grip = _into(robot.grip.base_T_grip[grasp.closed], points)
-        away = _from_between(p_grip, float(robot.grip.width_m[grasp.start]))
+        p_grip = _into(grip.base_T_grip[grasp.closed], points)
+        away = _from_between(p_grip, grip, grasp)
         nearest = int(np.argmin(away))
         distance = float(away[nearest])
         if distance <= reach_m and (best is None or distance < best.distance_m - 0.005):
@@ -168,7 +179,7 @@ def describe(
     eye = robot.camera.base_T_camera[:3, 3] - pose[:3, 3]
     low, high = np.percentile(p, [3, 97], axis=0)
     after = grip.base_T_grip[grasp.closed :, 2, 3]
-    inside = _from_between(p, float(grip.width_m[grasp.start])) <= 0
+    inside = _from_between(p, grip, grasp) <= 0
     lengths = [
         *np.stack([low, high], axis=1).ravel(), *p.mean(0), grip.width_m[grasp.start], grip.width_m[grasp.closed],
         pose[2, 3] - table_height_m,
@@ -236,10 +247,11 @@ def _above_ground(p_base: NDArray[np.float64], xyz: NDArray[np.float32], camera:
     return bottom - max(support, table)
 
 
-def _from_between(p_grip: NDArray[np.float64], width_m: float) -> NDArray[np.float64]:
-    """(N,) metres from the box between the fingers, 0 inside."""
-    low = np.array([-width_m / 2, -PAD_HALF_M, -PAD_DEEP_M])
-    high = np.array([width_m / 2, PAD_HALF_M, PAD_BEYOND_M])
+def _from_between(p_grip: NDArray[np.float64], grip: GripTrack, grasp: Grasp) -> NDArray[np.float64]:
+    """(N,) metres from the box between the open fingers, 0 inside."""
+    fingers, width = grip.fingers, float(grip.width_m[grasp.start])
+    low = np.array([-width / 2, -fingers.pad_width_m / 2, -fingers.length_m])
+    high = np.array([width / 2, fingers.pad_width_m / 2, fingers.tip_m + PAST_TIPS_M])
     outside = np.maximum(np.maximum(low - p_grip, p_grip - high), 0.0)
     return np.asarray(np.linalg.norm(outside, axis=-1))
 

@@ -103,7 +103,7 @@ class Generator(Protocol):
 
     @property
     def name(self) -> str:
-        """The back-end's name, as `create_generator` knows it."""
+        """The back-end's name, for logs and reports."""
         ...
 
     def generate(

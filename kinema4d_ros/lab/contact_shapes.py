@@ -1,4 +1,4 @@
-"""What the physics needs to know of a robot's shapes: which links grip, and few points for each mesh."""
+"""What the physics needs to know of a robot's shapes: few points for each mesh."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.robot.model import Robot, TriangleMesh
+from kinema4d_ros.robot.model import TriangleMesh
 
-__all__ = ["finger_links", "outer_points"]
+__all__ = ["outer_points"]
 
 DIRECTIONS = 128
 
 _POINTS: WeakKeyDictionary[TriangleMesh, NDArray[np.float64]] = WeakKeyDictionary()
-
-
-def finger_links(robot: Robot) -> tuple[str, ...]:
-    """Links that the gripper's joint moves, itself or by mimic joints."""
-    if robot.gripper is None:
-        return ()
-    leader = robot.gripper.joint
-    return tuple(j.child for j in robot.joints if j.name == leader or (j.mimic and j.mimic.joint == leader))
 
 
 def outer_points(mesh: TriangleMesh) -> NDArray[np.float64]:

@@ -27,8 +27,9 @@ BRAKE_S = 0.06
 class TrajectoryController:
     """Follows one trajectory at a time and holds its end; times are the simulation's seconds.
 
-    Between samples: cubic, with slopes that never overshoot a sample (so limits that hold at the
-    samples hold in between), at rest at both ends. Arrays are (J,) in `robot.joint_names` order.
+    Between samples: the spline of a trajectory that has velocities, as ros2_control follows it. Without them
+    cubic, with slopes that never overshoot a sample (so limits that hold at the samples hold in between), at
+    rest at both ends. Arrays are (J,) in `robot.joint_names` order.
     """
 
     def __init__(self, robot: Robot, position: ArrayLike) -> None:
@@ -55,12 +56,15 @@ class TrajectoryController:
         """
         trajectory.validate(self._robot, check_velocity=True)
         commanded, _ = self.target(now_s)
-        q = self._robot.positions(trajectory.names, trajectory.positions, fill=commanded)
+        # A spline is followed in steps short enough to look like it; the slopes of these are its own.
+        points = trajectory.dense()
+        q = self._robot.positions(points.names, points.positions, fill=commanded)
         q = np.clip(q, self._robot.lower, self._robot.upper)
         self._require_start(q[0], measured, commanded)
         self._offset = commanded - q[0]
-        self._times = now_s + trajectory.times - trajectory.times[0]
-        self._q, self._slopes = q, _gentle_slopes(self._times, q)
+        self._times = now_s + points.times - points.times[0]
+        rates = trajectory.rates(self._robot, points.times)
+        self._q, self._slopes = q, _gentle_slopes(self._times, q) if rates is None else rates
         self._rest = q[-1]
         self._brake_start = -np.inf
 

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
 from kinema4d_ros.lab.motion import Motion
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
+from kinema4d_ros.robot.gripper import Fingers
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.transforms import apply, invert, make
 
@@ -30,12 +32,10 @@ FINGER_GAP_M = 0.014
 """Between each open finger and the object on the way down."""
 SQUEEZE_M = 0.006
 """Each finger is commanded this far into the object: that is the grip force."""
-TIP_M = 0.004
-"""How far the finger tips reach below the tool point, and a little."""
+BELOW_TIPS_M = 0.0016
+"""Between the finger tips and the table."""
 RELEASE_M = 0.002
 HELD_M = 0.05
-
-_FINGER_DEPTH_M, _FINGER_HALF_WIDTH_M = 0.022, 0.022
 
 
 def pick_plan(lab: LabSimulation | LabState, name: str, kinematics: Kinematics) -> JointTrajectory:
@@ -158,7 +158,8 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
     others = [o for o in state.objects.values() if o is not placed]
     x, y, z = placed.position
     width = min(placed.object.size[:2])
-    height = max(z - 0.004, z - placed.object.height / 2 + TIP_M + 0.006)
+    fingers = finger_shape(motion.kinematics.robot)
+    height = max(z - 0.004, z - placed.object.height / 2 + (fingers.tip_m + BELOW_TIPS_M) + 0.006)
     start = motion.q.copy()
     options: list[tuple[float, Array, Array]] = []
     refusal: NoSolution | None = None
@@ -169,7 +170,7 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
         except NoSolution as error:
             refusal = refusal or error
             continue
-        room = min(_finger_room(grasp, width, others), 0.02)
+        room = min(_finger_room(grasp, width, fingers, others), 0.02)
         options.append((room - 0.004 * float(np.max(np.abs(q - start))), grasp, q))
     if not options:
         raise refusal or KinematicsError(f"no grasp for '{placed.name}'", expected="a graspable object")
@@ -212,13 +213,13 @@ def _grasp_yaws(placed: PlacedObject) -> Sequence[float]:
     return [first + 2 * np.pi * i / count for i in range(count)]
 
 
-def _finger_room(grasp: Array, width: float, others: Sequence[PlacedObject]) -> float:
+def _finger_room(grasp: Array, width: float, fingers: Fingers, others: Sequence[PlacedObject]) -> float:
     """Metres between the open fingers and the outlines of other objects, seen from above; below 0 they overlap."""
     if not others:
         return float("inf")
     inner = width / 2 + FINGER_GAP_M
-    xs = np.linspace(inner, inner + _FINGER_DEPTH_M, 4)
-    ys = np.linspace(-_FINGER_HALF_WIDTH_M, _FINGER_HALF_WIDTH_M, 5)
+    xs = np.linspace(inner, inner + fingers.thickness_m, 4)
+    ys = np.linspace(-fingers.width_m / 2, fingers.width_m / 2, 5)
     grid = np.array([[side * x, y, 0.0] for side in (-1, 1) for x in xs for y in ys])
     p = apply(grasp, grid)[:, :2]
     return min(float(np.min(np.linalg.norm(p - o.position[:2], axis=1))) - o.object.radius for o in others)
@@ -253,7 +254,7 @@ def _push(motion: Motion, placed: PlacedObject, direction: Array, distance_m: fl
     behind = placed.position[:2] - unit * (placed.object.radius + 0.030)
     contact = placed.position[:2] - unit * (placed.object.radius + 0.004)
     end = contact + unit * distance_m
-    z = min(0.3 * placed.object.height, 0.02) + TIP_M
+    z = min(0.3 * placed.object.height, 0.02) + (finger_shape(motion.kinematics.robot).tip_m + BELOW_TIPS_M)
     yaw = float(np.arctan2(unit[1], unit[0]))
     refusal: NoSolution | None = None
     for turned in (yaw, yaw + np.pi):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,7 +40,8 @@ class GatePolicy:
     Attributes:
         plan_max_age_s: a preview older than this shows a world that may have changed.
         approval_ttl_s: how long an approval is good for.
-        start_tolerance_rad: how far a revolute joint may be from the plan's first point.
+        start_tolerance_rad: how far a revolute joint may be from the plan's first point. The preview checks plans
+            against the same default, so that what it shows can be approved.
         start_tolerance_m: the same for prismatic joints.
         still_rad_s: speed below which the arm counts as standing still.
         still_m_s: the same for prismatic joints.
@@ -94,9 +96,16 @@ class _Recent:
 class ExecutionGate:
     """Decides whether a plan may move the arm. Thread-safe; every refusal raises with its own code."""
 
-    def __init__(self, robot: Robot, policy: GatePolicy | None = None) -> None:
+    def __init__(
+        self,
+        robot: Robot,
+        policy: GatePolicy | None = None,
+        permit: Callable[[JointTrajectory], None] = lambda plan: None,
+    ) -> None:
+        """`permit` raises when a plan cannot be sent. It is asked at approval and execution, and must not call back."""
         self.robot = robot
         self.policy = policy or GatePolicy()
+        self._permit = permit
         self._lock = threading.Lock()
         self._previewed: _Previewed | None = None
         self._superseded = _Recent()
@@ -162,6 +171,7 @@ class ExecutionGate:
             previewed = self._require_current(plan_hash, now_s)
             self._require_idle(now_s)
             self._require_at_start(previewed.plan, arm, ErrorCode.PLAN_START_MISMATCH)
+            self._permit(previewed.plan)
             self._approval = Approval(secrets.token_hex(16), plan_hash, approver, now_s + self.policy.approval_ttl_s)
             return self._approval
 
@@ -185,6 +195,7 @@ class ExecutionGate:
                 )
             previewed = self._require_current(plan_hash, now_s)
             self._require_idle(now_s)
+            self._permit(previewed.plan)
             try:
                 self._require_at_start(previewed.plan, arm, ErrorCode.ARM_MOVED)
             except KinemaError:
@@ -192,8 +203,14 @@ class ExecutionGate:
                 raise
             self._used.add(token)
             self._approval = None
-            self._busy_until_s = now_s + previewed.plan.duration_s
+            # From 0, not from the first sample: a plan may wait before it moves.
+            self._busy_until_s = now_s + float(previewed.plan.times[-1])
             return previewed.plan
+
+    def may_move(self, until_s: float) -> None:
+        """Count the arm as busy until then: whether it follows the plan is not known."""
+        with self._lock:
+            self._busy_until_s = max(self._busy_until_s, until_s)
 
     def finished(self) -> None:
         """The arm's controller says the motion has ended, well or not."""

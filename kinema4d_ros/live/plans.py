@@ -13,6 +13,7 @@ from kinema4d_ros.errors import ErrorCode, TrajectoryError
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.limits import Overshoot
 from kinema4d_ros.live.arm import ArmState
+from kinema4d_ros.live.gate import GatePolicy
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
@@ -33,9 +34,9 @@ class CheckedPlan:
     """A plan that may be previewed.
 
     Attributes:
-        plan: as it came; this is what would be executed.
+        plan: as it came, with its velocities and accelerations; this is what would be executed.
         plan_hash: of it.
-        frames: the motion of all actuated joints at the frames of the rollout.
+        frames: the motion of all actuated joints at the frames of the rollout, interpolated as a controller does.
         overshoots: joints slightly past a limit, within the tolerance.
     """
 
@@ -50,18 +51,21 @@ def check_plan(
     plan: JointTrajectory,
     arm: ArmState,
     *,
-    start_tolerance_rad: float = 0.05,
-    start_tolerance_m: float = 0.005,
+    start_tolerance_rad: float = GatePolicy.start_tolerance_rad,
+    start_tolerance_m: float = GatePolicy.start_tolerance_m,
     frames: int = FRAMES,
 ) -> CheckedPlan:
     """Known joints, limits, speeds, and a start where the arm is; joints the plan does not name stay there.
+
+    A plan with velocities is checked along the spline that a controller makes of it, and starts and ends at rest.
 
     Raises:
         RobotError: UNKNOWN_JOINT.
         TrajectoryError: TRAJECTORY_OUT_OF_LIMITS, TRAJECTORY_TOO_FAST or PLAN_START_MISMATCH.
     """
     overshoots = plan.validate(robot, check_velocity=True)
-    q = robot.positions(plan.names, plan.positions, fill=arm.positions)
+    sampled = plan.resample(frames)
+    q = robot.positions(plan.names, sampled.positions, fill=arm.positions)
     apart = start_gap(robot, q[0], arm.positions, start_tolerance_rad, start_tolerance_m)
     if apart is not None:
         raise TrajectoryError(
@@ -70,8 +74,8 @@ def check_plan(
             hint="plan again from the current state",
             code=ErrorCode.PLAN_START_MISMATCH,
         )
-    whole = JointTrajectory.from_positions(robot.joint_names, q, times=plan.times)
-    return CheckedPlan(plan, hash_trajectory(plan), whole.resample(frames), overshoots)
+    motion = JointTrajectory.from_positions(robot.joint_names, q, times=sampled.times)
+    return CheckedPlan(plan, hash_trajectory(plan), motion, overshoots)
 
 
 def start_gap(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import faulthandler
-import signal
+import contextlib
+import gc
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.action import ActionClient, ActionServer
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor, SingleThreadedExecutor
@@ -31,6 +33,7 @@ from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.trust import Trust, rate_calibration
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.lifetime import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
 from kinema4d_ros.live import WorldChanges, believed
 from kinema4d_ros.resources import share_directory
 from kinema4d_ros.robot import Robot
@@ -41,8 +44,11 @@ DIAGNOSTICS_PERIOD_S = 1.0
 LOG_EVERY_S = 5.0
 """The same complaint is logged at most this often; diagnostics count every one."""
 
-LEAVE_S = 8.0
-"""How long DDS may take to say goodbye."""
+CLOSE_S, LEAVE_S = 12.0, 8.0
+"""Seconds for a node to end its threads and files, and for DDS to say goodbye and the interpreter to end."""
+
+NOT_FOUND_YET = "client will not receive response"
+"""What rmw_fastrtps says of an answer that it drops."""
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
@@ -56,10 +62,15 @@ class Health:
     values: Mapping[str, object] = field(default_factory=dict)
 
 
+_nodes: weakref.WeakSet[KinemaNode] = weakref.WeakSet()
+"""All of this process, those too whose constructor failed: DDS must be left by every one of them."""
+
+
 class KinemaNode(Node):  # type: ignore[misc]
     """A node whose endpoints come from the table of names and which reports its health."""
 
     def __init__(self, name: str) -> None:
+        _nodes.add(self)
         super().__init__(name)
         self._diagnostics = self.publisher(names.DIAGNOSTICS)
         self._complaints: dict[str, tuple[float, int]] = {}
@@ -186,8 +197,11 @@ def _spin_once(executor: Any, node: KinemaNode) -> None:
         executor.spin_once(timeout_sec=0.2)
     except (ExternalShutdownException, KeyboardInterrupt):
         raise
-    except Exception:
-        node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}")
+    except Exception as error:
+        if NOT_FOUND_YET in str(error):
+            node.get_logger().warning("an answer was dropped: its client is gone, or not found yet and asks again")
+        else:
+            node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}")
 
 
 def _start_ros(argv: list[str]) -> None:
@@ -204,46 +218,76 @@ def _start_ros(argv: list[str]) -> None:
 
 
 def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 1) -> int:
-    """Spin a node until it is told to end. Exit codes: 0 told to end, 2 cannot work with what it was given.
+    """Spin a node until it is told to end. Exit codes: 0 told to end, 1 crashed, 2 cannot work with what it was given.
+
+    Told to end: by Ctrl-C, SIGTERM, SIGHUP, or by the end of the process that launched it. Whatever happens, the
+    process is gone with its exit code a bounded time later.
 
     One thread is enough for callbacks that only enqueue, and costs half the CPU of several; a node whose
     callbacks wait (the generator's goals) asks for more.
     """
+    ending = threading.Event()
+
+    # Not only when the node listens: a constructor or a callback that never returns ends by this too.
+    deadline_on_signal(CLOSE_S + LEAVE_S)
+    on_end_signal(ending.set)
+    end_with_launcher()
+    code, node, executor = 1, None, None
     try:
         with security_explained():
             _start_ros(list(sys.argv if argv is None else argv))
-    except KinemaError as error:
-        print(f"cannot start: {error}", file=sys.stderr, flush=True)
-        return 2
-    ending = threading.Event()
-
-    def end(_number: int, _frame: object) -> None:
-        ending.set()
-
-    for which in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(which, end)
-    executor = SingleThreadedExecutor() if threads == 1 else MultiThreadedExecutor(num_threads=threads)
-    node: KinemaNode | None = None
-    try:
-        with security_explained():
             node = make()
+        executor = SingleThreadedExecutor() if threads == 1 else MultiThreadedExecutor(num_threads=threads)
         executor.add_node(node)
         node.get_logger().info("ready")
         while rclpy.ok() and not ending.is_set():
             _spin_once(executor, node)
+        code = 0
     except KinemaError as error:
         print(f"cannot start: {error}", file=sys.stderr, flush=True)
-        return 2
+        code = 2
     except ExternalShutdownException:
-        pass
+        code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
-        if node is not None:
-            node.close()
+        _leave(code, node, executor)
+    return code
+
+
+def _leave(code: int, whole: KinemaNode | None, executor: Any) -> None:
+    """Take down every node and ROS itself; a deadline stays behind until the process is gone.
+
+    Fast DDS has been seen to spin for ever while a node is destroyed, and, when a node was not destroyed, in a
+    destructor after the interpreter's end.
+    """
+    exit_within(CLOSE_S + LEAVE_S, code)
+    nodes = list(_nodes)
+    for node in nodes:
+        with _told("close"):
+            # One whose constructor failed may lack what its own `close` ends; its threads look at `closing`.
+            node.close() if node is whole else KinemaNode.close(node)
+    if executor is not None:
         executor.shutdown(timeout_sec=2.0)
-        # Fast DDS has been seen to spin for ever in here, holding the interpreter: only a thread in C can end that.
-        faulthandler.dump_traceback_later(LEAVE_S, exit=True)
-        if node is not None:
+    exit_within(LEAVE_S, code)
+    for node in nodes:
+        with _told("destroy"):
+            # Actions are not destroyed with their node, and keep it in DDS.
+            for action in [w for w in node.waitables if isinstance(w, ActionClient | ActionServer)]:
+                action.destroy()
             node.destroy_node()
-        rclpy.try_shutdown()
-        faulthandler.cancel_dump_traceback_later()
-    return 0
+    rclpy.try_shutdown()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+@contextlib.contextmanager
+def _told(step: str) -> Iterator[None]:
+    """Go on with the next step whatever happens in this one, and say so."""
+    try:
+        yield
+    except Exception:
+        print(f"could not {step} a node:", file=sys.stderr)
+        traceback.print_exc()

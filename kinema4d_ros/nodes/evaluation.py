@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 
 from kinema4d_msgs.action import EvaluatePolicy
 from kinema4d_msgs.msg import EvaluatedTrial, EvaluationResult
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.calls import GoalServer
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.errors import Cancelled, ErrorCode
 from kinema4d_ros.evaluation.proportions import Interval, PairedOutcomes
+from kinema4d_ros.generators.load import SPECS
 from kinema4d_ros.nodes.common import Health, KinemaNode, calibration_path, run_node
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import PolicySpec
@@ -43,9 +45,7 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
-    model: str = parameter(
-        "ros", "What predicts: ros (the graph's own generator), ros:NAMESPACE, composite, or a preset.", read_only=True
-    )
+    model: str = parameter("ros", f"What predicts: ros (the graph's own generator), or {SPECS}.", read_only=True)
     folder: str = parameter("out/evaluations", "Where evaluations and their reports are kept.", read_only=True)
     kinds: tuple[str, ...] = parameter(
         ("expert", "replay", "lerobot"),
@@ -69,7 +69,7 @@ class Evaluation(KinemaNode):
         self._finished = 0
         self._trials = self.publisher(names.EVALUATED_TRIAL)
         self._results = self.publisher(names.EVALUATION_RESULT)
-        self._server = ActionServer(
+        self._server = GoalServer(
             self,
             EvaluatePolicy,
             names.EVALUATE.name,

@@ -10,20 +10,23 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.serialization import deserialize_message, serialize_message
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.calls import GoalServer
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.generators import best_preset
-from kinema4d_ros.nodes.common import ERROR, Health, KinemaNode, run_node
+from kinema4d_ros.generators.load import SPECS
+from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, run_node
+from kinema4d_ros.rollout import WARNING
 from kinema4d_ros.worker import Worker, WorkerTimes
 
-__all__ = ["Eta", "GeneratorNode", "backend_of", "main"]
+__all__ = ["Eta", "GeneratorNode", "main", "warning_of", "worker_command"]
 
 KEEP_RESULT_S = 10
 """How long a goal and its result, megabytes both, are kept for a client that asks late; rclpy's own is 15 minutes."""
@@ -39,11 +42,13 @@ class Settings:
 
     preset: str = parameter(
         "auto",
-        "What predicts the world: a model's preset (nano, wan14b, ...), the path of a preset file, composite, or auto: "
-        "nano where it can run, composite otherwise.",
+        f"What predicts the world: {SPECS}. auto: nano where it can run, composite otherwise.",
         read_only=True,
     )
-    checkpoint: str = parameter("", "Folder of the model's weights; empty for the preset's own.", read_only=True)
+    checkpoint: str = parameter("", "Folder of the model's weights; empty for its own.", read_only=True)
+    allow_base: bool = parameter(
+        False, "Without an adapter run the base model alone; results and diagnostics say so.", read_only=True
+    )
     warm_start: bool = parameter(True, "Run one empty step after loading a model.", read_only=True)
     device: str = parameter("auto", "Where it runs.", choices=("auto", "cpu", "cuda"), read_only=True)
     queue: int = parameter(1, "Goals that may wait behind the running one.", low=0, high=16, read_only=True)
@@ -53,19 +58,18 @@ class Settings:
     table_height_m: float = parameter(0.0, "Height of the table above the robot's base.", low=-5.0, high=5.0)
 
 
-def backend_of(settings: Settings) -> tuple[str, dict[str, Any]]:
-    """Name and options for `create_generator`."""
-    options: dict[str, Any] = {"table_height_m": settings.table_height_m}
-    preset = best_preset() if settings.preset == "auto" else settings.preset
-    if preset == "composite":
-        return "composite", options
-    options |= {
-        "preset": preset,
-        "checkpoint": settings.checkpoint,
-        "device": settings.device,
-        "warm_start": settings.warm_start,
-    }
-    return "diffusion", options
+def worker_command(settings: Settings) -> list[str]:
+    """What runs the generator; `{fd}` is the socket it serves on. Its spec and options are the node's parameters."""
+    offered = {name: getattr(settings, name) for name in ("table_height_m", "device", "warm_start")}
+    chosen = {"checkpoint": settings.checkpoint, "allow_base": settings.allow_base or None}
+    options = json.dumps({"offered": offered, **chosen})
+    return [sys.executable, "-m", "kinema4d_ros.nodes.generator_worker", "{fd}", settings.preset, options]
+
+
+def warning_of(result: Any) -> str:
+    """What the rollout's provenance warns of, such as a missing adapter; "" for nothing."""
+    said = dict(text.partition("=")[::2] for text in result.rollout.provenance.versions)
+    return str(said.get(WARNING, ""))
 
 
 class Eta:
@@ -107,20 +111,19 @@ class GeneratorNode(KinemaNode):
     def __init__(self) -> None:
         super().__init__("generator")
         self._settings = settings = declare(self, Settings)
-        backend, options = backend_of(settings)
-        self._preset = str(options.get("preset", backend))
+        self._preset = best_preset() if settings.preset == "auto" else settings.preset
         self._worker = Worker(
-            self._worker_command(),
+            worker_command(settings),
             WorkerTimes(settings.load_timeout_s, settings.timeout_s, settings.cancel_grace_s),
         )
         self._turn = threading.Lock()
         self._admission = threading.Lock()
         self._admitted = 0
         self._served = self._failed = 0
-        self._last_error = ""
+        self._last_error = self._warning = ""
         self._peak_bytes = 0
         threading.Thread(target=self._load, name="load", daemon=True).start()
-        self._server = ActionServer(
+        self._server = GoalServer(
             self,
             GenerateRollout,
             names.GENERATE.name,
@@ -130,11 +133,6 @@ class GeneratorNode(KinemaNode):
             callback_group=ReentrantCallbackGroup(),
             result_timeout=KEEP_RESULT_S,
         )
-
-    def _worker_command(self) -> list[str]:
-        """What runs the back-end; `{fd}` is the socket it serves on."""
-        backend, options = backend_of(self._settings)
-        return [sys.executable, "-m", "kinema4d_ros.nodes.generator_worker", "{fd}", backend, json.dumps(options)]
 
     def _load(self) -> None:
         try:
@@ -186,6 +184,7 @@ class GeneratorNode(KinemaNode):
             handle.abort()
             return result
         self._served += 1
+        self._warning = warning_of(result)
         self._peak_bytes = max(self._peak_bytes, result.peak_memory_bytes)
         handle.succeed()
         return result
@@ -235,9 +234,12 @@ class GeneratorNode(KinemaNode):
             "failures": self._failed,
             "last error": self._last_error or "none",
             "peak memory": f"{self._peak_bytes / 1e6:.0f} MB",
+            "warning": self._warning or ("a missing adapter is allowed" if self._settings.allow_base else "none"),
         }
         if self._worker.pid is None and self._last_error:
             return Health(ERROR, self._last_error, values)
+        if self._warning:
+            return Health(WARN, self._warning, values)
         return Health(message="generating" if self._admitted else "waiting for goals", values=values)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge.request import request_from_goal
 from kinema4d_ros.bridge.rollout import rollout_to_msg
-from kinema4d_ros.generators import Generator, Progress, create_generator
+from kinema4d_ros.generators import Generator, Progress, load_generator
 from kinema4d_ros.worker import Job, serve
 
 __all__ = ["main"]
@@ -56,12 +56,12 @@ def main() -> int:
     """Serve on the socket that the generator node hands over."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("descriptor", type=int)
-    parser.add_argument("backend")
+    parser.add_argument("spec", help="of the generator, from the node's parameters")
     parser.add_argument("options", type=json.loads)
     arguments = parser.parse_args()
     # Ctrl-C reaches every process of a terminal; the node decides when its worker ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return serve(arguments.descriptor, lambda: Handler(create_generator(arguments.backend, **arguments.options)))
+    return serve(arguments.descriptor, lambda: Handler(load_generator(arguments.spec, **arguments.options)))
 
 
 if __name__ == "__main__":

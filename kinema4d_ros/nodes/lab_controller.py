@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
 
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.calls import GoalServer
 from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.lab import LabSimulation
@@ -35,7 +36,7 @@ class LabController:
         except ImportError:
             node.get_logger().info("control_msgs is not installed: the arm takes plans on its topic only")
             return
-        self._server = ActionServer(
+        self._server = GoalServer(
             node,
             self._interface,
             names.FOLLOW_TRAJECTORY.name,

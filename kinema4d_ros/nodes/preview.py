@@ -21,7 +21,7 @@ from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.errors import CameraError, Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.kinematics.choose import choose_kinematics
-from kinema4d_ros.live import CheckedPlan, WorldChanges, check_plan, start_gap
+from kinema4d_ros.live import CheckedPlan, GatePolicy, WorldChanges, check_plan, start_gap
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.nodes.preview_plans import PlanInputs, ReadPlan
@@ -43,8 +43,16 @@ class Settings:
     frames: int = parameter(49, "Frames of a rollout, uniform in time.", low=2, high=1000)
     max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=10.0, read_only=True)
     image_max_age_s: float = parameter(2.0, "Images older than this are stale.", low=0.05, high=60.0, read_only=True)
-    start_tolerance_rad: float = parameter(0.05, "How far a plan may start from the arm.", low=0.001, high=1.0)
-    start_tolerance_m: float = parameter(0.005, "The same for fingers.", low=0.0001, high=0.1)
+    start_tolerance_rad: float = parameter(
+        GatePolicy.start_tolerance_rad,
+        "How far a plan may start from the arm. The gate's own decides about approval: change both.",
+        low=0.001,
+        high=0.2,
+        read_only=True,
+    )
+    start_tolerance_m: float = parameter(
+        GatePolicy.start_tolerance_m, "The same for fingers.", low=0.0001, high=0.02, read_only=True
+    )
     generate_timeout_s: float = parameter(1800.0, "Longest time for one rollout.", low=0.5, high=86400.0)
     server_timeout_s: float = parameter(5.0, "How long to look for the generator.", low=0.1, high=600.0)
     result_timeout_s: float = parameter(60.0, "Longest way of a finished rollout to here.", low=0.1, high=86400.0)
@@ -88,7 +96,7 @@ class Preview(KinemaNode):
         self._previewed = self.publisher(names.PREVIEWED_PLAN)
         self._status = self.publisher(names.PREVIEW_STATUS)
         self._generator = GenerateClient(
-            self, self.closing, settings.server_timeout_s, settings.generate_timeout_s, settings.result_timeout_s
+            self, settings.server_timeout_s, settings.generate_timeout_s, settings.result_timeout_s
         )
         self._wake = threading.Condition()
         self._newest: Job | None = None

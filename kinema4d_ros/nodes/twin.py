@@ -19,12 +19,22 @@ from kinema4d_ros.bridge.points import cloud_from_points
 from kinema4d_ros.bridge.poses import matrices_to_transforms, matrix_to_transform
 from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.bridge.tf import StaticTransformBroadcaster, TransformBroadcaster
+from kinema4d_ros.calibration import read_pose
 from kinema4d_ros.calibration.pictures import Tone, caption
 from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.live import ArmState
 from kinema4d_ros.media import overlay
-from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
+from kinema4d_ros.nodes.common import (
+    ERROR,
+    WARN,
+    Health,
+    KinemaNode,
+    calibration_path,
+    load_scene,
+    load_trust,
+    run_node,
+)
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.nodes.twin_drift import EDGES, MASKS, DriftCheck, Segment, masks_by
 from kinema4d_ros.render import Scene, render_poses
@@ -90,8 +100,8 @@ class Twin(KinemaNode):
             self._arm,
             self._eye,
             period_s=self._settings.drift_period_s,
-            # A calibration that misses its own data by more cannot be held to less.
-            tolerance_px=max(self._settings.drift_tolerance_px, self._trust.px or 0.0),
+            tolerance_px=self._settings.drift_tolerance_px,
+            calibration=read_pose(calibration_path(self._settings.calibration)),
             segment=segment
             or masks_by(self._settings.drift_mask, self._robot, self._eye.camera, self._settings.drift_weights),
         )

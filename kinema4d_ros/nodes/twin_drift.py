@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.bridge.stamps import nanoseconds
-from kinema4d_ros.calibration.drift import Drift, check_drift_by_edges
+from kinema4d_ros.calibration.drift import USELESS_PX, Drift, check_drift_by_edges
 from kinema4d_ros.calibration.drift_watch import DriftState, DriftWatch
+from kinema4d_ros.calibration.extrinsics import Extrinsics
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode
@@ -34,9 +35,6 @@ STILL_FOR_S, STILL_RAD = 0.4, 2e-3
 
 SOON_S = 1.0
 """After a check that contradicts the state, or tells nothing, the next one comes this soon."""
-
-USELESS_PX = 6.0
-"""A robot that is off by more is an error, not a warning: what is predicted from such a picture is wrong."""
 
 
 def masks_by(method: str, robot: Robot, camera: PinholeCamera, weights: str = "") -> Segment | None:
@@ -62,7 +60,9 @@ def masks_by(method: str, robot: Robot, camera: PinholeCamera, weights: str = ""
         drawn: NDArray[np.bool_] = rendered_masks(robot, q[None], camera)[0]
         if not drawn.any():
             return drawn
-        return segmenter.segment(rgb, Prompt(mask=drawn)).masks
+        found = segmenter.segment(rgb, Prompt(mask=drawn))
+        # The drawn robot lies on itself wherever the camera is: a picture that gives no mask of its own tells nothing.
+        return found.masks & False if found.drawn else found.masks
 
     return segment
 
@@ -75,6 +75,7 @@ class DriftCheck:
         robot, arm, eye: what is compared.
         period_s: between checks; 0 = never.
         tolerance_px: a robot that is off by less is not worth a warning.
+        calibration: what the camera's file says of its own uncertainty, which is not held against the camera.
         segment: finds the robot's pixels; without one the picture's edges are used, which needs no model.
     """
 
@@ -87,10 +88,12 @@ class DriftCheck:
         *,
         period_s: float,
         tolerance_px: float,
+        calibration: Extrinsics,
         segment: Segment | None = None,
     ) -> None:
         self._node, self._robot, self._arm, self._eye = node, robot, arm, eye
         self._period_s, self._tolerance_px, self._segment = period_s, tolerance_px, segment
+        self._calibration = calibration
         self._watch = DriftWatch()
         self._looked_ns = 0
         self._cpu_s = 0.0
@@ -140,7 +143,17 @@ class DriftCheck:
         if self._segment is not None:
             # A mask is a picture that has no other edges than the robot's.
             rgb = np.repeat(255 * self._segment(rgb, q).astype(np.uint8)[..., None], 3, axis=2)
-        return check_drift_by_edges(self._robot, q, rgb, self._eye.camera, tolerance_px=self._tolerance_px)
+        known = self._calibration
+        return check_drift_by_edges(
+            self._robot,
+            q,
+            rgb,
+            self._eye.camera,
+            covariance=known.covariance,
+            freedom=known.degrees_of_freedom,
+            residual_px=known.residuals.px or 0.0,
+            tolerance_px=self._tolerance_px,
+        )
 
     def _resting(self, stamp_s: float) -> NDArray[np.float64] | None:
         q = self._arm.monitor.at(stamp_s)

@@ -14,6 +14,7 @@ from typing import Any
 from kinema4d_msgs.msg import ExecutionStatus, PreviewStatus
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.calls import ServiceCalls
 from kinema4d_ros.bridge.errors import error_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import nanoseconds
@@ -22,7 +23,6 @@ from kinema4d_ros.errors import KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import scenario_names
-from kinema4d_ros.nodes.calls import ServiceCalls
 from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput
 from kinema4d_ros.nodes.viewer_buttons import Buttons
@@ -104,7 +104,7 @@ class Viewer(KinemaNode):
         self._eye = CameraInput(self, lens, self._settings.image_max_age_s)
         self._future = future = PredictionShow(self, self._page, self._desk, self._robot, self._arm)
         self._picture_ns, self._picture_due = 0, 0.0
-        calls = ServiceCalls(self, (names.PLAYBACK, names.APPROVE, names.EXECUTE, names.LAB_RESET))
+        calls = ServiceCalls(self, self.closing, (names.PLAYBACK, names.APPROVE, names.EXECUTE, names.LAB_RESET))
         self._buttons = Buttons(self, self._page, self._desk, calls, self._arm, choose_kinematics(self._robot))
         self._playback = PlaybackFollower(self, self._page, calls, future.shown_rollout)
         self.subscription(names.PREDICTED_ROLLOUT, future.hear_rollout)
@@ -151,6 +151,7 @@ class Viewer(KinemaNode):
             self._page.say("quiet", "")
 
     def _hear_execution(self, message: Any) -> None:
+        self._buttons.execution = message
         if not self._future.shows_plan(message.plan_hash) or message.phase == ExecutionStatus.SENT:
             return
         self._desk.stopped()

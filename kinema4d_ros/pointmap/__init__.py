@@ -1,8 +1,7 @@
-"""Pointmaps of the robot: the sequence, its normalisation, the wire format, soft masks, degradations."""
+"""Pointmaps of the robot: the sequence, its normalisation, the wire format, degradations."""
 
 from kinema4d_ros.pointmap.grip import GripTrack
 from kinema4d_ros.pointmap.sequence import NormalisedPointmap, PointmapSequence, denormalise
-from kinema4d_ros.pointmap.softmask import soft_mask
 from kinema4d_ros.pointmap.wire import WireFrames, XyzImage, decode_frames, decode_xyz, encode_frames, encode_xyz
 
 __all__ = [
@@ -16,5 +15,4 @@ __all__ = [
     "denormalise",
     "encode_frames",
     "encode_xyz",
-    "soft_mask",
 ]

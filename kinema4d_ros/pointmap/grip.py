@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.errors import PointmapError
+from kinema4d_ros.robot.gripper import Fingers
 
 __all__ = ["GripTrack"]
 
@@ -20,10 +21,12 @@ class GripTrack:
         base_T_grip: (T, 4, 4) float64, metres: the point between the finger tips; x is the direction in which the
             fingers close, z the one in which the hand approaches.
         width_m: (T,) float64, metres between the finger pads.
+        fingers: their shape; pads are points where it is not known.
     """
 
     base_T_grip: NDArray[np.float64]
     width_m: NDArray[np.float64]
+    fingers: Fingers = field(default_factory=Fingers)
 
     def __post_init__(self) -> None:
         """Check shapes and numbers."""
@@ -44,4 +47,4 @@ class GripTrack:
 
     def at(self, frames: NDArray[np.intp] | slice) -> GripTrack:
         """Some of the frames."""
-        return GripTrack(self.base_T_grip[frames], self.width_m[frames])
+        return replace(self, base_T_grip=self.base_T_grip[frames], width_m=self.width_m[frames])

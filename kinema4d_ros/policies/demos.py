@@ -31,6 +31,7 @@ from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView, demo_view
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.task import make_task
 
 __all__ = ["FIRST_SEED", "DemoSettings", "Demonstration", "make_demos", "read_demo", "record_demo"]
 
@@ -40,7 +41,6 @@ FIRST_SEED = 1_000_000
 HOLD_S = 0.6
 """At the end the arm stays: the policy has to learn that too."""
 
-LIFTED_M = 0.04
 _FORMAT = "kinema4d_demonstrations"
 _MAX_DEMO_BYTES = 2**30
 
@@ -81,7 +81,7 @@ class Demonstration:
         image: (T, H, W, 3) uint8 RGB.
         state: (T, J) float32 measured joints.
         action: (T, J) float32 what the arm is told to be at one sample later.
-        lifted: the object is more than 4 cm higher at the end.
+        lifted: the pick succeeded, as `Task` decides.
     """
 
     image: NDArray[np.uint8]
@@ -115,9 +115,10 @@ def record_demo(robot: Robot, view: WorkspaceView, settings: DemoSettings, index
         states.append(now.positions)
         actions.append(plan.at(now.time_s + period)[0])
         lab.step(period)
-    rise = lab.state().objects[state.target].position[2] - state.objects[state.target].position[2]
+    ends = [at.objects[state.target].position for at in (state, lab.state())]
+    lifted = bool(make_task("pick", state.target).outcome(ends).success)
     return Demonstration(
-        np.array(images, np.uint8), np.array(states, np.float32), np.array(actions, np.float32), bool(rise > LIFTED_M)
+        np.array(images, np.uint8), np.array(states, np.float32), np.array(actions, np.float32), lifted
     )
 
 

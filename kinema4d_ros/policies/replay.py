@@ -17,6 +17,7 @@ from kinema4d_ros.lab.controller import START_TOLERANCE_M, START_TOLERANCE_RAD
 from kinema4d_ros.policies.handout import PlanHandout
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.readers.match import parse_gripper_range, parse_joint_map
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
@@ -34,6 +35,8 @@ class ReplayPolicy:
         episode: of a LeRobot dataset, from 0; "seed" takes the episode's own seed as the index.
         feature: of a LeRobot dataset; `action` where it has one.
         topic: of a bag; by default its joint states, or its plan.
+        joint_map: a file of recorded and robot joint names, see `readers.match`.
+        gripper_range: OPEN:CLOSED, what the recording says of an open and of a closed gripper.
         speed: 2 is twice as fast.
         chunk_s: seconds of motion in one chunk; 0 = all of it at once.
     """
@@ -45,6 +48,8 @@ class ReplayPolicy:
         episode: int | str = 0,
         feature: str = "",
         topic: str = "",
+        joint_map: str = "",
+        gripper_range: str = "",
         speed: float = 1.0,
         chunk_s: float = 1.0,
     ) -> None:
@@ -60,6 +65,11 @@ class ReplayPolicy:
         if episode != "seed" and (isinstance(episode, bool) or not isinstance(episode, int) or episode < 0):
             raise _bad_option("episode", episode, "0 or more, or seed")
         self._episode, self._feature, self._topic, self._speed = episode, feature, topic, float(speed)
+        self._joints: dict[str, Any] = {}
+        if joint_map:
+            self._joints["joint_map"] = parse_joint_map(joint_map)
+        if gripper_range:
+            self._joints["gripper_range"] = parse_gripper_range(gripper_range)
         self._handout = PlanHandout(chunk_s)
         self._robot: Robot | None = None
         self._first: np.typing.NDArray[np.float64] | None = None
@@ -78,7 +88,7 @@ class ReplayPolicy:
         self._handout.clear()
         robot = start.robot
         try:
-            recorded = read_trajectory(self._source, robot, **self._options(start.seed))
+            recorded = read_trajectory(self._source, robot, **self._joints, **self._options(start.seed))
             self._require_joints(robot, recorded)
             q = recorded.for_robot(robot)
             plan = JointTrajectory(robot.joint_names, (recorded.times - recorded.times[0]) / self._speed, q)

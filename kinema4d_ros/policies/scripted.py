@@ -20,13 +20,13 @@ from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.handout import PlanHandout
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.task import LAB_TASKS
 from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["ScriptedExpert"]
 
 Array = NDArray[np.float64]
 
-TASKS = ("pick", "place", "push")
 _STILL = 1e-9
 
 
@@ -83,10 +83,10 @@ class ScriptedExpert:
                 hint="judge a policy that looks at the image, or replay recorded actions",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             )
-        if start.task not in TASKS:
+        if start.task not in LAB_TASKS:
             raise PolicyError(
                 f"task '{start.task}' has no script",
-                expected=f"one of {', '.join(TASKS)}",
+                expected=f"one of {', '.join(LAB_TASKS)}",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             )
         # The name takes part in no draw: experts that differ only in the size of an error err in the same direction,

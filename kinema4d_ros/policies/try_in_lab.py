@@ -13,10 +13,10 @@ from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.policies.protocol import EpisodeStart, Observation, Policy, PolicyError
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.task import Task, make_task
 
 __all__ = ["Outcome", "perform", "try_policy"]
 
-LIFTED_M = 0.04
 SETTLE_S = 0.3
 
 
@@ -25,20 +25,20 @@ class Outcome:
     """What became of an episode.
 
     Attributes:
-        lifted: the target is more than 4 cm higher at the end than at the start.
+        task: that the policy was given.
+        success: its goal holds at the end.
         rise_m, moved_m: of the target: upwards, and along the table.
         time_s: simulated, how long it took.
         chunks: that were asked for.
-        target: its name.
         pictures: (N, H, W, 3) uint8 RGB, what the policy saw before each chunk, and the end.
     """
 
-    lifted: bool
+    task: Task
+    success: bool
     rise_m: float
     moved_m: float
     time_s: float
     chunks: int
-    target: str
     pictures: NDArray[np.uint8]
 
 
@@ -62,8 +62,8 @@ def try_policy(
     lab = LabSimulation(scenario, seed, robot)
     lens = camera or LabCamera.of(lab)
     before = state = lab.state()
-    start = EpisodeStart(robot, f"{task} the {before.target.replace('_', ' ')}", task, seed, before)
-    policy.reset(start)
+    asked = make_task(task, before.target, goal_xy=before.goal)
+    policy.reset(EpisodeStart(robot, asked.instruction, task, seed, before))
     pictures, chunks, done = [], 0, False
     while not done and state.time_s < limit_s:
         pictures.append(lens.capture(state).rgb)
@@ -89,14 +89,14 @@ def try_policy(
     lab.step(SETTLE_S)
     after = lab.state()
     pictures.append(lens.capture(after).rgb)
-    way = after.objects[after.target].position - before.objects[before.target].position
+    first, last = (state.objects[asked.target].position for state in (before, after))
     return Outcome(
-        bool(way[2] > LIFTED_M),
-        float(way[2]),
-        float(np.linalg.norm(way[:2])),
+        asked,
+        bool(asked.outcome([first, last]).success),
+        float(last[2] - first[2]),
+        float(np.linalg.norm((last - first)[:2])),
         after.time_s,
         chunks,
-        after.target,
         np.array(pictures),
     )
 

@@ -19,7 +19,8 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.readers.common import MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed
+from kinema4d_ros.readers.common import MAX_JOINTS, MAX_SAMPLES, Reading, malformed
+from kinema4d_ros.readers.match import JointOptions, match_joints, to_robot
 from kinema4d_ros.readers.series import JointSeries
 from kinema4d_ros.readers.unfinished import opened_bag
 from kinema4d_ros.robot.model import Robot
@@ -36,7 +37,14 @@ TYPES = (JOINT_STATE, PLAN, DISPLAY)
 MAX_MESSAGE_BYTES = 64 * 2**20
 
 
-def read_bag(path: Path, robot: Robot | None = None, *, topic: str | None = None, message: int = -1) -> Reading:
+def read_bag(
+    path: Path,
+    robot: Robot | None = None,
+    joints: JointOptions | None = None,
+    *,
+    topic: str | None = None,
+    message: int = -1,
+) -> Reading:
     """The trajectory on one topic of a bag: a folder with metadata.yaml, a .mcap or a .db3 file.
 
     An MCAP recording that was never finished is read as far as it goes, with a note.
@@ -44,11 +52,12 @@ def read_bag(path: Path, robot: Robot | None = None, *, topic: str | None = None
     Args:
         path: the bag.
         robot: whose joints to keep.
+        joints: how their names and the gripper's scale are to be read.
         topic: its name; by default the joint states with the most messages, else a plan.
         message: which message of a plan topic, counted from 0 or from the end; the last one by default.
     """
     try:
-        return _read(path, robot, topic, message)
+        return _read(path, robot, joints or JointOptions(), topic, message)
     except KinemaError:
         raise
     except Exception as error:  # a broken file can make its parser fail in any way
@@ -60,8 +69,9 @@ def read_bag(path: Path, robot: Robot | None = None, *, topic: str | None = None
         ) from error
 
 
-def _read(path: Path, robot: Robot | None, topic: str | None, message: int) -> Reading:
+def _read(path: Path, robot: Robot | None, joints: JointOptions, topic: str | None, message: int) -> Reading:
     notes: list[str] = []
+    matched: dict[str, str] | None = None
     with opened_bag(path) as (reader, notice):
         if notice:
             notes.append(notice)
@@ -71,11 +81,15 @@ def _read(path: Path, robot: Robot | None, topic: str | None, message: int) -> R
             series = JointSeries()
             for stamp_ns, state in messages:
                 series.add(stamp_ns, list(state.name), np.asarray(state.position, dtype=np.float64))
-            names, times, positions = series.join(path, robot, notes)
+            joints.check(path, robot, series.names)
+            if robot is not None and series.names:
+                matched = match_joints(path, robot, series.names, joints, notes)
+            names, times, positions = series.join(path, matched, notes)
         else:
             plan = _pick(path, connection, messages, message, notes)
             names, times, positions = _display(plan) if connection.msgtype == DISPLAY else _plan(plan)
-    kept, columns = keep_known(path, robot, names, positions, notes)
+            joints.check(path, robot, names)
+    kept, columns = to_robot(path, robot, names, positions, joints, notes, matched)
     return Reading(JointTrajectory(kept, times, columns), tuple(notes))
 
 

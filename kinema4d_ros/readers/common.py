@@ -1,19 +1,14 @@
-"""What all readers share: the result with its notes, size bounds, and joints that a robot knows."""
+"""What all readers share: the result with its notes, size bounds, and errors of files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
-__all__ = ["MAX_BYTES", "MAX_JOINTS", "MAX_SAMPLES", "Reading", "keep_known", "malformed", "require_file"]
+__all__ = ["MAX_BYTES", "MAX_JOINTS", "MAX_SAMPLES", "Reading", "malformed", "require_file"]
 
 MAX_BYTES = 256 * 2**20
 """Largest table file that is read: hours of motion at 1 kHz."""
@@ -44,29 +39,3 @@ def require_file(path: Path, max_bytes: int = MAX_BYTES) -> None:
         raise malformed(path, "the file is empty", "a trajectory", "the recording or the copy may have been cut off")
     if size > max_bytes:
         raise malformed(path, f"the file has {size:,} bytes", f"at most {max_bytes:,}", "cut out the part to preview")
-
-
-def keep_known(
-    path: Path, robot: Robot | None, names: Sequence[str], positions: NDArray[np.float64], notes: list[str]
-) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Names and columns (T, N) of the joints that the robot has; all of them without a robot.
-
-    Recordings often hold other joints as well (a second arm, a base). They are left out with a
-    note; when none is known, it is the wrong robot and an error.
-    """
-    if robot is None:
-        return tuple(names), positions
-    vendor = () if robot.gripper is None else tuple(v.name for v in robot.gripper.vendor)
-    known = {joint.name for joint in robot.joints if joint.moves} | set(vendor)
-    kept = [i for i, name in enumerate(names) if name in known]
-    if not kept:
-        raise FileFormatError(
-            f"{path}: none of its joints {', '.join(names)} is a joint of robot '{robot.name}'",
-            expected=f"some of {', '.join(sorted(known))}",
-            hint="check that the robot is the one that was recorded, or give the joint names",
-            code=ErrorCode.UNKNOWN_JOINT,
-        )
-    left_out = [name for name in names if name not in known]
-    if left_out:
-        notes.append(f"left out joints that robot '{robot.name}' does not have: {', '.join(left_out)}")
-    return tuple(names[i] for i in kept), positions[:, kept]

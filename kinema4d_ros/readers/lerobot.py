@@ -9,6 +9,7 @@ v3.0  data/chunk-000/file-000.parquet          rows of many episodes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import read_json
-from kinema4d_ros.readers.common import MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed, require_file
+from kinema4d_ros.readers.common import MAX_JOINTS, MAX_SAMPLES, Reading, malformed, require_file
+from kinema4d_ros.readers.match import GRIPPER, GRIPPER_COLUMNS, JointOptions, to_robot
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
@@ -32,6 +34,7 @@ MAX_PARQUET_BYTES = 4 * 2**30
 def read_lerobot(
     path: Path,
     robot: Robot | None = None,
+    joints: JointOptions | None = None,
     *,
     episode: int = 0,
     feature: str | None = None,
@@ -40,12 +43,13 @@ def read_lerobot(
 ) -> Reading:
     """One episode of a LeRobot dataset.
 
-    A dimension called `gripper` is a normalised opening, 0 = closed, 1 = open, and becomes the
-    robot's gripper joint. A suffix `.pos` is dropped from names.
+    A dimension called `gripper` becomes the robot's gripper joint; LeRobot does not say in which scale it is, so the
+    gripper's range must be given. A suffix `.pos` is dropped from names. Dimensions without names are called 0, 1, ...
 
     Args:
         path: the dataset's folder.
         robot: whose joints to keep; without one, columns keep the dataset's names and values.
+        joints: how their names and the gripper's scale are to be read.
         episode: its index.
         feature: `observation.state` (what the arm did, the default where there is one) or `action`.
         names: joint names to use instead of the dataset's, one for each dimension.
@@ -61,15 +65,18 @@ def read_lerobot(
         raise malformed(path, f"it has no feature '{feature}'", f"one of {', '.join(features)}")
     file = _episode_file(path, info, episode)
     values, times = _rows(file, feature, episode, float(info["fps"]))
-    columns = _names(path, features[feature], names, robot, values.shape[1], notes)
+    joints = joints or JointOptions()
+    joints = replace(joints, joint_map={_plain(name): joint for name, joint in joints.joint_map.items()})
+    columns = _names(path, features[feature], names, values.shape[1])
+    elsewhere = [n for other in FEATURES for n in _stated(features.get(other)) or ()]
+    joints.check(path, robot, [*columns, *elsewhere])
+    if columns[:1] == ["0"] and not joints.joint_map and robot is not None and len(columns) == len(robot.joint_names):
+        notes.append(f"'{feature}' has no names: taken as {', '.join(robot.joint_names)}, in this order")
+        hand = None if robot.gripper is None else robot.gripper.joint
+        columns = [GRIPPER if name == hand else name for name in robot.joint_names]
     if degrees:
-        values = _to_radians(robot, columns, values)
-    if robot is not None and robot.gripper is not None and "gripper" in columns:
-        at = columns.index("gripper")
-        values[:, at] = robot.gripper.position(values[:, at])
-        columns[at] = robot.gripper.joint
-        notes.append(f"took 'gripper' as the normalised opening of '{robot.gripper.joint}'")
-    kept, positions = keep_known(path, robot, columns, values, notes)
+        values = _to_radians(robot, columns, joints, values)
+    kept, positions = to_robot(path, robot, columns, values, joints, notes)
     return Reading(JointTrajectory(kept, times, positions), tuple(notes))
 
 
@@ -164,28 +171,55 @@ def _rows(file: Path, feature: str, episode: int, fps: float) -> tuple[NDArray[n
     return values, np.arange(len(values)) / fps
 
 
-def _names(
-    path: Path, feature: Any, names: Sequence[str] | None, robot: Robot | None, width: int, notes: list[str]
-) -> list[str]:
-    found: Any = names if names is not None else feature.get("names") if isinstance(feature, dict) else None
-    if isinstance(found, dict):  # {"motors": [...]} in older datasets
-        found = next(iter(found.values()), None)
-    if found is None and robot is not None and width == len(robot.joint_names):
-        notes.append("the dataset names no joints: took the robot's, in its order")
-        found = robot.joint_names
-    usable = isinstance(found, list | tuple) and len(found) == width and all(isinstance(n, str) for n in found)
-    if not usable:
+def _names(path: Path, feature: Any, given: Sequence[str] | None, width: int) -> list[str]:
+    """The names of a feature's dimensions: those that are given, the dataset's, or 0, 1, ... where it has none."""
+    found = _stated(feature) if given is None else [_plain(name) for name in given]
+    if found is None:
+        return [str(i) for i in range(width)]
+    if len(found) != width:
         raise malformed(
             path,
-            f"{width} dimensions, but joint names {found}",
+            f"{width} dimensions, but {len(found)} joint names: {', '.join(found)}",
             f"{width} names",
-            "give names=[...] in the robot's words",
+            "mend 'names' in meta/info.json" if given is None else "",
         )
-    return [str(name).removesuffix(".pos") for name in found]
+    return found
 
 
-def _to_radians(robot: Robot | None, names: list[str], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _stated(feature: Any) -> list[str] | None:
+    """Names of any layout: a list, a list of lists, lists by kind ({"motors": [...]}), places by name; None = none."""
+    names = _flat(feature.get("names"), 3) if isinstance(feature, dict) else []
+    return [_plain(name) for name in names] or None
+
+
+def _flat(names: Any, depth: int) -> list[str]:
+    if isinstance(names, str):
+        return [names]
+    if isinstance(names, dict):
+        if names and all(isinstance(place, int) for place in names.values()):
+            return sorted((str(name) for name in names), key=lambda name: int(names[name]))
+        names = list(names.values())
+    if not isinstance(names, list) or not depth:
+        return []
+    return [name for part in names for name in _flat(part, depth - 1)]
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".pos")
+
+
+def _to_radians(
+    robot: Robot | None, names: list[str], joints: JointOptions, values: NDArray[np.float64]
+) -> NDArray[np.float64]:
     slides = set() if robot is None else {joint.name for joint in robot.joints if joint.kind == "prismatic"}
-    turning = [i for i, name in enumerate(names) if name != "gripper" and name not in slides]
+    still = slides | {GRIPPER}
+    if robot is not None and robot.gripper is not None and joints.gripper_range is not None:
+        still.add(robot.gripper.joint)  # the range is in recorded units
+    turning = [
+        i
+        for i, name in enumerate(names)
+        if joints.joint_map.get(name, name) not in still
+        and (name in joints.joint_map or name.lower() not in GRIPPER_COLUMNS)
+    ]
     values[:, turning] = np.radians(values[:, turning])
     return values

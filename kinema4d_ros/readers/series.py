@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, TrajectoryError
 from kinema4d_ros.readers.common import MAX_JOINTS, malformed
-from kinema4d_ros.robot.model import Robot
 
 __all__ = ["JointSeries"]
 
@@ -48,14 +48,17 @@ class JointSeries:
             self._late += stamp_ns < self._last_ns.get(names[0], stamp_ns)
             self._last_ns[names[0]] = max(stamp_ns, self._last_ns.get(names[0], stamp_ns))
 
-    def join(self, path: Path, robot: Robot | None, notes: list[str]) -> tuple[list[str], Array, Array]:
-        """Names, times (T,) in seconds from 0 and positions (T, N); what had to be repaired goes to the notes."""
-        samples = self._samples
-        if robot is not None:
-            # Joints of another machine must not shorten the time in which all joints report.
-            vendor = () if robot.gripper is None else tuple(v.name for v in robot.gripper.vendor)
-            known = {joint.name for joint in robot.joints} | set(vendor)
-            samples = {name: s for name, s in samples.items() if name in known} or samples
+    @property
+    def names(self) -> list[str]:
+        """Every joint that had a position so far."""
+        return list(self._samples)
+
+    def join(self, path: Path, keep: Collection[str] | None, notes: list[str]) -> tuple[list[str], Array, Array]:
+        """Names, times (T,) in seconds from 0 and positions (T, N); what had to be repaired goes to the notes.
+
+        `keep` chooses joints: those of another machine must not shorten the time in which all joints report.
+        """
+        samples = self._samples if keep is None else {n: s for n, s in self._samples.items() if n in keep}
         if not samples:
             raise TrajectoryError(
                 f"{path}: the topic has no joint positions",

@@ -21,8 +21,7 @@ import numpy as np
 from kinema4d_ros.arrays import read_arrays
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import read_json as parse_document
-from kinema4d_ros.readers.common import MAX_BYTES, MAX_JOINTS, MAX_SAMPLES, Reading, keep_known, malformed, require_file
-from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.readers.common import MAX_BYTES, MAX_JOINTS, MAX_SAMPLES, malformed, require_file
 from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["read_csv", "read_json", "read_npz", "write_trajectory"]
@@ -33,7 +32,7 @@ TIME_UNITS = ("", "s", "ms")
 COLUMN = re.compile(r"\s*([^\[\],]+?)\s*(?:\[(\w+)\])?\s*")
 
 
-def read_csv(path: Path, robot: Robot | None = None) -> Reading:
+def read_csv(path: Path) -> JointTrajectory:
     """A trajectory from a CSV file."""
     require_file(path)
     expected = "a header 'time,joint1,joint2,...' and rows of as many numbers"
@@ -58,10 +57,10 @@ def read_csv(path: Path, robot: Robot | None = None) -> Reading:
     if table.size and table.shape[1] != len(names):
         raise malformed(path, f"rows have {table.shape[1]} numbers for {len(names)} columns", expected)
     table = table.reshape(-1, len(names)) * np.array([scale for _, scale in columns])
-    return _reading(path, robot, names[1:], table[:, 0], table[:, 1:])
+    return JointTrajectory(tuple(names[1:]), table[:, 0], table[:, 1:])
 
 
-def read_json(path: Path, robot: Robot | None = None) -> Reading:
+def read_json(path: Path) -> JointTrajectory:
     """A trajectory from a JSON file."""
     require_file(path)
     expected = f'an object with "format": "{JSON_FORMAT}", "version": 1, "names", "times" and "positions"'
@@ -71,17 +70,19 @@ def read_json(path: Path, robot: Robot | None = None) -> Reading:
     names = data.get("names")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise malformed(path, f"its names are {str(names)[:80]}", "a list of joint names")
-    return _reading(path, robot, names, data.get("times"), data.get("positions"))
+    times: Any = data.get("times")
+    positions: Any = data.get("positions")
+    return JointTrajectory(tuple(names), times, positions)
 
 
-def read_npz(path: Path, robot: Robot | None = None) -> Reading:
+def read_npz(path: Path) -> JointTrajectory:
     """A trajectory from a NumPy archive."""
     require_file(path)
     expected = "arrays names (N,) of text, times (T,) and positions (T, N)"
     arrays = read_arrays(path, ("names", "times", "positions"), MAX_BYTES)
     if arrays["names"].ndim != 1 or arrays["names"].dtype.kind != "U":
         raise malformed(path, f"its names have type {arrays['names'].dtype}, shape {arrays['names'].shape}", expected)
-    return _reading(path, robot, arrays["names"].tolist(), arrays["times"], arrays["positions"])
+    return JointTrajectory(tuple(arrays["names"].tolist()), arrays["times"], arrays["positions"])
 
 
 def write_trajectory(trajectory: JointTrajectory, path: str | Path) -> None:
@@ -106,13 +107,6 @@ def write_trajectory(trajectory: JointTrajectory, path: str | Path) -> None:
             expected="a .csv, .json or .npz file",
             code=ErrorCode.FILE_UNSUPPORTED,
         )
-
-
-def _reading(path: Path, robot: Robot | None, names: list[str], times: Any, positions: Any) -> Reading:
-    notes: list[str] = []
-    trajectory = JointTrajectory(tuple(names), times, positions)
-    kept, columns = keep_known(path, robot, trajectory.names, trajectory.positions, notes)
-    return Reading(JointTrajectory(kept, trajectory.times, columns), tuple(notes))
 
 
 def _column(path: Path, field: str) -> tuple[str, float]:

@@ -1,12 +1,12 @@
 """What a plan would do, in numbers and as a picture.
 
-Rollout + Robot + joint positions -> clearance, margins, motion -> PlanReport -> plot
+Rollout + Robot + joint positions -> grasped, clearance, margins, motion -> PlanReport -> plot
 """
 
 from kinema4d_ros.report.clearance import Clearance, clearance_over_time, resting_links
 from kinema4d_ros.report.margins import Margins, joint_margins
 from kinema4d_ros.report.motion import Motion, MovedRegion, find_motion
-from kinema4d_ros.report.plan_report import CONTACT_M, PlanReport, make_report
+from kinema4d_ros.report.plan_report import CONTACT_M, PlanReport, clearance_text, make_report
 from kinema4d_ros.report.plot import clearance_plot
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "PlanReport",
     "clearance_over_time",
     "clearance_plot",
+    "clearance_text",
     "find_motion",
     "joint_margins",
     "make_report",

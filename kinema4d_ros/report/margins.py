@@ -31,13 +31,16 @@ class Margins:
 
 
 def joint_margins(robot: Robot, trajectory: JointTrajectory) -> Margins:
-    """Margins at the samples of a trajectory; its speeds are the mean ones between samples."""
-    q = trajectory.for_robot(robot)
+    """Margins along a trajectory; of a spline between its points too, otherwise from the mean speeds of samples."""
+    dense = trajectory.dense()
+    q = dense.for_robot(robot)
     position = np.minimum(q - robot.lower, robot.upper - q).min(axis=0)
     limit = np.array([joint.limits.velocity for joint in robot.actuated], dtype=np.float64)
     speed = np.zeros(len(limit))
     if len(q) > 1:
-        speed = np.abs(np.diff(q, axis=0) / np.diff(trajectory.times)[:, None]).max(axis=0)
+        speed = np.abs(np.diff(q, axis=0) / np.diff(dense.times)[:, None]).max(axis=0)
+    if (rates := trajectory.rates(robot, dense.times)) is not None:
+        speed = np.maximum(speed, np.abs(rates).max(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(speed > 0, speed / limit, 0.0)
     return Margins(robot.joint_names, position, ratio)

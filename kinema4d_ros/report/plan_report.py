@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.errors import RolloutError
-from kinema4d_ros.report.clearance import Clearance, clearance_over_time, hidden_pixels
+from kinema4d_ros.generators.composite import MARGIN_PX
+from kinema4d_ros.generators.inpaint import grow_mask
+from kinema4d_ros.report.clearance import HELD, Clearance, clearance_over_time, hidden_pixels
+from kinema4d_ros.report.grasped import find_grasped
 from kinema4d_ros.report.margins import Margins, joint_margins
 from kinema4d_ros.report.motion import Motion, MovedRegion, find_motion
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.rollout import WARNING, DepthBasis, Rollout
 from kinema4d_ros.trajectory import JointTrajectory
 
-__all__ = ["CONTACT_M", "PlanReport", "make_report"]
+__all__ = ["CONTACT_M", "PlanReport", "clearance_text", "make_report"]
 
 CONTACT_M = 0.005
 """Nearer than this counts as contact: calibration and depth cameras are not better."""
 
 _MOTION_M = 0.02
 _UNEXPLAINED = 0.02
+
+BASIS_TEXT: Mapping[str, str] = {
+    "measured": "",
+    "lifted": "by depth guessed from the picture",
+    "plane": "to the assumed table",
+    "unknown": "nothing known supports it",
+}
+"""What to say beside a clearance, by its basis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +46,17 @@ class PlanReport:
         plan_hash, rollout_id: of the rollout.
         frame_id: the robot's base frame.
         times: (T,) float64, seconds since the first frame.
-        clearance_m: (T,) least distance between robot and world; negative = penetration depth; NaN = no world
-            point in view.
+        clearance_m: (T,) least distance between robot, with what it holds, and world; negative = penetration depth;
+            NaN = unknown.
+        clearance_basis: what the nearest world point rests on.
         min_clearance_m, min_clearance_s, min_clearance_link: the least of them, when, and which link; NaN and ""
             without any.
         min_clearance_robot_point, min_clearance_world_point: the two points; NaN without any.
         contact: clearance falls below `contact_threshold_m`.
         first_contact_s, first_contact_link, first_contact_point: NaN and "" when there is none.
         max_penetration_m: 0 when there is none.
+        grasp_s: when the fingers have closed on an object; touching it is no contact. NaN when they do not.
+        release_s: when they open again; until then the object counts as part of the robot. NaN when they do not.
         joint_names: J names of the actuated joints.
         position_margin: (J,) least distance to a position limit, rad or m; negative = outside.
         velocity_ratio: (J,) largest speed / limit; above 1 = too fast.
@@ -71,6 +86,9 @@ class PlanReport:
     velocity_ratio: NDArray[np.float64]
     moved: tuple[MovedRegion, ...]
     warnings: tuple[str, ...]
+    clearance_basis: DepthBasis = "unknown"
+    grasp_s: float = math.nan
+    release_s: float = math.nan
     clearance_links: tuple[str, ...] = ()
 
 
@@ -100,8 +118,9 @@ def make_report(
         if not (math.isfinite(value) and value > 0):
             raise RolloutError(f"{name} is {value}", expected="a positive number of metres")
     hidden = hidden_pixels(rollout)
-    clearance = clearance_over_time(rollout, robot, q, ignore_links=ignore_links, hidden=hidden)
     frames = JointTrajectory.from_positions(robot.joint_names, q, times=rollout.times)
+    grasped = find_grasped(rollout, robot, frames.positions, hidden)
+    clearance = clearance_over_time(rollout, robot, q, ignore_links=ignore_links, hidden=hidden, grasped=grasped)
     margins = joint_margins(robot, frames if plan is None else plan)
     motion = find_motion(rollout, threshold_m=motion_threshold_m, hidden=hidden)
 
@@ -111,6 +130,12 @@ def make_report(
     least = int(np.nanargmin(distance)) if known.any() else None
     touching = np.flatnonzero(known & (distance < contact_threshold_m))
     first = int(touching[0]) if len(touching) else None
+    basis = _basis(rollout, clearance, least)
+    warnings = _warnings(rollout, robot, clearance, first, times, margins, motion, basis)
+    if basis == "unknown":
+        # A touch is worth telling even so; a distance would be false comfort.
+        least, distance = None, np.full_like(distance, np.nan)
+    first_grasp = grasped[0].grasp if grasped else None
     nowhere = np.full(3, np.nan)
     return PlanReport(
         plan_hash=rollout.plan_hash,
@@ -118,6 +143,7 @@ def make_report(
         frame_id=rollout.camera.base_frame,
         times=times,
         clearance_m=distance,
+        clearance_basis=basis,
         min_clearance_m=math.nan if least is None else float(distance[least]),
         min_clearance_s=math.nan if least is None else float(times[least]),
         min_clearance_link="" if least is None else clearance.link[least],
@@ -129,13 +155,36 @@ def make_report(
         first_contact_link="" if first is None else clearance.link[first],
         first_contact_point=nowhere if first is None else clearance.world_point[first],
         max_penetration_m=max(0.0, -float(distance[least])) if least is not None else 0.0,
+        grasp_s=math.nan if first_grasp is None else float(times[first_grasp.closed]),
+        release_s=float(times[first_grasp.release]) if first_grasp and first_grasp.release < len(times) else math.nan,
         joint_names=margins.joint_names,
         position_margin=margins.position,
         velocity_ratio=margins.velocity_ratio,
         moved=motion.moved,
-        warnings=tuple(_warnings(rollout, robot, clearance, first, times, margins, motion)),
+        warnings=tuple(warnings),
         clearance_links=clearance.link,
     )
+
+
+def clearance_text(report: Any) -> str:
+    """The least clearance, where, and what it rests on, in one line; of a `PlanReport` or of its message."""
+    if not math.isfinite(report.min_clearance_m):
+        return "unknown"
+    basis = BASIS_TEXT.get(report.clearance_basis, "")
+    where = f"'{report.min_clearance_link}' at {report.min_clearance_s:.2f} s"
+    return f"{1000 * report.min_clearance_m:.0f} mm{' ' if basis else ''}{basis}: {where}"
+
+
+def _basis(rollout: Rollout, clearance: Clearance, frame: int | None) -> DepthBasis:
+    """What the nearest world point of a frame rests on."""
+    if frame is None:
+        return "unknown"
+    depth = rollout.provenance.depth
+    if depth == "measured":
+        # Behind the robot of the first image nothing was measured: generators put the table there.
+        unseen = grow_mask(rollout.robot_mask[0], MARGIN_PX * rollout.camera.width / 720)
+        return "plane" if unseen[tuple(clearance.pixel[frame])] else "measured"
+    return depth
 
 
 def _warnings(
@@ -146,13 +195,15 @@ def _warnings(
     times: NDArray[np.float64],
     margins: Margins,
     motion: Motion,
+    basis: DepthBasis,
 ) -> list[str]:
     out: list[str] = []
     distance = clearance.distance_m
     if first is not None:
-        out.append(f"Link '{clearance.link[first]}' touches the world at {times[first]:.2f} s.")
+        named = "The held object" if clearance.link[first] == HELD else f"Link '{clearance.link[first]}'"
+        out.append(f"{named} touches the world at {times[first]:.2f} s.")
     known = np.isfinite(distance)
-    if known.any() and np.nanmin(distance) < 0:
+    if known.any() and basis != "unknown" and np.nanmin(distance) < 0:
         worst = int(np.nanargmin(distance))
         out.append(
             f"Link '{clearance.link[worst]}' is {-1000 * distance[worst]:.0f} mm inside the world"
@@ -162,8 +213,17 @@ def _warnings(
         out.append("No point of the world is known: clearance cannot be told.")
     if not clearance.closed:
         out.append("Some meshes are open: penetration of their links is not seen, only how near they come.")
-    if rollout.provenance.generator == "composite" and rollout.provenance.preset == "plane":
+    if known.any() and basis == "unknown":
+        out.append("Nothing known supports the world's points: clearance cannot be told.")
+    depth = rollout.provenance.depth
+    if depth == "plane":
         out.append("No depth was measured: clearance is that to the assumed table alone, not to what lies on it.")
+    elif depth == "lifted":
+        out.append("No depth was measured: clearance is that to a network's guess; what it misses is not counted.")
+    elif basis == "plane":
+        out.append("The nearest point was hidden by the robot: clearance there is that to the assumed table.")
+    if WARNING in rollout.provenance.versions:
+        out.append(rollout.provenance.versions[WARNING])
     units = {joint.name: "m" if joint.kind == "prismatic" else "rad" for joint in robot.actuated}
     for name, margin, ratio in zip(margins.joint_names, margins.position, margins.velocity_ratio, strict=True):
         if margin < 0:

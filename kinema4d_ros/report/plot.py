@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from kinema4d_ros.errors import RolloutError
-from kinema4d_ros.report.plan_report import PlanReport
+from kinema4d_ros.report.plan_report import BASIS_TEXT, PlanReport
 
 __all__ = ["clearance_plot"]
 
@@ -142,12 +142,13 @@ class _Axes:
         top = 12 * _FINE
         self.text(self.left - 36 * _FINE, top, "Clearance, mm", "lt", bold=True)
         if not math.isfinite(report.min_clearance_m):
-            self.text(self.right, top, "no world point in view", "rt")
+            self.text(self.right, top, "unknown", "rt")
             return
         colour = "bad" if report.contact else "text"
         mm = 1000 * report.min_clearance_m
         what = f"{-mm:.0f} mm inside" if mm < 0 else f"least {mm:.0f} mm"
-        text = f"{what}, {report.min_clearance_link}, {report.min_clearance_s:.2f} s"
+        basis = "" if report.clearance_basis == "measured" else f" {BASIS_TEXT[report.clearance_basis]}"
+        text = f"{what}{basis}, {report.min_clearance_link}, {report.min_clearance_s:.2f} s"
         self.text(self.right, top, text, "rt", colour)
         x, y, r = self.x(report.min_clearance_s), self.y(mm), 4 * _FINE
         self.draw.ellipse([x - r, y - r, x + r, y + r], self.colours["paper"], self.colours[_dot(report)], 2 * _FINE)

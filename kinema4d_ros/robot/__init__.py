@@ -7,10 +7,11 @@
 """
 
 from kinema4d_ros.robot.description import robot_description
-from kinema4d_ros.robot.gripper import Gripper, VendorJoint
+from kinema4d_ros.robot.gripper import Fingers, Gripper, VendorJoint
 from kinema4d_ros.robot.model import Geometry, Inertial, Joint, JointLimits, Link, Mimic, Robot, TriangleMesh
 
 __all__ = [
+    "Fingers",
     "Geometry",
     "Gripper",
     "Inertial",

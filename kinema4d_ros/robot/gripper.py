@@ -1,22 +1,85 @@
-"""One gripper, four ways to say how far it is open: 0-1, metres, joint position, the vendor's joints."""
+"""A gripper: how far it is open, as 0-1, metres, joint position or the vendor's joints, and its fingers' shape."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.errors import ErrorCode, RobotError
 
-__all__ = ["Gripper", "VendorJoint"]
+__all__ = ["Fingers", "Gripper", "VendorJoint"]
 
 RANGE_TOLERANCE = 0.02
 """Fraction of the stroke by which an input may overshoot; encoders do. It is clipped to the range."""
 
 DISAGREEMENT_TOLERANCE = 0.02
 """Fraction of the stroke by which two vendor joints of one gripper may differ before it is an error."""
+
+
+LONGEST_FINGER_M = 1.0
+"""No finger is larger; a number beyond this is in another unit."""
+
+
+@dataclass(frozen=True)
+class Fingers:
+    """The shape of one finger; the other is its mirror image.
+
+    Along the approach the finger goes from `length_m` before the grasp point to `tip_m` beyond it. All zero: nothing
+    is known of the shape, the pads are points.
+
+    Attributes:
+        pad_width_m: of the pad at the grasp point, across the direction in which it closes.
+        width_m: of the whole finger over its length, in the same direction; at least the pad's.
+        thickness_m: of the finger behind its pad, along the direction in which it closes.
+        length_m: from the grasp point back against the approach.
+        tip_m: from the grasp point to the finger tip; negative where the tip ends before it.
+        grasp_point_m: between the pads, in the tool link's frame.
+        closing_axis: the direction in which the leading finger opens, unit length, in the tool link's frame; None
+            takes it from the joints.
+        source: "description", or the shapes of the URDF that the sizes were derived from; "none" without any.
+    """
+
+    pad_width_m: float = 0.0
+    width_m: float = 0.0
+    thickness_m: float = 0.0
+    length_m: float = 0.0
+    tip_m: float = 0.0
+    grasp_point_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    closing_axis: tuple[float, float, float] | None = None
+    source: Literal["description", "collision", "visual", "none"] = "none"
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no finger has, and an axis without a direction; the axis gets unit length."""
+        sizes = self.sizes_m
+        if not np.all(np.isfinite([*sizes, *self.grasp_point_m])) or max(map(abs, sizes)) > LONGEST_FINGER_M:
+            raise RobotError(
+                f"fingers of {sizes} m with the grasp point {self.grasp_point_m}",
+                expected=f"finite metres, no size above {LONGEST_FINGER_M:g}",
+                hint="sizes are in metres",
+            )
+        if min(sizes[:4]) < 0 or self.pad_width_m > self.width_m or self.tip_m < -self.length_m:
+            raise RobotError(
+                f"fingers {self.width_m} m wide with pads of {self.pad_width_m} m, {self.thickness_m} m thick,"
+                f" {self.length_m} m long, tips at {self.tip_m} m",
+                expected="no negative size, pad_width_m <= width_m and tip_m >= -length_m",
+            )
+        if self.closing_axis is not None:
+            length = float(np.linalg.norm(self.closing_axis))
+            if not (np.isfinite(length) and length > 1e-6):
+                raise RobotError(
+                    f"the fingers close along {self.closing_axis}", expected="a direction of three numbers"
+                )
+            x, y, z = (float(v) / length for v in self.closing_axis)
+            object.__setattr__(self, "closing_axis", (x, y, z))
+
+    @property
+    def sizes_m(self) -> tuple[float, float, float, float, float]:
+        """Pad width, width, thickness, length and tip: what travels by message."""
+        return self.pad_width_m, self.width_m, self.thickness_m, self.length_m, self.tip_m
 
 
 @dataclass(frozen=True)
@@ -43,6 +106,7 @@ class Gripper:
         width_closed_m: distance between the finger pads when closed.
         width_open_m: distance between the finger pads when fully open.
         vendor: the joints that the vendor's own data names instead, with their signs.
+        fingers: their shape as described; None = `kinematics.gripping.finger_shape` derives it from the URDF.
 
     All maps are linear. Inputs may overshoot the range by `RANGE_TOLERANCE` of the stroke and are
     clipped; anything further is an error. Scalars and arrays of any shape are accepted.
@@ -58,6 +122,7 @@ class Gripper:
     width_closed_m: float
     width_open_m: float
     vendor: tuple[VendorJoint, ...] = ()
+    fingers: Fingers | None = None
 
     def __post_init__(self) -> None:
         """Refuse a gripper that cannot move or whose numbers are not finite."""

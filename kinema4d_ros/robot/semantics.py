@@ -14,10 +14,19 @@ All keys are optional; unknown ones are refused.
       width_open_m: 0.0939
       vendor:                       # the joints that the vendor's own data has instead
         - {name: joint7, joint: left_finger_joint, multiplier: -1.0, offset: 0.0}
+      fingers:                      # one finger; the other is its mirror image
+        pad_width_m: 0.022          # across the closing direction, at the grasp point
+        width_m: 0.044              # the same of the whole finger
+        thickness_m: 0.022          # along the closing direction, behind the pad
+        length_m: 0.045             # from the grasp point back against the approach
+        tip_m: 0.0024               # from the grasp point to the finger tip
+        grasp_point_m: [0, 0, 0]    # in the tool link's frame; by default its origin
+        closing_axis: [-1, 0, 0]    # the leading finger's way when it opens, likewise; by default from the joints
 
 Without such a file the tool link is the last link of the longest chain of moving joints (the first
 of equals in the file's order; fixed joints count only between equals), there is no gripper, and
-home is 0 or the limit nearest to it.
+home is 0 or the limit nearest to it. Without `fingers` their sizes are derived from the collision
+shapes of the finger links (`kinematics.gripping.finger_shape`, whose `source` says so).
 """
 
 from __future__ import annotations
@@ -32,7 +41,7 @@ import numpy as np
 from kinema4d_ros.documents import parse_yaml
 from kinema4d_ros.errors import ErrorCode, RobotError
 from kinema4d_ros.files import read_bytes
-from kinema4d_ros.robot.gripper import Gripper, VendorJoint
+from kinema4d_ros.robot.gripper import Fingers, Gripper, VendorJoint
 from kinema4d_ros.robot.model import Joint, Link
 
 __all__ = ["Semantics", "load_semantics", "sidecar_path"]
@@ -147,7 +156,7 @@ class _Reader:
 
     def gripper(self, value: Any) -> Gripper:
         numbers = ["closed", "open", "width_closed_m", "width_open_m"]
-        data = self.mapping(value, "gripper", {"joint", "vendor", *numbers})
+        data = self.mapping(value, "gripper", {"joint", "vendor", "fingers", *numbers})
         missing = [key for key in ["joint", *numbers] if key not in data]
         if missing:
             raise self.refuse(f"gripper lacks {', '.join(missing)}", "all of joint, closed, open and the two widths")
@@ -160,7 +169,34 @@ class _Reader:
         if not isinstance(data.get("vendor", []), list):
             raise self.refuse("gripper.vendor is not a list", "a list of {name, joint, multiplier, offset}")
         vendor = tuple(self.vendor_joint(entry, joint) for entry in data.get("vendor", []))
-        return Gripper(joint=joint.name, vendor=vendor, **values)
+        fingers = self.fingers(data["fingers"]) if "fingers" in data else None
+        return Gripper(joint=joint.name, vendor=vendor, fingers=fingers, **values)
+
+    def fingers(self, value: Any) -> Fingers:
+        sizes = ["pad_width_m", "width_m", "thickness_m", "length_m", "tip_m"]
+        data = self.mapping(value, "gripper.fingers", {"grasp_point_m", "closing_axis", *sizes})
+        missing = [key for key in sizes if key not in data]
+        if missing:
+            raise self.refuse(
+                f"gripper.fingers lacks {', '.join(missing)}",
+                f"all of {', '.join(sizes)}; or no 'fingers', and the collision shapes decide",
+            )
+        numbers = {key: self.number(data[key], f"gripper.fingers.{key}") for key in sizes}
+        for key in sizes[:4]:
+            if numbers[key] <= 0:
+                raise self.refuse(f"gripper.fingers.{key} is {numbers[key]}", "a positive number of metres")
+        point = self.triple(data.get("grasp_point_m", [0, 0, 0]), "gripper.fingers.grasp_point_m")
+        axis = self.triple(data["closing_axis"], "gripper.fingers.closing_axis") if "closing_axis" in data else None
+        try:
+            return Fingers(**numbers, grasp_point_m=point, closing_axis=axis, source="description")
+        except RobotError as error:
+            raise self.refuse(f"gripper.fingers: {error.what}", error.expected) from None
+
+    def triple(self, value: Any, where: str) -> tuple[float, float, float]:
+        if not isinstance(value, list) or len(value) != 3:
+            raise self.refuse(f"{where} is {value!r}", "a list of three numbers")
+        x, y, z = (self.number(v, where) for v in value)
+        return x, y, z
 
     def vendor_joint(self, value: Any, leader: Joint) -> VendorJoint:
         data = self.mapping(value, "gripper.vendor", {"name", "joint", "multiplier", "offset"})

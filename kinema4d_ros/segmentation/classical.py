@@ -2,7 +2,7 @@
 
 background picture ─┐
 median of the video ┴─> compare() ─> seeds ─┐
-rendered mask, boxes, points ───────────────┴─> GrabCut ─> mask
+rendered mask, boxes, points ───────────────┴─> GrabCut ─> mask ─> better_mask(): this one, or the prompt's
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.segmentation.background import MIN_VIDEO, Change, compare, median_background
+from kinema4d_ros.segmentation.choice import better_mask
 from kinema4d_ros.segmentation.prompt import Prompt
-from kinema4d_ros.segmentation.protocol import ReportFrame, Segmentation, SegmentationError, as_stack, result_of
+from kinema4d_ros.segmentation.protocol import (
+    ReportFrame,
+    Segmentation,
+    SegmentationError,
+    as_stack,
+    result_of,
+    which_images,
+)
 
 __all__ = ["ClassicalSegmenter"]
 
@@ -54,7 +62,10 @@ class ClassicalSegmenter:
     def segment(
         self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
     ) -> Segmentation:
-        """The robot in each image; a mask in the prompt narrows the search to its surroundings."""
+        """The robot in each image; a mask in the prompt narrows the search to its surroundings.
+
+        Where the prompt's mask fits the image better than the one found, it is the result (`Segmentation.drawn`).
+        """
         stack = as_stack(images, prompt)
         hints = Prompt() if prompt is None else prompt
         background, empty = self._background, True
@@ -73,12 +84,26 @@ class ClassicalSegmenter:
             _require_prompt(hints, len(stack))
         margin = 0.03 * stack.shape[2] if self._margin_px is None else self._margin_px
         masks, scores = np.zeros(stack.shape[:3], np.bool_), np.zeros(len(stack))
+        chosen: dict[str, list[int]] = {"refined": [], "prompt": [], "doubtful": []}
         for i, image in enumerate(stack):
             change = None if background is None else compare(image, background)
-            masks[i], scores[i] = self._one(image, change, empty, _Hints(hints, i, image.shape[:2], margin))
+            hint = _Hints(hints, i, image.shape[:2], margin)
+            masks[i], scores[i] = self._one(image, change, empty, hint)
+            if hint.mask is not None and hint.mask.any():
+                which = better_mask(image, hint.mask, masks[i])
+                chosen[which].append(i)
+                if which == "prompt":
+                    masks[i] = hint.mask
             if progress is not None:
                 progress(i + 1, len(stack))
-        return result_of(images, masks, scores, self.name, notes)
+        drawn, doubtful = chosen["prompt"], chosen["doubtful"]
+        if drawn:
+            kept = f"in {which_images(drawn, len(stack))} the prompt's mask was kept"
+            notes += (f"{kept}: the one found lost or added whole parts, and the prompt lies on the image's edges",)
+        if doubtful:
+            doubt = f"in {which_images(doubtful, len(stack))} the mask is doubtful"
+            notes += (f"{doubt}: it contradicts the prompt, which does not lie on the image's edges either",)
+        return result_of(images, masks, scores, self.name, notes, drawn=drawn, doubtful=doubtful)
 
     def _one(self, image: NDArray[np.uint8], change: Change | None, empty: bool, hints: _Hints) -> tuple[Bools, float]:
         """The mask of one image and its score; `empty`: the background is known to hold no robot."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.segmentation.prompt import Prompt
 
-__all__ = ["ReportFrame", "RobotSegmenter", "Segmentation", "SegmentationError", "as_stack", "result_of"]
+__all__ = [
+    "ReportFrame",
+    "RobotSegmenter",
+    "Segmentation",
+    "SegmentationError",
+    "as_stack",
+    "result_of",
+    "which_images",
+]
 
 ReportFrame = Callable[[int, int], None]
 """Told (images done, images in all)."""
@@ -36,12 +44,16 @@ class Segmentation:
             0 where nothing was found. Scores of two methods cannot be compared.
         method: who made it.
         notes: what the reader should know: images without a robot, a poor background.
+        drawn: images whose mask is the drawn robot, not a seen one: it says nothing about where the camera is.
+        doubtful: images whose mask contradicts the prompt, and it cannot be told which of them is right.
     """
 
     masks: NDArray[np.bool_]
     scores: NDArray[np.float64]
     method: str
     notes: tuple[str, ...] = ()
+    drawn: tuple[int, ...] = ()
+    doubtful: tuple[int, ...] = ()
 
     @property
     def empty(self) -> tuple[int, ...]:
@@ -99,11 +111,19 @@ def result_of(
     scores: NDArray[np.float64],
     method: str,
     notes: tuple[str, ...] = (),
+    *,
+    drawn: Sequence[int] = (),
+    doubtful: Sequence[int] = (),
 ) -> Segmentation:
     """A segmentation of the images' own form; images without a robot get score 0 and a note."""
     none = [i for i, mask in enumerate(masks) if not mask.any()]
     scores = np.clip(np.where([i in none for i in range(len(masks))], 0.0, scores), 0.0, 1.0)
     if none:
-        which = ", ".join(map(str, none[:8])) + (" ..." if len(none) > 8 else "")
-        notes = (*notes, f"no robot found in {len(none)} of {len(masks)} images ({which})")
-    return Segmentation(masks if images.ndim == 4 else masks[0], scores, method, notes)
+        notes = (*notes, f"no robot found in {which_images(none, len(masks))}")
+    form = masks if images.ndim == 4 else masks[0]
+    return Segmentation(form, scores, method, notes, tuple(drawn), tuple(doubtful))
+
+
+def which_images(chosen: Sequence[int], count: int) -> str:
+    """For notes: "2 of 8 images (3, 5)"."""
+    return f"{len(chosen)} of {count} images ({', '.join(map(str, chosen[:8]))}{' ...' if len(chosen) > 8 else ''})"

@@ -10,8 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.lens import Lens
-from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.segmentation.prompt import Prompt
 from kinema4d_ros.segmentation.protocol import ReportFrame, Segmentation, SegmentationError, as_stack, result_of
@@ -25,10 +26,10 @@ _BATCH = 16
 def rendered_masks(robot: Robot, q: ArrayLike, camera: PinholeCamera) -> NDArray[np.bool_]:
     """(T, H, W) bool: the robot at joint positions (T, J), `robot.joint_names` order, through the camera's lens."""
     positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
-    lens = Lens(camera)
+    lens, scene = Lens(camera), Scene.from_robot(robot)
     masks = []
     for start in range(0, len(positions), _BATCH):
-        drawn = render_pointmaps(robot, positions[start : start + _BATCH], lens.pinhole).mask
+        drawn = render_poses(scene, forward_all(robot, positions[start : start + _BATCH]), lens.pinhole).mask
         masks += [lens.bend(mask.astype(np.uint8), "nearest") != 0 for mask in drawn]
     return np.stack(masks)
 
@@ -71,4 +72,4 @@ class RenderedSegmenter:
         masks = np.broadcast_to(self._masks, stack.shape[:3]).copy()
         if progress is not None:
             progress(len(stack), len(stack))
-        return result_of(images, masks, np.ones(len(stack)), self.name)
+        return result_of(images, masks, np.ones(len(stack)), self.name, drawn=range(len(stack)))

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import FileFormatError, KinemaError, RenderError
-from kinema4d_ros.evaluation.judge import Task, TruthJudge, Verdict
+from kinema4d_ros.evaluation.judge import TruthJudge, Verdict
 from kinema4d_ros.files import replacing_file
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab import LabCamera, LabImage, LabSimulation, LabState, PlacedObject, Style
 from kinema4d_ros.policies.protocol import EpisodeStart, Observation, Policy, PolicyError
+from kinema4d_ros.task import make_task
 from kinema4d_ros.trajectory import FRAMES, JointTrajectory
-from kinema4d_ros.trials.tasks import TaskKind
 
 __all__ = ["LabArena", "Run"]
 
@@ -107,26 +107,27 @@ class LabArena:
         scenario, seed: of the table.
         camera: with its pose; pictures are taken rectified.
         kinematics: of the robot.
-        task: what is asked of the policy.
+        kind: of the task that is asked of the policy, one of `task.LAB_TASKS`.
     """
 
-    def __init__(self, scenario: str, seed: int, camera: PinholeCamera, kinematics: Kinematics, task: TaskKind) -> None:
+    def __init__(self, scenario: str, seed: int, camera: PinholeCamera, kinematics: Kinematics, kind: str) -> None:
         self._kinematics = kinematics
         self.camera = camera.rectified()
         self._lab = LabSimulation(scenario, seed, kinematics.robot, self.camera)
         self._scenario, self._seed = self._lab.scenario.name, seed
         self.start = self._lab.state()
         self._untouched = True
-        self.kind = task
+        self.kind = kind
         style = Style.varied(self._lab.scenario.style)
         self._eye = LabCamera(kinematics.robot, self.camera, style=style)
         self.first = self._eye.capture(self.start, truth=True)
-        self.task = Task(task.goal(self.start), self.first.mask(self.start.target), task.instruction(self.start))
+        self.task = make_task(kind, self.start.target, goal_xy=self.start.goal)
+        self.target_mask = self.first.mask(self.start.target)
 
     def episode_start(self, seed: int) -> EpisodeStart:
         """What a policy is told."""
         robot = self._kinematics.robot
-        return EpisodeStart(robot, self.task.instruction, self.kind.name, seed, self.start)
+        return EpisodeStart(robot, self.task.instruction, self.kind, seed, self.start)
 
     def picture(self, state: LabState) -> LabImage:
         """A picture of any state of this table."""

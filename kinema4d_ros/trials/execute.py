@@ -12,6 +12,7 @@ import numpy as np
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import FileFormatError, KinemaError
+from kinema4d_ros.generators import load_generator
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.policies.guard import GuardedPolicy
@@ -21,11 +22,9 @@ from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trials.arena import LabArena, Run
 from kinema4d_ros.trials.judging import make_judge
-from kinema4d_ros.trials.models import TRUTH, make_generator
 from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
-from kinema4d_ros.trials.settings import EvaluationSettings, model_label
+from kinema4d_ros.trials.settings import TRUTH, EvaluationSettings, model_label
 from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.tasks import task_kind
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text
 from kinema4d_ros.trials.truth import true_rollout
 from kinema4d_ros.trials.world import Imagined, WorldModel, scene_of
@@ -91,8 +90,8 @@ class Executor:
         # Policies take turns on one table: it is laid and looked at once.
         which = (trial.scenario, trial.seed)
         if self._arena is None or self._arena[0] != which:
-            task = task_kind(self._settings.task)
-            self._arena = (which, LabArena(trial.scenario, trial.seed, self._camera, self._kinematics, task))
+            arena = LabArena(trial.scenario, trial.seed, self._camera, self._kinematics, self._settings.task)
+            self._arena = (which, arena)
         return self._arena[1]
 
     def _in_lab(self, trial: Trial, arena: LabArena, known: LabOutcome | None) -> tuple[LabOutcome, Run | None]:
@@ -140,7 +139,8 @@ class Executor:
         if model == TRUTH and run is not None:
             began = time.perf_counter()
             rollout = true_rollout(arena, run, self._settings.frames)
-            return Imagined(rollout, self._judge.judge(rollout, arena.task), 0, time.perf_counter() - began)
+            verdict = self._judge.judge(rollout, arena.task, arena.target_mask)
+            return Imagined(rollout, verdict, 0, time.perf_counter() - began)
         if run is not None:
             return self._model(model).open_loop(scene_of(arena), run.commands, seed=trial.seed)
         return self._model(model).closed_loop(
@@ -164,9 +164,11 @@ class Executor:
 
     def _model(self, model: str) -> WorldModel:
         if model not in self._models:
-            locks = self._store.folder / "locks"
-            checkpoint = self._settings.checkpoints.get(model, "")
-            generator = make_generator(model, checkpoint, locks=locks, turn=self._turn)
+            generator = load_generator(
+                model,
+                offered={"locks": self._store.folder / "locks", "turn": self._turn},
+                checkpoint=self._settings.checkpoints.get(model, ""),
+            )
             self._models[model] = WorldModel(
                 generator,
                 self._kinematics,

@@ -21,16 +21,15 @@ from tempfile import TemporaryDirectory
 
 import kinema4d_ros
 from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
-from kinema4d_ros.generators import create_generator
+from kinema4d_ros.generators import GeneratorSpec, load_generator
+from kinema4d_ros.generators.pool import FIND_S, GeneratorPool
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trials.execute import evaluation_camera
-from kinema4d_ros.trials.models import TRUTH, has_weights, node_names
-from kinema4d_ros.trials.pool import FIND_S, GeneratorPool
-from kinema4d_ros.trials.settings import EvaluationSettings
+from kinema4d_ros.trials.settings import TRUTH, EvaluationSettings, has_weights, node_names
 from kinema4d_ros.trials.workers import Refusal
 
 __all__ = ["Setup", "check_apart", "check_setup", "software"]
@@ -80,11 +79,20 @@ def check_setup(settings: EvaluationSettings, *, find_s: float = FIND_S) -> Setu
     notes: list[str] = []
     for model in settings.models:
         if node_names(model):
+            if settings.checkpoints.get(model):
+                raise GeneratorError(
+                    f"model '{model}' is a generator node and takes no checkpoint",
+                    expected="--checkpoint of a preset",
+                    hint="start the node with checkpoint:=DIR",
+                    code=ErrorCode.GENERATOR_BAD_REQUEST,
+                )
             notes += _find_nodes(model, find_s)
         elif has_weights(model):
-            weights[model] = _weights(model, settings.checkpoints.get(model, ""))
+            weights[model] = _weights(GeneratorSpec.parse(model).text, settings.checkpoints.get(model, ""))
         elif model != TRUTH:
-            create_generator(model)
+            made = load_generator(model, checkpoint=settings.checkpoints.get(model, ""))
+            if hasattr(made, "close"):
+                made.close()
     return Setup(weights, software(), tuple(notes))
 
 

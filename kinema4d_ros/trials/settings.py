@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, GeneratorError
 from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.generators import GeneratorSpec
 from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.policies.registry import PolicySpec, policy_kinds
+from kinema4d_ros.task import LAB_TASKS
 from kinema4d_ros.trials.judging import GEOMETRIC, make_judge
-from kinema4d_ros.trials.models import TRUTH, has_weights, require_model
-from kinema4d_ros.trials.tasks import task_kind
 from kinema4d_ros.trials.trial import Mode, Trial
 
-__all__ = ["EvaluationSettings", "model_label", "model_modes"]
+__all__ = ["TRUTH", "EvaluationSettings", "has_weights", "model_label", "model_modes", "node_names"]
+
+TRUTH = "truth"
+"""In place of a model: the judge is shown the lab's own pictures, which tells its errors from a model's."""
 
 MAX_RUNS = 100_000
 MODES: tuple[Mode, ...] = ("open", "closed")
@@ -31,6 +34,16 @@ def model_modes(models: Sequence[str], modes: Sequence[str]) -> tuple[tuple[str,
     return tuple((model, mode) for model in models for mode in (("open",) if model == TRUTH else modes))
 
 
+def node_names(model: str) -> tuple[str, ...]:
+    """Namespaces of the generator nodes behind a model; none if it runs in this process."""
+    return () if model == TRUTH else GeneratorSpec.parse(model).nodes
+
+
+def has_weights(model: str) -> bool:
+    """Whether a model is a preset, whose weights are in a folder of this machine."""
+    return model != TRUTH and GeneratorSpec.parse(model).kind == "preset"
+
+
 @dataclass(frozen=True)
 class EvaluationSettings:
     """Policies x scenarios x runs in the lab, each of them in every model and mode.
@@ -39,7 +52,7 @@ class EvaluationSettings:
         policies: specs, see `policies.registry`.
         scenarios: names of the lab's scenarios.
         runs: tables of each scenario; their seeds are `seed`, `seed + 1`, ...
-        models: generators: "composite", a preset's name, "ros:NAMESPACE", "ros:A+ros:B", or "truth", see `models`.
+        models: specs of generators, see `generators.load`; or "truth".
         modes: "open", "closed" or both.
         task: "pick", "place" or "push".
         seed: of the first table.
@@ -84,14 +97,17 @@ class EvaluationSettings:
         for what, given, known in (
             ("scenario", self.scenarios, scenario_names()),
             ("mode", self.modes, MODES),
+            ("task", (self.task,), LAB_TASKS),
         ):
             unknown = [str(v) for v in given if v not in known]
             if unknown or not given:
                 raise _refuse(f"{what} {', '.join(unknown) or 'is missing'}", f"one of {', '.join(known)}")
-        task_kind(self.task)
         make_judge(self.judge)
-        for model in self.models:
-            require_model(model)
+        try:
+            for model in self.models:
+                node_names(model)
+        except GeneratorError as error:
+            raise _refuse(error.what, error.expected) from None
         for name, value, least, most in (
             ("runs", self.runs, 1, MAX_RUNS),
             ("seed", self.seed, 0, 2**31),
@@ -124,6 +140,9 @@ class EvaluationSettings:
             for spec in self.specs()
         )
 
+    def _is_told(self, model: str) -> bool:
+        return has_weights(model) or model in self.checkpoints
+
     def to_json(self) -> dict[str, Any]:
         """Plain types."""
         return {
@@ -142,7 +161,7 @@ class EvaluationSettings:
             "limit_s": self.limit_s,
             "act_timeout_s": self.act_timeout_s,
             # Also those that are not given: a later call must not bring other weights for the same model.
-            "checkpoints": {m: str(self.checkpoints.get(m, "")) for m in self.models if has_weights(m)},
+            "checkpoints": {m: str(self.checkpoints.get(m, "")) for m in self.models if self._is_told(m)},
             "judge": self.judge,
         }
 

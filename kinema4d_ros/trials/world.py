@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Task, Verdict
+from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Verdict
 from kinema4d_ros.generators.protocol import GenerateRequest, Generator
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.policies.protocol import Policy, PolicyError
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.task import Task
 from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.trials.arena import LEAST_MOTION_S, SETTLE_S, LabArena
 
@@ -42,12 +43,14 @@ class Scene:
         camera: of that image, with its pose.
         depth_m: (H, W) float32 measured metres, NaN = none; or None.
         task: what the judge looks for.
+        target_mask: (H, W) bool, the target's pixels in the image; None = the judge finds it.
     """
 
     image: NDArray[np.uint8]
     camera: PinholeCamera
     depth_m: NDArray[np.float32] | None
     task: Task
+    target_mask: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +99,7 @@ class WorldModel:
         """What the model makes of commands that were given before."""
         began = time.perf_counter()
         rollout = self.predict(scene, commands, seed=seed)
-        verdict = self._judge.judge(rollout, scene.task)
+        verdict = self._judge.judge(rollout, scene.task, scene.target_mask)
         return Imagined(rollout, verdict, 0, time.perf_counter() - began)
 
     def close(self) -> None:
@@ -129,7 +132,7 @@ class WorldModel:
             raise PolicyError("the policy ended the episode without a motion", expected="at least one action")
         commands.hold(SETTLE_S)
         rollout = self.predict(scene, commands.trajectory(), seed=seed)
-        verdict = self._judge.judge(rollout, scene.task)
+        verdict = self._judge.judge(rollout, scene.task, scene.target_mask)
         return Imagined(rollout, verdict, chunks, time.perf_counter() - began)
 
     def predict(self, scene: Scene, commands: JointTrajectory, *, seed: int = 0) -> Rollout:
@@ -142,7 +145,7 @@ class WorldModel:
 
 def scene_of(arena: LabArena) -> Scene:
     """A table of the lab before the motion."""
-    return Scene(arena.first.rgb, arena.camera, arena.first.depth_m, arena.task)
+    return Scene(arena.first.rgb, arena.camera, arena.first.depth_m, arena.task, arena.target_mask)
 
 
 class _Commands:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.report import PlanReport
+from kinema4d_ros.report.plan_report import BASIS_TEXT
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.transforms import to_quaternion
 from kinema4d_ros.viewer.display_mesh import DisplayMesh, robot_display
@@ -212,8 +213,10 @@ class Scene3D:
             return
         robot_point, world_point = report.min_clearance_robot_point, report.min_clearance_world_point
         if np.isfinite(robot_point).all() and np.isfinite(world_point).all() and not report.contact:
-            rgb = AMBER if report.min_clearance_m < NEAR_M else GREEN
-            self._mark("nearest", world_point, rgb, f"{1000 * report.min_clearance_m:.0f} mm", robot_point)
+            measured = report.clearance_basis == "measured"
+            rgb = GREEN if measured and report.min_clearance_m >= NEAR_M else AMBER
+            basis = "" if measured else f", {BASIS_TEXT[report.clearance_basis]}"
+            self._mark("nearest", world_point, rgb, f"{1000 * report.min_clearance_m:.0f} mm{basis}", robot_point)
         if report.contact and np.isfinite(report.first_contact_point).all():
             self._mark("contact", report.first_contact_point, RED, f"contact {report.first_contact_s:.1f} s")
         for k, region in enumerate(report.moved[:3]):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.report import PlanReport
+from kinema4d_ros.report.plan_report import BASIS_TEXT
 
 __all__ = [
     "Tone",
@@ -104,15 +105,23 @@ def report_table(report: PlanReport) -> str:
     """The report's numbers."""
     rows: list[tuple[str, Tone, str, str]] = []
     if math.isfinite(report.min_clearance_m):
-        tone: Tone = "bad" if report.contact else "good"
+        measured = report.clearance_basis == "measured"
+        tone: Tone = "bad" if report.contact else "good" if measured else "busy"
         where = f"{report.min_clearance_link or '?'} at {report.min_clearance_s:.1f} s"
+        if not measured:
+            where = f"{BASIS_TEXT[report.clearance_basis]}; {where}"
         rows.append(("Nearest", tone, f"{1000 * report.min_clearance_m:.0f} mm", where))
     else:
-        rows.append(("Nearest", "quiet", "unknown", "no point of the world is in view"))
+        rows.append(("Nearest", "quiet", "unknown", BASIS_TEXT["unknown"]))
     if report.contact:
         rows.append(("Contact", "bad", f"at {report.first_contact_s:.1f} s", report.first_contact_link))
+    elif report.clearance_basis == "unknown":
+        rows.append(("Contact", "quiet", "unknown", "where the world is not known"))
     else:
         rows.append(("Contact", "good", "none", f"nothing within {1000 * report.contact_threshold_m:.0f} mm"))
+    if math.isfinite(report.grasp_s):
+        until = f"until {report.release_s:.1f} s" if math.isfinite(report.release_s) else "to the end"
+        rows.append(("Grasp", "busy", f"at {report.grasp_s:.1f} s", until))
     if len(report.joint_names):
         tightest = int(np.argmin(report.position_margin))
         margin = float(report.position_margin[tightest])

@@ -76,6 +76,7 @@ class DiffusionGenerator:
         lift: guess depth from the picture where none was measured, for presets with `condition.carry`.
         warm_start: run one empty step at once, so that the first request is as fast as the others.
         random_weights: an untrained network, for tests and timing.
+        allow_base: take the base model alone where the folder has no adapter; provenance says so.
         bundle: an already loaded model instead of all that.
     """
 
@@ -96,6 +97,7 @@ class DiffusionGenerator:
         lift: bool = True,
         warm_start: bool = False,
         random_weights: bool = False,
+        allow_base: bool = False,
         bundle: ModelBundle | None = None,
     ) -> None:
         if not 1 <= seeds <= MAX_SEEDS:
@@ -107,7 +109,7 @@ class DiffusionGenerator:
                 chosen = preset if isinstance(preset, Preset) else load_preset(preset)
                 bundle = ModelBundle.from_preset(with_options(chosen, sampler, speed))
             else:
-                bundle = load_bundle(preset, checkpoint, lora, sampler=sampler, speed=speed)
+                bundle = load_bundle(preset, checkpoint, lora, sampler=sampler, speed=speed, allow_base=allow_base)
         self.pipeline = KinemaPipeline(bundle, device=device)
         self._composite = CompositeGenerator(table_height_m=table_height_m)
         self._lifter = load_lifter() if lift and bundle.preset.condition.carry else None
@@ -197,6 +199,7 @@ class DiffusionGenerator:
             input_sha256=request_sha256(request),
             seed=request.seed,
             metric_residual_m=max(chunk.fit.residual_m for chunk in session.chunks),
+            depth=session.chunks[0].depth,
             versions={
                 "kinema4d_ros": kinema4d_ros.__version__,
                 "torch": torch.__version__,
@@ -205,6 +208,7 @@ class DiffusionGenerator:
                 "python": platform.python_version(),
                 "network size": size,
                 "recipe": describe(replace(preset, sampler=pipeline.sampler, speed=pipeline.speed)),
+                **pipeline.bundle.describe(),
                 "options": "; ".join(pipeline.notes) or "none",
                 "device": str(pipeline.device),
                 "chunks": f"{parts} of up to {preset.frames} frames",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +9,20 @@ from typing import Literal
 
 import torch
 
+from kinema4d_model.checkpoints.configs import check_shift
 from kinema4d_model.checkpoints.folder import PRESET_FILE, load_clip, load_transformer, load_vae, write_folder
-from kinema4d_model.checkpoints.manifest import MANIFEST, check_manifest, file_sha256, read_manifest
-from kinema4d_model.checkpoints.official import OfficialFiles, find_official, load_official
+from kinema4d_model.checkpoints.manifest import check_manifest, file_sha256, weight_files
+from kinema4d_model.checkpoints.official import check_official, load_official
 from kinema4d_model.codec import VideoCodec
 from kinema4d_model.image_encoder import ImageEncoder
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.rollout import WARNING
 
 __all__ = ["ModelBundle"]
+
+PARTS = ("transformer", "vae", "image_encoder")
 
 
 @dataclass
@@ -37,11 +40,26 @@ class ModelBundle:
     image_encoder: ImageEncoder | None = None
     origin: str = field(default="", repr=False)
     """What the weights are, as text that is the same for the same weights: hashes of files, or preset and seed."""
+    base_only: bool = False
+    """Plain Wan: the parts that know the robot are not trained."""
+    scheduler_shift: float | None = None
+    """Flow shift that the base's `scheduler/` states; None where it states none."""
 
     @property
     def sha256(self) -> str:
         """Identifies the weights; a rollout's provenance carries it."""
         return hashlib.sha256(self.origin.encode()).hexdigest()
+
+    def describe(self) -> dict[str, str]:
+        """What a rollout's provenance says of the weights: variant, files with their sha256, flow shift."""
+        stated = "not stated by the base" if self.scheduler_shift is None else f"base {self.scheduler_shift:g}"
+        warning = {WARNING: f"The base model without the '{self.preset.robot.variant}' adapter was used."}
+        return {
+            "variant": self.preset.robot.variant,
+            "weights": self.origin.partition(": ")[0],
+            "flow shift": f"{self.preset.sampler.shift:g} ({stated})",
+            **(warning if self.base_only else {}),
+        }
 
     @classmethod
     def from_preset(
@@ -61,7 +79,7 @@ class ModelBundle:
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, *, dtype: torch.dtype | None = None, verify: bool = False
+        cls, folder: str | Path, *, dtype: torch.dtype | None = None, verify: bool = False, read: bool = True
     ) -> ModelBundle:
         """A bundle that `save_pretrained` wrote.
 
@@ -69,13 +87,13 @@ class ModelBundle:
             folder: holds preset.yaml, the parts and the manifest.
             dtype: precision of the network; None keeps the file's. Codec and image encoder keep theirs.
             verify: compare the sha256 of every file, not only sizes.
+            read: False checks everything and leaves the weights on "meta".
         """
         root = Path(folder)
         preset = load_preset(_existing(root / PRESET_FILE))
         manifest = check_manifest(root, hashes=verify)
         bundle = cls.from_preset(preset, device="meta")
-        load_transformer(bundle.transformer, root / "transformer", dtype)
-        bundle._load_rest(root)
+        bundle._load_parts(root, dtype, base_only=False, read=read)
         bundle.origin = f"folder {manifest.sha256}"
         return bundle
 
@@ -87,26 +105,33 @@ class ModelBundle:
         *,
         preset: Preset | str = "wan14b",
         dtype: torch.dtype | None = None,
+        read: bool = True,
     ) -> ModelBundle:
         """Plain Wan from its diffusers folder, with an official Kinema4D checkpoint on top when one is given.
 
         Args:
-            base: holds transformer/, vae/ and image_encoder/.
-            checkpoint: folder of an official checkpoint; it decides between "act" and "pm".
-            preset: sizes; its variant gives way to the checkpoint's.
+            base: holds transformer/, vae/, image_encoder/ and, as released, scheduler/.
+            checkpoint: folder of an official checkpoint, of the preset's variant.
+            preset: sizes, variant, rank and alpha of the adapter, flow shift of the base.
             dtype: precision of the network.
+            read: False checks everything and leaves the weights on "meta".
         """
         root = Path(base)
         chosen = load_preset(preset) if isinstance(preset, str) else preset
-        files = None if checkpoint is None else find_official(checkpoint)
-        if files is not None:
-            chosen = dataclasses.replace(chosen, robot=dataclasses.replace(chosen.robot, variant=files.variant))
         bundle = cls.from_preset(chosen, device="meta")
-        load_transformer(bundle.transformer, root / "transformer", dtype, base_only=True)
-        bundle._load_rest(root)
-        bundle.origin = f"base {_folder_identity(root)}"
-        if files is not None:
-            bundle._add_official(files)
+        bundle.base_only = checkpoint is None
+        bundle.scheduler_shift = check_shift(root, chosen.sampler.base_shift)
+        lora = chosen.lora
+        if checkpoint is not None and lora is None:
+            raise FileFormatError(f"preset '{chosen.name}' has no lora", expected="lora: {rank: 64, alpha: 32}")
+        files = None if checkpoint is None or lora is None else check_official(bundle.transformer, checkpoint, lora)
+        bundle._load_parts(root, dtype, base_only=True, read=read)
+        parts = weight_files(root, PARTS)
+        bundle.origin = f"base of {len(parts.files)} files {parts.sha256}"
+        if files is not None and lora is not None:
+            bundle.origin += f", {_named(files.lora)}, {_named(files.added)}"
+            if read:
+                load_official(bundle.transformer, files.folder, lora)
         return bundle
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -115,19 +140,21 @@ class ModelBundle:
         sha256 = write_folder(Path(folder), self.preset, self.transformer, self.codec.vae, clip)
         self.origin = f"folder {sha256}"
 
-    def _load_rest(self, root: Path) -> None:
-        load_vae(self.codec.vae, root / "vae")
-        if self.image_encoder is not None:
-            load_clip(self.image_encoder.clip, root / "image_encoder")
+    def _load_parts(self, root: Path, dtype: torch.dtype | None, *, base_only: bool, read: bool) -> None:
+        """Every part is checked before the first tensor is read."""
+        for really in (False, True)[: 1 + read]:
+            load_transformer(self.transformer, root / "transformer", dtype, base_only=base_only, read=really)
+            load_vae(self.codec.vae, root / "vae", read=really)
+            if self.image_encoder is not None:
+                load_clip(self.image_encoder.clip, root / "image_encoder", read=really)
+        if self.image_encoder is not None and read:
             _restore_buffers(self.image_encoder)
         self.transformer.eval()
         self.codec.eval()
 
-    def _add_official(self, files: OfficialFiles) -> None:
-        if self.preset.lora is None:
-            raise FileFormatError(f"preset '{self.preset.name}' has no lora", expected="lora: {rank: 64, alpha: 32}")
-        load_official(self.transformer, files.folder, self.preset.lora)
-        self.origin += f", lora {file_sha256(files.lora)}, added {file_sha256(files.added)}"
+
+def _named(path: Path) -> str:
+    return f"{path.parent.name}/{path.name} {file_sha256(path)}"
 
 
 def _restore_buffers(encoder: ImageEncoder) -> None:
@@ -147,10 +174,3 @@ def _existing(path: Path) -> Path:
             code=ErrorCode.FILE_MISSING,
         )
     return path
-
-
-def _folder_identity(root: Path) -> str:
-    """The manifest's hash where `kinema4d fetch-weights` wrote one; else names and sizes, which cost nothing."""
-    if (root / MANIFEST).is_file():
-        return read_manifest(root).sha256
-    return ", ".join(f"{p.relative_to(root)} {p.stat().st_size}" for p in sorted(root.rglob("*.safetensors")))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kinema4d_model._named_files import find_named, names_in, read_extended
+from kinema4d_model._named_files import find_named, read_extended
 from kinema4d_model._typed_mapping import build, plain
 from kinema4d_model.preset_parts import (
     Ablation,
@@ -30,6 +30,7 @@ from kinema4d_model.preset_parts import (
 from kinema4d_ros.errors import FileFormatError
 from kinema4d_ros.files import write_yaml
 from kinema4d_ros.generators.carry import DESCRIPTION
+from kinema4d_ros.generators.load import preset_names
 from kinema4d_ros.resources import share_directory
 
 __all__ = ["Preset", "load_preset", "preset_names", "save_preset"]
@@ -148,11 +149,6 @@ def _part_problems(p: Preset) -> list[str]:
 
 def _folder() -> Path:
     return share_directory() / "config" / "model"
-
-
-def preset_names() -> tuple[str, ...]:
-    """Names of the presets that come with the package."""
-    return names_in(_folder())
 
 
 def load_preset(name_or_path: str | Path) -> Preset:

@@ -137,13 +137,22 @@ class BlendSpec:
 
 @dataclass(frozen=True)
 class SamplerSpec:
-    """How noise becomes a prediction."""
+    """How noise becomes a prediction.
+
+    `trained_shift` is the flow shift of the base, which its `scheduler/` must state; None: the same as `shift`.
+    """
 
     kind: Literal["euler", "unipc"] = "unipc"
     steps: int = 50
     shift: float = 3.0
     guidance: Literal["none", "compat"] = "none"
     guidance_scale: float = 5.0
+    trained_shift: float | None = None
+
+    @property
+    def base_shift(self) -> float:
+        """The flow shift that the base was trained with."""
+        return self.shift if self.trained_shift is None else self.trained_shift
 
 
 @dataclass(frozen=True)

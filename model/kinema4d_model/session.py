@@ -27,6 +27,7 @@ from kinema4d_ros.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReportProgress
 from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.rollout import DepthBasis
 
 __all__ = ["Chunk", "Drift", "Session", "chunk_seed", "chunk_slices"]
 
@@ -64,6 +65,7 @@ class Chunk:
         passes, skipped: through the network, and cut short by the cache.
         mask: (T, H, W) bool, where the exact robot is seen.
         note: how the frames were made, for provenance.
+        depth: what the world's points rest on.
     """
 
     frames: Frames
@@ -76,6 +78,7 @@ class Chunk:
     skipped: int
     mask: NDArray[np.bool_]
     note: str = ""
+    depth: DepthBasis = "lifted"
 
 
 class Session:
@@ -186,7 +189,9 @@ class Session:
         small_frames, off_ray_m = finish(prediction.rgb, points, small.robot)
         drift = self._drift(fit, prediction, done.inputs, small, frames, whole.robot)
         passes = prediction.passes, prediction.skipped
-        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, done.mask, done.note)
+        # A later chunk starts from points that are as good as those of the one before.
+        depth = self.chunks[0].depth if self.chunks else done.depth
+        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, done.mask, done.note, depth)
 
     def _drift(
         self,

@@ -24,9 +24,10 @@ from kinema4d_model.pipeline import Encoded, KinemaPipeline, Prediction
 from kinema4d_model.preset_parts import BlendSpec
 from kinema4d_model.window import Window, choose_window, cut_request
 from kinema4d_ros.generators._kernels import shade_frames
-from kinema4d_ros.generators.carry import carried_frames, find_candidate
+from kinema4d_ros.generators.carry import LEAST_SHARE, carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator, plane_depth
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
+from kinema4d_ros.rollout import DepthBasis
 
 __all__ = ["Choice", "TwoWorlds", "choose", "predict_two_worlds"]
 
@@ -59,7 +60,7 @@ class TwoWorlds:
         mask: (T, H, W) bool, where the robot is seen.
         gate: (T,) float32, share of the carried world, as the network said it.
         offered: whether there was something to carry.
-        lifted: whether the depth was guessed from the picture.
+        depth: what the world's points rest on; "unknown" where a guess from the picture found nothing on the table.
         window: what the network saw of the picture.
         prediction: what it says by itself, at its own size.
         inputs, small: that it was made from.
@@ -70,7 +71,7 @@ class TwoWorlds:
     mask: NDArray[np.bool_]
     gate: NDArray[np.float32]
     offered: bool
-    lifted: bool
+    depth: DepthBasis
     window: Window
     prediction: Prediction
     inputs: NetworkInputs
@@ -79,7 +80,11 @@ class TwoWorlds:
     @property
     def note(self) -> str:
         """One line for provenance."""
-        depth = "lifted from the picture" if self.lifted else "measured or predicted, or the table's plane"
+        depth = {
+            "lifted": "lifted from the picture",
+            "unknown": "the table's plane: nothing was lifted from the picture",
+            "plane": "the table's plane",
+        }.get(self.depth, "measured or predicted")
         offer = f"carried to {self.gate[-1]:.0%} at the end" if self.offered else "nothing at the fingers to carry"
         place = f"{self.window.width} x {self.window.height} pixels from ({self.window.left}, {self.window.top})"
         return f"network saw {place}; depth {depth}; {offer}"
@@ -135,11 +140,11 @@ def predict_two_worlds(
     report, preset = progress or (lambda _: None), pipeline.preset
     table = composite.table_height_m
     window = choose_window(request.camera, request.robot.grip, preset.width / preset.height)
-    lifted = request.depth is None and lifter is not None
-    if lifted and lifter is not None:
+    depth: DepthBasis = "measured" if request.depth is not None else "plane"
+    if request.depth is None and lifter is not None:
         raise_if_cancelled(cancel, Progress("lift", 0, 1))
         report(Progress("lift", 0, 1))
-        request = _lift(request, window, lifter, table)
+        request, depth = _lift(request, window, lifter, table)
         report(Progress("lift", 1, 1))
     count = len(request)
     chosen = np.rint(np.linspace(0, count - 1, min(count, preset.frames))).astype(np.intp)
@@ -159,15 +164,17 @@ def predict_two_worlds(
     report(Progress("blend", 1, 1))
     gate = np.interp(np.arange(count), chosen, choice.gate).astype(np.float32)
     prediction = Prediction(rgb, values, passes, skipped)
-    return TwoWorlds(*still, gate, offered, lifted, window, prediction, inputs, small)
+    return TwoWorlds(*still, gate, offered, depth, window, prediction, inputs, small)
 
 
-def _lift(request: GenerateRequest, window: Window, lifter: Lifter, table: float) -> GenerateRequest:
+def _lift(request: GenerateRequest, window: Window, lifter: Lifter, table: float) -> tuple[GenerateRequest, DepthBasis]:
     cut = cut_request(request, window)
     found = lifter.lift(cut.image, cut.camera, cut.robot.mask[0], table)
     depth = plane_depth(request.camera, table, MAX_RANGE_M).astype(np.float32)
     depth[window.slices] = found.depth_m
-    return replace(request, depth=depth)
+    # A bare plane is what the lifter says of everything it does not know: nothing then supports a distance to it.
+    something = bool((found.thing > 0.5).mean() > LEAST_SHARE)
+    return replace(request, depth=depth), "lifted" if something else "unknown"
 
 
 def _some_frames(request: GenerateRequest, chosen: NDArray[np.intp]) -> GenerateRequest:

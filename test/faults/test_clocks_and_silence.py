@@ -13,9 +13,9 @@ from support.drivers import Drivers
 from support.figures import Figures
 from support.health import ERROR, OK, WARN, HealthWatch
 from support.motions import WAIT_S, code_of, refused, swing, wait_until_ready
-from support.ros_graph import ROOT, Graph, own_domain, wait_for
+from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import NodeProcess, client
-from support.slow_generator import VARIABLE
+from support.slow_generator import SPEC, VARIABLE
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
@@ -81,7 +81,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         "twin": {"calibration": camera, "drift_period_s": 0.0},
         "preview": {"calibration": camera, "frames": 5},
         "gate": {"approval_ttl_s": 60.0},
-        "generator": {},
+        "generator": {"preset": SPEC},
     }
     with own_domain():
         graph = Graph()
@@ -89,7 +89,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             name: NodeProcess(
                 name,
                 parameters,
-                script=ROOT / "test" / "support" / "slow_generator.py" if name == "generator" else None,
                 environment={VARIABLE: str(seconds)} if name == "generator" else {},
             )
             for name, parameters in options.items()
@@ -109,6 +108,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     assert not any("Traceback" in node.text for node in nodes.values()), {n: nodes[n].text for n in nodes}
 
 
+@pytest.mark.full
 def test_joint_states_stop_while_nothing_happens(scene: Scene, figures: Figures) -> None:
     report = scene.previewed()
     scene.silent = True
@@ -126,6 +126,7 @@ def test_joint_states_stop_while_nothing_happens(scene: Scene, figures: Figures)
     figures.note(fault, "back: all well after", round(well_s, 2), "s")
 
 
+@pytest.mark.full
 def test_joint_states_stop_during_a_preview(scene: Scene) -> None:
     """The prediction is of the arm as it was when the plan came; it can be looked at, and not be approved."""
     scene.work_for(1.5)
@@ -175,6 +176,7 @@ def report_duration_s(scene: Scene) -> float:
     return float(last.sec + last.nanosec * 1e-9)
 
 
+@pytest.mark.full
 def test_the_camera_stops(scene: Scene, figures: Figures) -> None:
     scene.drivers.pictures = False
     seen_s = scene.health.wait("preview", WARN, "camera image is")
@@ -197,6 +199,7 @@ def _halve(info: Any) -> None:
     info.width, info.height = info.width // 2, info.height // 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "code"), [(_zoom, ErrorCode.CALIBRATION_INVALID), (_halve, ErrorCode.CAMERA_BAD_SIZE)]
 )
@@ -251,6 +254,7 @@ def test_one_stamp_from_the_future_stops_nothing(scene: Scene, figures: Figures)
     figures.note("one joint state from an hour ahead", "twin", "stays live")
 
 
+@pytest.mark.full
 def test_depth_stops(scene: Scene, figures: Figures) -> None:
     """Depth is a help, not a need: previews go on without it, and that is said. The last test of this scene."""
     camera = scene.drivers.camera

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rclpy.action import ActionClient
 from rclpy.serialization import serialize_message
 from support.figures import Figures
 from support.fuzz_graph import LAB, FuzzGraph
 from support.fuzz_messages import GIANT, Mutator, leaves
 from support.motions import WAIT_S
-from support.ros_graph import wait_for
+from support.ros_graph import Asker, wait_for
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.names import ENDPOINTS, Endpoint
@@ -135,7 +134,7 @@ def test_mutations_are_the_same_for_the_same_seed_and_reach_every_field(scene: F
     assert wanted <= {name.split("[")[0] for name in reached}
 
 
-@pytest.mark.parametrize("batch", list(BATCHES))
+@pytest.mark.parametrize("batch", [b if b == "plans" else pytest.param(b, marks=pytest.mark.full) for b in BATCHES])
 def test_topics(scene: FuzzGraph, sent: Counter[str], full: Full, figures: Figures, batch: str) -> None:
     every, much, little, rate_hz = BATCHES[batch]
     endpoints = [endpoint for endpoint in every if scene.subscribers(endpoint)]
@@ -191,6 +190,7 @@ def note(figures: Figures, scene: FuzzGraph, sent: Counter[str], batch: str, gro
     figures.note("fuzz of all endpoints", "messages to the arm", len(scene.moved))
 
 
+@pytest.mark.full
 def test_services(scene: FuzzGraph, sent: Counter[str], full: Full, figures: Figures) -> None:
     """Requests to all services at once, some of them wrong in one place only; each one is answered."""
     mutator = Mutator(SEED + 100)
@@ -235,25 +235,25 @@ def _in_lab(endpoint: Endpoint) -> str:
     return f"/{LAB}/{endpoint.name}" if endpoint in (names.LAB_RESET, names.FOLLOW_TRAJECTORY) else endpoint.name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("endpoint", ACTIONS, ids=lambda endpoint: endpoint.name.rpartition("/")[2])
 def test_actions(scene: FuzzGraph, sent: Counter[str], full: Full, figures: Figures, endpoint: Endpoint) -> None:
     """Goals one after the other: each is rejected or comes to an end, those that would run on are cancelled."""
     if OFFERED_BY[endpoint] not in scene.nodes:
         pytest.skip("its node is not among the few of the short run")
     mutator = Mutator(SEED + 200 + ACTIONS.index(endpoint))
-    client = ActionClient(scene.node, endpoint.interface(), _in_lab(endpoint))
-    wait_for(client.server_is_ready, WAIT_S, endpoint.name)
+    asker = Asker(scene.node, endpoint.interface(), _in_lab(endpoint))
     for _ in range(full(*ASKED[endpoint])):
         goal, what = mutator.mutate(scene.seeds(endpoint, scene.drivers.now()))
-        handle = scene.in_executor(lambda goal=goal: client.send_goal_async(goal))
+        handle = asker.send(goal)
         sent[endpoint.name] += 1
         if not handle.accepted:
             assert endpoint is names.FOLLOW_TRAJECTORY, f"{endpoint.name} rejected a goal: {what}"
             scene.codes[endpoint.name, "rejected"] += 1
             continue
         if endpoint is not names.GENERATE or mutator.random.random() < 0.1:
-            scene.in_executor(handle.cancel_goal_async)
-        result = scene.in_executor(handle.get_result_async).result
+            asker.cancel(handle)
+        result = asker.result(handle)
         if endpoint is names.FOLLOW_TRAJECTORY:
             scene.codes[endpoint.name, "accepted"] += 1
         else:

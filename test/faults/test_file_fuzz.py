@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(3600)
 """Hundreds of processes of xacro take a while on a busy machine; each case has its own, short limit."""
 
 TABLES = {"support.file_readers:CORE": CORE, "support.file_readers_model:MODEL": MODEL}
-READERS = [(table, reader.name) for table, readers in TABLES.items() for reader in readers]
+READERS = [reader.name for reader in CORE] + [pytest.param(reader.name, marks=pytest.mark.full) for reader in MODEL]
 CASES, FEW = 300, 20
 
 
@@ -41,7 +41,7 @@ def outcome_of(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return outcome
 
 
-@pytest.mark.parametrize("name", [name for _, name in READERS], ids=str)
+@pytest.mark.parametrize("name", READERS, ids=str)
 def test_damaged_files_are_read_or_refused(name: str, outcome_of: Callable[[str], Outcome], figures: Figures) -> None:
     outcome = outcome_of(name)
     fault = f"damaged file: {name}"

@@ -34,7 +34,7 @@ from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trajectory_hash import hash_trajectory
 from kinema4d_ros.trials.store import TrialStore
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 GROUPS = (
     ("generator", "recorder"),

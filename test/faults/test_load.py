@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rclpy.action import ActionClient
-from support.faulty_generator import SLOW, WORK
+from support.faulty_generator import SLOW, SPEC, WORK
 from support.figures import Figures
 from support.pick_goal import pick_goal
 from support.proc import family, open_files, resident_mb
-from support.ros_graph import ROOT, Graph, peer, wait_for
+from support.ros_graph import ROOT, Asker, Graph, peer, wait_for
 from support.sim_graph import NodeProcess
 
 from kinema4d_model.shipped import shipped_weights
@@ -31,43 +30,21 @@ RATE_HZ = 30.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-class Asker:
-    """An action client of a generator node in a process of its own."""
-
-    def __init__(self, graph: Graph, namespace: str) -> None:
-        self._graph = graph
-        self.client = ActionClient(graph.node("asker", namespace=namespace), GenerateRollout, names.GENERATE.name)
-        wait_for(self.client.server_is_ready, WAIT_S, "the generator")
-
-    def ask(self, question: Callable[[], Any]) -> Any:
-        # In the executor: rclpy drops an answer that comes before it is awaited.
-        task = self._graph.executor.create_task(question)
-        wait_for(lambda: task.done() and task.result().done(), WAIT_S, "an answer")
-        return task.result().result()
-
-    def send(self, goal: Any, feedback: Callable[[Any], None] | None = None) -> Any:
-        return self.ask(lambda: self.client.send_goal_async(goal, feedback))
-
-    def result(self, handle: Any) -> Any:
-        return self.ask(handle.get_result_async).result
-
-
 @contextmanager
-def generator(
-    namespace: str, parameters: dict[str, Any], *, faulty: bool = False
-) -> Iterator[tuple[NodeProcess, Asker]]:
-    script = ROOT / "test" / "support" / "faulty_generator.py" if faulty else None
-    node = NodeProcess("generator", parameters, ["-r", f"__ns:=/{namespace}"], script=script)
+def generator(namespace: str, parameters: dict[str, Any]) -> Iterator[tuple[NodeProcess, Asker]]:
+    node = NodeProcess("generator", parameters, ["-r", f"__ns:=/{namespace}"])
     graph = Graph(threads=1)
     try:
         node.wait_for_line("ready")
-        yield node, Asker(graph, f"/{namespace}")
+        asker = graph.node("asker", namespace=f"/{namespace}")
+        yield node, Asker(asker, GenerateRollout, names.GENERATE.name)
     finally:
         code = node.stop()
         graph.close()
     assert code == 0, node.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "preset",
     [
@@ -130,7 +107,7 @@ def test_clouds_at_30_hz_for_ten_minutes_lose_none(figures: Figures) -> None:
 def test_a_full_queue_rejects_at_once(figures: Figures, full: Callable[[int, int], int]) -> None:
     offered, queue = full(500, 20), 2
     goal = pick_goal(90, 60, frames=3).goal
-    with generator("overflow", {"queue": queue}, faulty=True) as (_, asker):
+    with generator("overflow", {"preset": SPEC, "queue": queue}) as (_, asker):
         goal.seed = SLOW
         taken = [asker.send(goal) for _ in range(queue + 1)]
         assert all(handle.accepted for handle in taken)
@@ -140,7 +117,7 @@ def test_a_full_queue_rejects_at_once(figures: Figures, full: Callable[[int, int
             assert not asker.send(goal).accepted
             waits.append(time.monotonic() - asked)
         for handle in taken:
-            asker.ask(handle.cancel_goal_async)
+            asker.cancel(handle)
             assert asker.result(handle).error.code == ErrorCode.CANCELLED
         goal.seed = WORK
         assert asker.result(asker.send(goal)).error.code == ErrorCode.NONE
@@ -149,19 +126,20 @@ def test_a_full_queue_rejects_at_once(figures: Figures, full: Callable[[int, int
     figures.note("goals offered to a full queue", "answered after p50 / p99", f"{p50:.1f} / {p99:.1f}", "ms")
 
 
+@pytest.mark.full
 def test_cancelled_goals_end_soon(figures: Figures, full: Callable[[int, int], int]) -> None:
     """The back-end looks at the cancellation between steps of 20 ms; a goal that is not stopped has 20 s to go."""
     rounds = full(200, 5)
     goal = pick_goal(90, 60, frames=3).goal
     goal.seed = SLOW
     waits, overruns = [], []
-    with generator("cancelled", {"queue": 1}, faulty=True) as (_, asker):
+    with generator("cancelled", {"preset": SPEC, "queue": 1}) as (_, asker):
         for _ in range(rounds):
             steps: list[int] = []
             handle = asker.send(goal, lambda m, seen=steps: seen.append(m.feedback.step))
             wait_for(lambda seen=steps: seen and seen[-1] >= 2, WAIT_S, "progress")
             asked, at_step = time.monotonic(), steps[-1]
-            asker.ask(handle.cancel_goal_async)
+            asker.cancel(handle)
             assert asker.result(handle).error.code == ErrorCode.CANCELLED
             waits.append(time.monotonic() - asked)
             overruns.append(steps[-1] - at_step)

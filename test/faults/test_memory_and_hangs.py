@@ -14,9 +14,9 @@ import pytest
 from support.figures import Figures
 from support.goals import WAIT_S, Goals, goal
 from support.proc import family
-from support.ros_graph import ROOT, Graph, own_domain, wait_for
+from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import NodeProcess
-from support.slow_generator import VARIABLE
+from support.slow_generator import SPEC, VARIABLE
 
 from kinema4d_ros.errors import ErrorCode
 
@@ -46,11 +46,11 @@ class Server:
         return time.monotonic() - began
 
 
-def served(**options: Any) -> Iterator[Server]:
+def served(preset: str = "composite", **options: Any) -> Iterator[Server]:
     """A server and its client in a domain of their own: there must be one server of the action."""
     with own_domain():
         graph = Graph(threads=1)
-        node = NodeProcess("generator", {"queue": 1, "cancel_grace_s": GRACE_S}, **options)
+        node = NodeProcess("generator", {"preset": preset, "queue": 1, "cancel_grace_s": GRACE_S}, **options)
     try:
         node.wait_for_line("is loaded")
         yield Server(node, Goals(graph))
@@ -108,8 +108,7 @@ def test_a_real_allocation_that_fails(composite: Server, figures: Figures) -> No
 
 def test_a_real_allocation_of_torch_that_fails(figures: Figures) -> None:
     """torch tells of main memory with a plain RuntimeError, of a GPU's with torch.OutOfMemoryError."""
-    script = ROOT / "test" / "support" / "torch_generator.py"
-    for server in served(script=script):
+    for server in served("support.torch_generator:TorchGenerator"):
         small, large = goal(), goal(frames=9)
         assert server.recovered(small) >= 0.0
         lift = limit(server.worker, more_mb=200)
@@ -129,8 +128,7 @@ def test_a_real_allocation_of_torch_that_fails(figures: Figures) -> None:
 @pytest.fixture(scope="module")
 def slow(seconds: Path) -> Iterator[Server]:
     """One that works as long as the file says."""
-    script = ROOT / "test" / "support" / "slow_generator.py"
-    yield from served(script=script, environment={VARIABLE: str(seconds)})
+    yield from served(SPEC, environment={VARIABLE: str(seconds)})
 
 
 def begun(server: Server, seconds: Path, work_s: float, timeout_s: float = 0.0) -> Any:

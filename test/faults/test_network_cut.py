@@ -18,7 +18,7 @@ import pytest
 from support.figures import Figures
 from support.ros_graph import ROOT
 from support.sim_graph import START_S, NodeProcess, process_environment, small_camera
-from support.slow_generator import VARIABLE
+from support.slow_generator import SPEC, VARIABLE
 from support.two_machines import Cable, two_machines
 
 from kinema4d_ros.errors import ErrorCode
@@ -135,8 +135,7 @@ def joined(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Setu
             try:
                 nodes["generator"] = NodeProcess(
                     "generator",
-                    {"cancel_grace_s": 1.0},
-                    script=ROOT / "test" / "support" / "slow_generator.py",
+                    {"preset": SPEC, "cancel_grace_s": 1.0},
                     prefix=cable.server.prefix(),
                     environment=environment,
                 )

@@ -233,6 +233,7 @@ def test_other_methods_get_nothing(page: Served, method: str) -> None:
     assert b"<title>" not in answer
 
 
+@pytest.mark.full
 def test_silent_crowds_leave_room(unharmed: Served, full: Choose, figures: Figures) -> None:
     count = full(2000, 200)
     before_files = open_files(unharmed.pid)
@@ -248,6 +249,7 @@ def test_silent_crowds_leave_room(unharmed: Served, full: Choose, figures: Figur
                  round(longest_s, 2), "s")  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_crowd_of_windows_is_bounded(unharmed: Served, figures: Figures) -> None:
     opened, refused = [], 0
     try:
@@ -344,6 +346,7 @@ def test_a_token_opens_the_door_and_nothing_else_does(guarded: tuple[Served, str
     figures.note("page with a token", "wrong or missing tokens refused", len(wrong) + 5 * 5 + 1)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not CHROMIUM, reason=MISSING)
 def test_a_browser_signs_in_by_hand_and_its_addresses_hold_no_token(guarded: tuple[Served, str]) -> None:
     served, token = guarded

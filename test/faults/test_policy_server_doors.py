@@ -217,6 +217,7 @@ def test_a_token_is_asked_for_and_never_told(
     figures.note("policy server with a token", "wrong or missing tokens refused", len(wrong) + 2)
 
 
+@pytest.mark.full
 def test_silent_crowds_leave_room(unharmed: Served, full: Choose, yam: Robot, figures: Figures) -> None:
     count = full(1000, 200)
     before = unharmed.threads()
@@ -228,6 +229,7 @@ def test_silent_crowds_leave_room(unharmed: Served, full: Choose, yam: Robot, fi
     figures.note("silent connections to the policy server", "at once", count)
 
 
+@pytest.mark.full
 def test_more_clients_than_places_are_told_so(unharmed: Served, figures: Figures) -> None:
     with contextlib.ExitStack() as stack:
         inside = [stack.enter_context(unharmed.socket()) for _ in range(MAX_CLIENTS)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ import bridge_peer
 import numpy as np
 import pytest
 from action_msgs.msg import GoalStatus
-from rclpy.action import ActionClient
 from rclpy.duration import Duration
 from rclpy.time import Time
-from support.ros_graph import DISCOVERY_S, Graph, peer, wait_for
+from support.ros_graph import DISCOVERY_S, Asker, Graph, peer, wait_for
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names, qos
@@ -101,9 +100,8 @@ class Client:
     """A client of the generate action that keeps its feedback."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self.client = ActionClient(graph.node("client"), GenerateRollout, names.GENERATE.name)
-        assert self.client.wait_for_server(timeout_sec=DISCOVERY_S)
+        self._asker = Asker(graph.node("client"), GenerateRollout, names.GENERATE.name)
+        self.result, self.cancel = self._asker.response, self._asker.cancel
         self.feedback: list[Any] = []
 
     def send(self, seed: int) -> Any:
@@ -114,17 +112,7 @@ class Client:
         goal = GenerateRollout.Goal(
             robot_frames=frames_to_msg(sequence, time_from_ns(77)), seed=seed, plan_hash="ef" * 32
         )
-        take = lambda message: self.feedback.append(message.feedback)  # noqa: E731
-        return self.ask(lambda: self.client.send_goal_async(goal, feedback_callback=take))
-
-    def result(self, handle: Any) -> Any:
-        return self.ask(handle.get_result_async)
-
-    def ask(self, question: Callable[[], Any]) -> Any:
-        """The answer to a question asked in the executor, where no quick answer is lost."""
-        task = self._graph.executor.create_task(question)
-        wait_for(lambda: task.done() and task.result().done(), DISCOVERY_S, "an answer")
-        return task.result().result()
+        return self._asker.send(goal, lambda message: self.feedback.append(message.feedback))
 
 
 @pytest.mark.usefixtures("server")
@@ -147,7 +135,7 @@ def test_the_action_is_cancelled_within_a_step_or_two(graph: Graph) -> None:
     client = Client(graph)
     handle = client.send(seed=2)
     wait_for(lambda: client.feedback, DISCOVERY_S, "feedback")
-    client.ask(handle.cancel_goal_async)
+    client.cancel(handle)
     at_cancel = len(client.feedback)
     answer = client.result(handle)
     assert answer.status == GoalStatus.STATUS_CANCELED

@@ -22,7 +22,7 @@ from kinema4d_ros.bridge.images import rgb_from_image
 from kinema4d_ros.calibration import Extrinsics, Residuals, read_camera, save_camera
 from kinema4d_ros.resources import share_path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CHECKS = 12
 """So many checks in a row must find nothing."""

@@ -37,7 +37,12 @@ from kinema4d_ros.viewer.calibration_page import COARSE
 
 pytest.importorskip("playwright", reason="needs playwright")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(not CHROMIUM, reason=MISSING)]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not CHROMIUM, reason=MISSING),
+]
 
 WAIT_S = 120.0
 STEP_M = COARSE[0] / 200

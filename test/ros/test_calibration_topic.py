@@ -23,7 +23,7 @@ from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
 from kinema4d_ros.camera import PinholeCamera
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(300)]
 
 BOARD = parse_board("charuco:9x6:0.03:0.0225")
 CAMERA = PinholeCamera(640, 480, [[610.0, 0, 322.5], [0, 606.0, 238.5], [0, 0, 1]], distortion=(-0.1, 0.02, 0, 0, 0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,12 @@ import pytest
 pytest.importorskip("diffusers", reason="needs the packages of requirements/model.in")
 
 from rclpy.serialization import deserialize_message, serialize_message
+from support.official_files import write_wan
 from support.pick_goal import pick_goal
 from support.requests import robot_of_a_square
 
 from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.preset import load_preset
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge.frames import frames_to_msg
@@ -27,7 +27,7 @@ from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.evaluation import GeometricJudge, Lifted, Task
-from kinema4d_ros.nodes.generator import Settings, backend_of
+from kinema4d_ros.nodes.generator import Settings, warning_of, worker_command
 from kinema4d_ros.worker import Worker, WorkerTimes
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,9 +35,7 @@ pytestmark = pytest.mark.timeout(300)
 
 def worker_for(**settings: Any) -> Worker:
     """The process that the node would start with these parameters."""
-    backend, options = backend_of(check(Settings, settings))
-    command = [sys.executable, "-m", "kinema4d_ros.nodes.generator_worker", "{fd}", backend, json.dumps(options)]
-    return Worker(command, WorkerTimes(load_s=240.0, run_s=120.0))
+    return Worker(worker_command(check(Settings, settings)), WorkerTimes(load_s=240.0, run_s=120.0))
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +58,7 @@ def goal() -> bytes:
     return bytes(serialize_message(made))
 
 
+@pytest.mark.full
 def test_rollouts_come_out_of_the_worker_with_feedback_by_step(worker: Worker, goal: bytes) -> None:
     told: list[tuple[str, int, int]] = []
     result = deserialize_message(worker.run(goal, lambda *step: told.append(step)), GenerateRollout.Result)
@@ -76,6 +75,7 @@ def test_rollouts_come_out_of_the_worker_with_feedback_by_step(worker: Worker, g
     assert worker.starts == 1
 
 
+@pytest.mark.full
 def test_a_cancelled_rollout_leaves_the_worker_alive(worker: Worker, goal: bytes) -> None:
     worker.start()
     before = worker.starts
@@ -96,8 +96,14 @@ def test_a_missing_checkpoint_is_told_when_loading(tmp_path: Path) -> None:
     assert "kinema4d fetch-weights" in caught.value.hint
 
 
-def test_the_composite_needs_no_model() -> None:
-    assert backend_of(check(Settings, {"preset": "composite"})) == ("composite", {"table_height_m": 0.0})
+def test_the_result_says_when_the_base_ran_without_its_adapter(goal: bytes, tmp_path: Path) -> None:
+    write_wan(load_preset("tiny"), tmp_path / "base")
+    worker = worker_for(preset="tiny", checkpoint=str(tmp_path), device="cpu", allow_base=True)
+    try:
+        result = deserialize_message(worker.run(goal), GenerateRollout.Result)
+    finally:
+        worker.stop()
+    assert warning_of(result) == "The base model without the 'act' adapter was used."
 
 
 @pytest.mark.skipif(shipped_weights("nano") is None, reason="needs the nano model's weights in the package")
@@ -112,5 +118,5 @@ def test_the_default_generator_is_the_shipped_nano_and_it_hears_of_the_hand() ->
     rollout = rollout_from_msg(result.rollout)
     assert rollout.provenance.preset == "nano"
     assert "depth lifted from the picture; carried to" in rollout.provenance.versions["frames"]
-    verdict = GeometricJudge().judge(rollout, Task(Lifted(), asked.target_mask))
+    verdict = GeometricJudge().judge(rollout, Task(Lifted()), asked.target_mask)
     assert verdict.success, verdict.reason

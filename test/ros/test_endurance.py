@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
-from rclpy.action import ActionClient
-from support.faulty_generator import SLOW
+from support.faulty_generator import SLOW, SPEC
 from support.motions import WAIT_S, settle, swing, wait_until_ready
 from support.proc import family, resident_mb
-from support.ros_graph import ROOT, Graph, wait_for
+from support.ros_graph import Asker, Graph, wait_for
 from support.sim_graph import NodeProcess, client, running, small_camera
 
 from kinema4d_msgs.action import GenerateRollout
@@ -35,7 +33,7 @@ as rclpy's action server does for a quarter of an hour, grew by 0.6 MB a plan wi
 
 CANCELLATIONS = 20
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -95,28 +93,19 @@ def test_superseded_generations_stop_within_a_few_steps(calibration: str, yam: R
     goal = GenerateRollout.Goal(seed=SLOW, robot_frames=frames_to_msg(drawn, header(1).stamp))
     goal.image = image_from_array(studio(camera), "rgb8", header(1, camera.frame_id))
     graph = Graph(threads=1)
-    script = ROOT / "test" / "support" / "faulty_generator.py"
-    node = NodeProcess("generator", {"queue": 1}, ["-r", "__ns:=/cancelled"], script=script)
+    node = NodeProcess("generator", {"preset": SPEC, "queue": 1}, ["-r", "__ns:=/cancelled"])
     try:
         node.wait_for_line("ready")
-        asker = graph.node("asker", namespace="/cancelled")
-        generator = ActionClient(asker, GenerateRollout, names.GENERATE.name)
-        wait_for(generator.server_is_ready, WAIT_S, "the generator")
-
-        def ask(question: Any) -> Any:
-            task = graph.executor.create_task(question)
-            wait_for(lambda: task.done() and task.result().done(), WAIT_S, "an answer")
-            return task.result().result()
-
+        asker = Asker(graph.node("asker", namespace="/cancelled"), GenerateRollout, names.GENERATE.name)
         latencies, overruns = [], []
         for _ in range(CANCELLATIONS):
             steps: list[int] = []
             feedback = lambda m, seen=steps: seen.append(m.feedback.step)  # noqa: E731
-            handle = ask(lambda take=feedback: generator.send_goal_async(goal, take))
+            handle = asker.send(goal, feedback)
             wait_for(lambda seen=steps: seen and seen[-1] >= 3, WAIT_S, "progress")
             asked, at_step = time.monotonic(), steps[-1]
-            ask(handle.cancel_goal_async)
-            result = ask(handle.get_result_async).result
+            asker.cancel(handle)
+            result = asker.result(handle)
             latencies.append(time.monotonic() - asked)
             overruns.append(steps[-1] - at_step)
             assert result.error.code == ErrorCode.CANCELLED

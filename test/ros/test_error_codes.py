@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from moveit_msgs.msg import DisplayTrajectory, RobotTrajectory
-from rclpy.action import ActionClient
 from support.drivers import Drivers
-from support.faulty_generator import REFUSE, SLOW, WORK
+from support.faulty_generator import REFUSE, SLOW, SPEC, WORK
 from support.motions import WAIT_S, code_of, refused, swing
-from support.ros_graph import ROOT, Graph, wait_for
+from support.ros_graph import Asker, Graph, wait_for
 from support.sim_graph import NodeProcess, client, small_camera
 
 from kinema4d_msgs.action import GenerateRollout
@@ -70,8 +69,7 @@ class Scene:
             node.wait_for_line("ready")
 
     def start_generator(self) -> None:
-        script = ROOT / "test" / "support" / "faulty_generator.py"
-        node = NodeProcess("generator", {"queue": 0, "cancel_grace_s": 0.5}, script=script)
+        node = NodeProcess("generator", {"preset": SPEC, "queue": 0, "cancel_grace_s": 0.5})
         self.nodes.append(node)
         node.wait_for_line("ready")
 
@@ -98,9 +96,7 @@ def graph(scene: Scene) -> Iterator[PreviewClient]:
 @pytest.fixture(scope="module")
 def generator(scene: Scene) -> Any:
     scene.start_generator()
-    made = ActionClient(scene.drivers.node, GenerateRollout, names.GENERATE.name)
-    wait_for(made.server_is_ready, WAIT_S, "the generator")
-    return made
+    return Asker(scene.drivers.node, GenerateRollout, names.GENERATE.name)
 
 
 @pytest.fixture(scope="module")
@@ -113,23 +109,17 @@ def goal(scene: Scene) -> Any:
     return made
 
 
-def in_executor(scene: Scene, ask: Callable[[], Any]) -> Any:
-    task = scene.graph.executor.create_task(ask)
-    wait_for(lambda: task.done() and task.result().done(), WAIT_S, "an answer")
-    return task.result().result()
-
-
-def ask(scene: Scene, generator: Any, goal: Any, seed: int = WORK, **changes: Any) -> Any:
+def ask(generator: Any, goal: Any, seed: int = WORK, **changes: Any) -> Any:
     request = GenerateRollout.Goal(image=goal.image, robot_frames=goal.robot_frames, seed=seed)
     for name, value in changes.items():
         setattr(request, name, value)
-    handle = in_executor(scene, lambda: generator.send_goal_async(request))
+    handle = generator.send(request)
     assert handle.accepted
     return handle
 
 
-def result_code(scene: Scene, handle: Any) -> ErrorCode:
-    return ErrorCode(in_executor(scene, handle.get_result_async).result.error.code)
+def result_code(generator: Any, handle: Any) -> ErrorCode:
+    return ErrorCode(generator.result(handle).error.code)
 
 
 def sent(scene: Scene, graph: PreviewClient, endpoint: Endpoint, message: Any, stamp: Any) -> ErrorCode:
@@ -235,15 +225,15 @@ def test_a_displayed_plan_whose_start_cannot_be_read(scene: Scene, graph: Previe
 
 
 def test_damaged_goals(scene: Scene, generator: Any, goal: Any) -> None:
-    assert result_code(scene, ask(scene, generator, goal)) == ErrorCode.NONE
+    assert result_code(generator, ask(generator, goal)) == ErrorCode.NONE
     frames = goal.robot_frames
     whole, times = frames.depth[1].data, list(frames.times)
     try:
         frames.depth[1].data = whole[: len(whole) // 2]
-        assert result_code(scene, ask(scene, generator, goal)) == ErrorCode.WIRE_CORRUPT
+        assert result_code(generator, ask(generator, goal)) == ErrorCode.WIRE_CORRUPT
         frames.depth[1].data = whole
         frames.times = times[::-1]
-        assert result_code(scene, ask(scene, generator, goal)) == ErrorCode.POINTMAP_BAD_INPUT
+        assert result_code(generator, ask(generator, goal)) == ErrorCode.POINTMAP_BAD_INPUT
     finally:
         frames.depth[1].data, frames.times = whole, times
 
@@ -253,14 +243,14 @@ def test_damaged_goals(scene: Scene, generator: Any, goal: Any) -> None:
     [ErrorCode.METRIC_REFUSED, ErrorCode.ROLLOUT_INVALID, ErrorCode.POINTMAP_EMPTY, ErrorCode.RENDER_BAD_INPUT],
 )
 def test_what_a_back_end_refuses_keeps_its_code(scene: Scene, generator: Any, goal: Any, code: ErrorCode) -> None:
-    assert result_code(scene, ask(scene, generator, goal, REFUSE + code)) == code
+    assert result_code(generator, ask(generator, goal, REFUSE + code)) == code
 
 
 def test_a_busy_generator_refuses_the_next_plan(scene: Scene, graph: PreviewClient, generator: Any, goal: Any) -> None:
-    running = ask(scene, generator, goal, SLOW)
+    running = ask(generator, goal, SLOW)
     assert refused(graph, swing(graph)) == ErrorCode.GENERATOR_BUSY
-    in_executor(scene, running.cancel_goal_async)
-    assert result_code(scene, running) == ErrorCode.CANCELLED
+    generator.cancel(running)
+    assert result_code(generator, running) == ErrorCode.CANCELLED
     graph.wait_for(lambda: graph.preview(swing(graph), timeout_s=WAIT_S) is not None, WAIT_S, "a preview")
 
 

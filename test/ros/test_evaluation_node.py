@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from action_msgs.msg import GoalStatusArray
-from rclpy.action import ActionClient
 from rclpy.qos import qos_profile_action_status_default
 from support.motions import WAIT_S
-from support.ros_graph import Graph, own_domain, wait_for
+from support.ros_graph import Asker, Graph, own_domain, wait_for
 from support.sim_graph import NodeProcess, running
 
 from kinema4d_msgs.action import EvaluatePolicy
@@ -28,36 +27,22 @@ from kinema4d_ros.trials.store import TrialStore
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-class Asker:
+class Evaluations:
     """A client of the action that keeps what it hears."""
 
     def __init__(self, graph: Graph) -> None:
         self.node = graph.node("asker")
-        self._graph = graph
-        self._client = ActionClient(self.node, EvaluatePolicy, names.EVALUATE.name)
         self.feedback: list[Any] = []
         self.trials: list[Any] = []
         self.results: list[Any] = []
         for endpoint, kept in ((names.EVALUATED_TRIAL, self.trials), (names.EVALUATION_RESULT, self.results)):
             self.node.create_subscription(endpoint.interface(), endpoint.name, kept.append, profile(endpoint))
-        wait_for(self._client.server_is_ready, WAIT_S, "the evaluation node")
+        self._asker = Asker(self.node, EvaluatePolicy, names.EVALUATE.name)
+        self.result, self.cancel = self._asker.result, self._asker.cancel
 
     def send(self, **fields: Any) -> Any:
         goal = EvaluatePolicy.Goal(**{"task": "pick", "scenario": "canonical", "policy": "expert", **fields})
-        return self._answer(lambda: self._client.send_goal_async(goal, lambda m: self.feedback.append(m.feedback)))
-
-    def result(self, handle: Any) -> Any:
-        return self._answer(handle.get_result_async).result
-
-    def cancel(self, handle: Any) -> None:
-        self._answer(handle.cancel_goal_async)
-
-    def _answer(self, ask: Any) -> Any:
-        # In the executor's thread: an answer that comes before it is awaited would be lost.
-        task = self._graph.executor.create_task(ask)
-        wait_for(task.done, WAIT_S, "the question")
-        wait_for(task.result().done, 3 * WAIT_S, "the answer")
-        return task.result().result()
+        return self._asker.send(goal, lambda m: self.feedback.append(m.feedback))
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +58,13 @@ def nodes(folder: Path) -> Iterator[dict[str, NodeProcess]]:
 
 
 @pytest.fixture(scope="module")
-def asker(nodes: dict[str, NodeProcess]) -> Iterator[Asker]:
+def asker(nodes: dict[str, NodeProcess]) -> Iterator[Evaluations]:
     graph = Graph(threads=1)
-    yield Asker(graph)
+    yield Evaluations(graph)
     graph.close()
 
 
-def test_a_policy_is_judged_with_feedback_trials_and_a_report(asker: Asker, folder: Path) -> None:
+def test_a_policy_is_judged_with_feedback_trials_and_a_report(asker: Evaluations, folder: Path) -> None:
     handle = asker.send(policy="far=expert:offset_m=0.08", episodes=2, seed=4)
     assert handle.accepted
     result = asker.result(handle)
@@ -101,7 +86,8 @@ def test_a_policy_is_judged_with_feedback_trials_and_a_report(asker: Asker, fold
     assert json.loads((report / "evaluation.json").read_text())["runs"] == 2
 
 
-def test_one_goal_at_a_time_and_cancel_keeps_what_is_finished(asker: Asker) -> None:
+@pytest.mark.full
+def test_one_goal_at_a_time_and_cancel_keeps_what_is_finished(asker: Evaluations) -> None:
     asker.feedback.clear()
     handle = asker.send(episodes=500, seed=10)
     assert handle.accepted
@@ -114,7 +100,8 @@ def test_one_goal_at_a_time_and_cancel_keeps_what_is_finished(asker: Asker) -> N
     assert 1 <= finished == result.result.episodes + result.result.failed < 500
 
 
-def test_in_closed_loop_the_policy_acts_on_predicted_pictures(asker: Asker) -> None:
+@pytest.mark.full
+def test_in_closed_loop_the_policy_acts_on_predicted_pictures(asker: Evaluations) -> None:
     result = asker.result(asker.send(policy="expert", episodes=1, seed=4, mode=EvaluatePolicy.Goal.CLOSED_LOOP))
     assert result.error.code == ErrorCode.NONE, result.error.message
     assert (result.result.model, result.result.episodes, result.result.failed) == ("ros/closed", 1, 0)
@@ -139,7 +126,7 @@ def test_in_closed_loop_the_policy_acts_on_predicted_pictures(asker: Asker) -> N
         ({"seed": 2**63, "episodes": 1}, ErrorCode.ARGUMENT_INVALID),
     ],
 )
-def test_goals_that_are_refused(asker: Asker, fields: dict[str, Any], code: ErrorCode) -> None:
+def test_goals_that_are_refused(asker: Evaluations, fields: dict[str, Any], code: ErrorCode) -> None:
     handle = asker.send(**fields)
     assert handle.accepted
     result = asker.result(handle)
@@ -147,7 +134,7 @@ def test_goals_that_are_refused(asker: Asker, fields: dict[str, Any], code: Erro
     assert "expected" in result.error.message
 
 
-def test_a_policy_that_cannot_be_made_is_a_failed_run_and_no_more(asker: Asker) -> None:
+def test_a_policy_that_cannot_be_made_is_a_failed_run_and_no_more(asker: Evaluations) -> None:
     result = asker.result(asker.send(policy="replay:/nowhere/at_all.npz", episodes=1, seed=2))
     assert result.error.code == ErrorCode.NONE
     assert (result.result.episodes, result.result.failed) == (0, 1)
@@ -155,6 +142,7 @@ def test_a_policy_that_cannot_be_made_is_a_failed_run_and_no_more(asker: Asker) 
     assert asker.trials[-1].lab == EvaluatedTrial.UNKNOWN
 
 
+@pytest.mark.full
 def test_one_model_is_served_by_two_nodes_and_outlives_one_of_them(tmp_path: Path) -> None:
     """Two workers at two nodes; one node is killed and the other does its work, no trial is lost."""
     asked = EvaluationSettings(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
-from support.motions import WAIT_S, arm, code_of, settle, swing, wait_until_ready
+from support.motions import WAIT_S, arm, code_of, refused, settle, swing, wait_until_ready
 from support.sim_graph import NodeProcess, client, running, small_camera
 
 from kinema4d_msgs.msg import ExecutionStatus, PreviewStatus
@@ -17,6 +18,7 @@ from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.trajectory import JointTrajectory
 
 NODES = ("lab", "preview", "generator", "gate")
 
@@ -28,7 +30,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodePr
     scene = {"calibration": small_camera(tmp_path_factory.mktemp("camera"))}
     options: dict[str, dict[str, Any]] = {
         # Preview and gate let more pass than the controller does, so that it is the one who refuses.
-        "preview": {**scene, "frames": 9, "start_tolerance_rad": 0.3},
+        "preview": {**scene, "frames": 9, "start_tolerance_rad": 0.2},
         "gate": {"controller": "action", "start_tolerance_rad": 0.2},
         "lab": scene,
     }
@@ -40,6 +42,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodePr
 def graph(nodes: dict[str, NodeProcess]) -> Iterator[PreviewClient]:
     with client() as made:
         made.listen(names.EXECUTION_STATUS)
+        made.listen(names.PREVIEWED_PLAN)
         made.wait_for(lambda: made.newest(names.CAMERA_IMAGE) is not None, WAIT_S, "the camera")
         wait_until_ready(made, "preview", "gate")
         yield made
@@ -60,10 +63,27 @@ def status_of(graph: PreviewClient, plan_hash: str, phase: int) -> Any:
     return graph.newest(names.EXECUTION_STATUS)
 
 
+def with_velocities(plan: JointTrajectory, end: float = 0.0) -> JointTrajectory:
+    """The same points with the slopes there, at rest at the start; joint 1 ends at this velocity."""
+    rates = np.gradient(plan.positions, plan.times, axis=0)
+    rates[[0, -1]] = 0.0
+    rates[-1, plan.names.index("joint1")] = end
+    return JointTrajectory(plan.names, plan.times, plan.positions, rates)
+
+
+def test_velocities_that_the_arm_cannot_have_are_refused_before_anything_is_drawn(graph: PreviewClient) -> None:
+    settle(graph)
+    assert refused(graph, with_velocities(swing(graph), end=0.2)) == ErrorCode.TRAJECTORY_TOO_FAST
+    assert refused(graph, with_velocities(swing(graph), end=50.0)) == ErrorCode.TRAJECTORY_TOO_FAST
+
+
 def test_the_controller_says_that_the_arm_arrived(graph: PreviewClient) -> None:
     settle(graph)
     before = arm(graph)[1]
-    report = graph.preview(swing(graph, duration_s=5.0), timeout_s=WAIT_S)
+    plan = with_velocities(swing(graph, duration_s=5.0))
+    report = graph.preview(plan, timeout_s=WAIT_S)
+    announced = graph.newest(names.PREVIEWED_PLAN).trajectory
+    np.testing.assert_array_equal([point.velocities for point in announced.points], plan.velocities)
     token = graph.approve(report.plan_hash, "test")
     assert graph.execute(report.plan_hash, token) == pytest.approx(5.0)
     assert code_of(graph.approve, report.plan_hash, "test") == ErrorCode.ARM_BUSY

@@ -74,7 +74,7 @@ def server(graph: Graph) -> Iterator[SlowServer]:
 
 def ask(graph: Graph, unwanted: Callable[[], None] = lambda: None, **limits: float) -> Any:
     settings = {"server_timeout_s": WAIT_S, "generate_timeout_s": WAIT_S, **limits}
-    client = GenerateClient(graph.node("asker"), threading.Event(), **settings)
+    client = GenerateClient(graph.node("asker"), **settings)
     wait_for(client.ready, WAIT_S, "the server to be found")
     return client.generate(GenerateRollout.Goal(), lambda _feedback: None, unwanted)
 

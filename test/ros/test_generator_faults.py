@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from rclpy.action import ActionClient
-from support.faulty_generator import BUG, EXIT, HANG, MEMORY, SEGFAULT, SLOW, WORK
-from support.ros_graph import ROOT, Graph, wait_for
+from support.faulty_generator import BUG, EXIT, HANG, MEMORY, SEGFAULT, SLOW, SPEC, WORK
+from support.ros_graph import ROOT, Asker, Graph, wait_for
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
@@ -34,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, str(ROOT / "test" / "support" / "faulty_generator.py"), "--ros-args"]
+    command = [sys.executable, "-m", "kinema4d_ros.nodes.generator", "--ros-args", "-p", f"preset:={SPEC}"]
     command += ["-p", "queue:=1", "-p", "cancel_grace_s:=0.5", "-p", "timeout_s:=60.0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "test")])}
     process = subprocess.Popen(command, env=environment)
@@ -46,10 +45,7 @@ def server() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture(scope="module")
 def client(server: subprocess.Popen[bytes]) -> Iterator[Any]:
     graph = Graph(threads=1)
-    node = graph.node("asker")
-    made = ActionClient(node, GenerateRollout, names.GENERATE.name)
-    wait_for(made.server_is_ready, WAIT_S, "the generator")
-    yield made
+    yield Asker(graph.node("asker"), GenerateRollout, names.GENERATE.name)
     graph.close()
 
 
@@ -66,27 +62,15 @@ def goal() -> Any:
     return made
 
 
-def answer(client: Any, ask: Callable[[], Any], what: str) -> Any:
-    """What a question gives; asked in the executor, because rclpy drops an answer that comes before it is awaited."""
-    task = client._node.executor.create_task(ask)
-    wait_for(task.done, WAIT_S, what)
-    wait_for(task.result().done, WAIT_S, what)
-    return task.result().result()
-
-
 def send(client: Any, goal: Any, seed: int, timeout_s: float = 0.0, feedback: Any = None) -> Any:
     request = GenerateRollout.Goal(
         image=goal.image, robot_frames=goal.robot_frames, seed=seed, timeout_s=timeout_s, plan_hash="ab" * 32
     )
-    return answer(client, lambda: client.send_goal_async(request, feedback), "an answer to the goal")
-
-
-def result_of(handle: Any) -> Any:
-    return answer(handle._action_client, handle.get_result_async, "a result").result
+    return client.send(request, feedback)
 
 
 def test_a_good_goal_gives_a_rollout_with_timings(client: Any, goal: Any) -> None:
-    result = result_of(send(client, goal, WORK))
+    result = client.result(send(client, goal, WORK))
     assert result.error.code == ErrorCode.NONE
     assert len(result.rollout.rgb) == len(result.rollout.points) == 5
     assert result.rollout.plan_hash == "ab" * 32
@@ -104,25 +88,25 @@ def test_a_good_goal_gives_a_rollout_with_timings(client: Any, goal: Any) -> Non
     ],
 )
 def test_failures_have_codes_and_the_next_goal_works(client: Any, goal: Any, seed: int, code: ErrorCode) -> None:
-    failed = result_of(send(client, goal, seed))
+    failed = client.result(send(client, goal, seed))
     assert failed.error.code == code
     assert failed.error.message
     assert not failed.rollout.rgb
-    assert result_of(send(client, goal, WORK)).error.code == ErrorCode.NONE
+    assert client.result(send(client, goal, WORK)).error.code == ErrorCode.NONE
 
 
 def test_a_hang_ends_at_the_goal_s_own_timeout(client: Any, goal: Any) -> None:
-    assert result_of(send(client, goal, HANG, timeout_s=1.0)).error.code == ErrorCode.GENERATOR_TIMEOUT
-    assert result_of(send(client, goal, WORK)).error.code == ErrorCode.NONE
+    assert client.result(send(client, goal, HANG, timeout_s=1.0)).error.code == ErrorCode.GENERATOR_TIMEOUT
+    assert client.result(send(client, goal, WORK)).error.code == ErrorCode.NONE
 
 
 def test_broken_requests_are_refused(client: Any, goal: Any) -> None:
     broken = GenerateRollout.Goal(image=goal.image, robot_frames=goal.robot_frames, timeout_s=float("nan"))
-    handle = answer(client, lambda: client.send_goal_async(broken), "an answer")
-    assert result_of(handle).error.code == ErrorCode.GENERATOR_BAD_REQUEST
-    empty = answer(client, lambda: client.send_goal_async(GenerateRollout.Goal()), "an answer")
-    assert result_of(empty).error.code not in (ErrorCode.NONE, ErrorCode.UNKNOWN)
-    assert result_of(send(client, goal, WORK)).error.code == ErrorCode.NONE
+    handle = client.send(broken)
+    assert client.result(handle).error.code == ErrorCode.GENERATOR_BAD_REQUEST
+    empty = client.send(GenerateRollout.Goal())
+    assert client.result(empty).error.code not in (ErrorCode.NONE, ErrorCode.UNKNOWN)
+    assert client.result(send(client, goal, WORK)).error.code == ErrorCode.NONE
 
 
 def test_feedback_then_cancellation_within_a_step(client: Any, goal: Any) -> None:
@@ -130,12 +114,12 @@ def test_feedback_then_cancellation_within_a_step(client: Any, goal: Any) -> Non
     handle = send(client, goal, SLOW, feedback=lambda m: seen.append((m.feedback.phase, m.feedback.step)))
     wait_for(lambda: any(phase == "denoise" and step >= 3 for phase, step in seen), WAIT_S, "progress")
     asked = time.monotonic()
-    answer(client, handle.cancel_goal_async, "the cancellation")
-    result = result_of(handle)
+    client.cancel(handle)
+    result = client.result(handle)
     print(f"cancelled after {time.monotonic() - asked:.3f} s")
     assert result.error.code == ErrorCode.CANCELLED
     assert max(step for _, step in seen) < 900
-    assert result_of(send(client, goal, WORK)).error.code == ErrorCode.NONE
+    assert client.result(send(client, goal, WORK)).error.code == ErrorCode.NONE
 
 
 def test_a_full_queue_rejects_at_once(client: Any, goal: Any) -> None:
@@ -145,7 +129,7 @@ def test_a_full_queue_rejects_at_once(client: Any, goal: Any) -> None:
     assert waiting.accepted
     assert not send(client, goal, WORK).accepted
     for handle in (waiting, running):
-        answer(client, handle.cancel_goal_async, "the cancellation")
-    assert result_of(waiting).error.code == ErrorCode.CANCELLED
-    assert result_of(running).error.code == ErrorCode.CANCELLED
-    assert result_of(send(client, goal, WORK)).error.code == ErrorCode.NONE
+        client.cancel(handle)
+    assert client.result(waiting).error.code == ErrorCode.CANCELLED
+    assert client.result(running).error.code == ErrorCode.CANCELLED
+    assert client.result(send(client, goal, WORK)).error.code == ErrorCode.NONE

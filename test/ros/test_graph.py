@@ -287,6 +287,7 @@ def test_a_silent_arm_is_refused_and_heard_again(nodes: dict[str, NodeProcess], 
     graph.preview(swing(graph), timeout_s=WAIT_S)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("victim", ["generator", "preview", "playback", "gate", "twin", "lab"])
 def test_a_killed_node_comes_back_into_the_graph(
     nodes: dict[str, NodeProcess], graph: PreviewClient, victim: str

@@ -13,21 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.killed_graph import MARK, marked
 from support.motions import wait_until_ready
-from support.ros_graph import ROOT, Graph
+from support.ros_graph import ROOT, Graph, wait_for
 from support.sim_clock import SimClock
-from support.sim_graph import client, kinema4d, small_camera
+from support.sim_graph import client, kinema4d, process_environment, small_camera
 
 pytest.importorskip("launch_ros", reason="needs a ROS distribution's launch and launch_ros")
 
 from ament_index_python.packages import PackageNotFoundError, get_package_prefix
 from launch import LaunchContext
-from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction
+from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction, Shutdown
 from launch.launch_description_sources import get_launch_description_from_python_launch_file
 from launch_ros.actions import Node
 
 from kinema4d_ros.bridge import names
-from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, sim_graph
+from kinema4d_ros.bridge.launching import _shutdown_without
+from kinema4d_ros.errors import SetupError
+from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, sim_graph
+from kinema4d_ros.processes import FATAL_EXIT
 
 FILES = {"sim.launch.py": SIM_ARGUMENTS, "generator.launch.py": GENERATOR_ARGUMENTS}
 WAIT_S = 240.0
@@ -60,6 +64,28 @@ def test_every_node_of_the_graph_is_started() -> None:
     assert executables == [spec.executable for spec in sim_graph(values)]
 
 
+@pytest.fixture
+def rviz2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of that name in an ament prefix; nothing starts it."""
+    (tmp_path / "share" / "ament_index" / "resource_index" / "packages").mkdir(parents=True)
+    (tmp_path / "share" / "ament_index" / "resource_index" / "packages" / "rviz2").touch()
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path), prepend=os.pathsep)
+
+
+def test_without_rviz2_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="rviz2 is not installed"):
+        started("sim.launch.py", SIM_ARGUMENTS, rviz="True")
+
+
+def test_a_needed_node_that_cannot_work_ends_the_launch() -> None:
+    gate, viewer = (NodeSpec(name, "", essential=name == "gate") for name in ("gate", "viewer"))
+    (shutdown,) = _shutdown_without(gate, FATAL_EXIT)
+    assert isinstance(shutdown, Shutdown)
+    assert _shutdown_without(gate, 1) == _shutdown_without(viewer, FATAL_EXIT) == []
+
+
+@pytest.mark.usefixtures("rviz2")
 def test_arguments_choose_what_is_started() -> None:
     with_all = started("sim.launch.py", SIM_ARGUMENTS, rviz="true", record="true", viewer="false")
     executables = [action.node_executable for action in with_all if isinstance(action, Node)]
@@ -145,3 +171,42 @@ def test_a_launched_graph_previews_a_plan_and_ends_on_ctrl_c(tmp_path: Path, sim
         graph.close()
     for word in ("Traceback", "has died"):
         assert word not in log.read_text(), log.read_text()
+
+
+LAUNCH = """
+import sys
+from launch import LaunchDescription, LaunchService
+from launch.actions import IncludeLaunchDescription
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+given = [argument.split(":=") for argument in sys.argv[2:]]
+service = LaunchService()
+included = IncludeLaunchDescription(PythonLaunchDescriptionSource(sys.argv[1]), launch_arguments=given)
+service.include_launch_description(LaunchDescription([included]))
+sys.exit(service.run())
+"""
+
+
+@pytest.mark.skipif(not installed(), reason="needs a colcon install of this package")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None], ids=["SIGKILL", "SIGTERM", "a node refuses"])
+def test_no_node_outlives_its_launch(tmp_path: Path, end: signal.Signals | None) -> None:
+    mark, log, params = f"{os.getpid()}-{time.monotonic_ns()}", tmp_path / "log.txt", tmp_path / "params.yaml"
+    params.write_text(f"generator:\n  ros__parameters: {{queue: {1 if end else -1}}}\n")
+    arguments = ["preset:=composite", f"params_file:={params}"]
+    with log.open("wb") as out:
+        launch = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, str(ROOT / "launch" / "generator.launch.py"), *arguments],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=process_environment({MARK: mark}),
+        )
+    try:
+        if end is not None:
+            wait_for(lambda: "]: ready" in log.read_text() or launch.poll() is not None, WAIT_S, "a node")
+            launch.send_signal(end)
+        launch.wait(timeout=WAIT_S)
+        wait_for(lambda: not marked(mark), WAIT_S, f"the end of {marked(mark)}")
+    finally:
+        for pid in marked(mark, pids=True):
+            os.kill(int(pid), signal.SIGKILL)
+        launch.wait()
+    assert end is not None or "was required: shutting down" in log.read_text(), log.read_text()

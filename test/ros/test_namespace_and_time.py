@@ -18,7 +18,7 @@ NODES = ("lab", "twin", "preview", "generator", "playback", "gate")
 SPACE = "lab1"
 GLOBAL = {"/tf", "/tf_static", "/diagnostics", "/rosout", "/parameter_events", "/clock"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", autouse=True)

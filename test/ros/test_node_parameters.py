@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from support.ros_graph import DISCOVERY_S, Graph
 
-from kinema4d_ros.bridge.params import ParameterError, declare, parameter, watch
+from kinema4d_ros.bridge.params import ParameterError, check, declare, parameter, watch
 from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.nodes import gate, preview
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -99,3 +104,13 @@ def test_another_node_may_set_good_values_and_is_told_why_bad_ones_are_refused(g
     request = GetParameters.Request(names=["rate_hz", "generator", "robot"])
     stored = call(graph, GetParameters, "get_parameters", request).values
     assert (stored[0].double_value, stored[1].string_value, stored[2].string_value) == (10.0, "diffusion", "yam")
+
+
+def test_preview_and_gate_start_with_one_tolerance() -> None:
+    file = yaml.safe_load((ROOT / "config" / "sim.yaml").read_text())
+    shown, approved = (
+        check(settings, file[f"/**/{name}"]["ros__parameters"])
+        for name, settings in (("preview", preview.Settings), ("gate", gate.Settings))
+    )
+    assert (shown.start_tolerance_rad, shown.start_tolerance_m) == (0.02, 0.003)
+    assert (approved.start_tolerance_rad, approved.start_tolerance_m) == (0.02, 0.003)

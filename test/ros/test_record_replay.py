@@ -37,6 +37,7 @@ def recorded(folder: Path, mark: str) -> bool:
     return any(mark.encode() in bag.read_bytes() for bag in folder.rglob("*.mcap"))
 
 
+@pytest.mark.full
 def test_plans_of_a_recording_are_previewed_again(graph: Graph, yam: Robot, tmp_path: Path) -> None:
     node = graph.node("session")
     outputs = {
@@ -80,6 +81,7 @@ def test_plans_of_a_recording_are_previewed_again(graph: Graph, yam: Robot, tmp_
     assert (tmp_path / "out" / "plan_000_clearance.png").is_file()
 
 
+@pytest.mark.full
 def test_a_killed_recorder_loses_a_second_at_most(graph: Graph, yam: Robot, tmp_path: Path) -> None:
     node = graph.node("session")
     states, plans = (

@@ -73,6 +73,7 @@ def compare(node: str, uses: set[Right], *, both_ways: bool) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_the_policy_is_exactly_what_running_nodes_use(tmp_path: Path) -> None:
     camera = small_camera(tmp_path, 90, 60)
     parameters = {n: {"calibration": camera} for n in ("lab", "twin", "preview", "viewer", "evaluation")}
@@ -95,6 +96,7 @@ def test_the_policy_is_exactly_what_running_nodes_use(tmp_path: Path) -> None:
             graph.close()
 
 
+@pytest.mark.full
 def test_the_gate_s_other_way_is_in_the_policy_too() -> None:
     with own_domain(), running(("gate",), {"gate": {"controller": "action"}}):
         graph = Graph(1)
@@ -110,6 +112,7 @@ def test_the_gate_s_other_way_is_in_the_policy_too() -> None:
 
 
 # Permissive without keys is ROS's own way to say "unprotected will do".
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("keystore", "strategy"),
     [("none", "Enforce"), ("empty", "Enforce"), ("forged", "Enforce"), ("forged", "Permissive")],

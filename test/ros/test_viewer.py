@@ -91,6 +91,7 @@ def scene_pixels(window: Window) -> np.ndarray:
     return picture[round(0.36 * height) :, round(0.36 * width) : round(0.64 * width)]
 
 
+@pytest.mark.full
 def test_a_visitor_previews_looks_approves_and_executes(window: Window, graph: PreviewClient, tmp_path: Path) -> None:
     assert window.page.title() == "Kinema4D"
     window.wait_for("() => (document.body.innerText.match(/live/g) || []).length >= 2", None, "both sources to be live")
@@ -125,12 +126,14 @@ def test_a_visitor_previews_looks_approves_and_executes(window: Window, graph: P
     assert window.complaints == []
 
 
+@pytest.mark.full
 def test_nothing_is_loaded_from_elsewhere(window: Window) -> None:
     assert len(window.addresses) >= 2
     outside = [a for a in window.addresses if urlsplit(a).scheme not in ("data", "blob")]
     assert {urlsplit(a).hostname for a in outside} == {"127.0.0.1"}
 
 
+@pytest.mark.full
 def test_the_slider_seeks_and_the_playback_pauses(window: Window, graph: PreviewClient) -> None:
     if not playback(graph).rollout_id:
         window.press("Preview way home")
@@ -151,6 +154,7 @@ def test_the_slider_seeks_and_the_playback_pauses(window: Window, graph: Preview
     assert window.complaints == []
 
 
+@pytest.mark.full
 def test_two_windows_show_the_same_until_somebody_else_changes_the_world(
     window: Window, browser: Any, nodes: dict[str, NodeProcess], graph: PreviewClient
 ) -> None:
@@ -198,6 +202,7 @@ def foreign_page() -> Iterator[str]:
     thread.join(timeout=10)
 
 
+@pytest.mark.full
 def test_another_web_page_can_neither_speak_to_it_nor_frame_it(
     browser: Any, nodes: dict[str, NodeProcess], foreign_page: str
 ) -> None:
@@ -224,6 +229,7 @@ def test_another_web_page_can_neither_speak_to_it_nor_frame_it(
         page.close()
 
 
+@pytest.mark.full
 def test_a_page_without_a_graph_says_what_is_missing(browser: Any) -> None:
     # In a namespace of its own it hears nothing of the graph of the other tests.
     node = NodeProcess("viewer", {"port": 0, "lab": True}, ["-r", "__ns:=/alone"])
@@ -251,6 +257,7 @@ def test_a_taken_port_ends_the_node_with_its_name() -> None:
         assert "'port'" in node.text
 
 
+@pytest.mark.full
 def test_a_page_for_the_whole_network_only_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     token = secrets.token_urlsafe(24)
     monkeypatch.setenv(TOKEN_VARIABLE, token)

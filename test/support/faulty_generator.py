@@ -1,23 +1,20 @@
-"""A generator node whose back-end fails on command: the seed of the goal says how. Runs as node and as its worker."""
+"""A generator that fails on command: the seed of the goal says how. For the generator node, by `SPEC`."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import time
 from typing import Any
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.generators import Progress, create_generator, raise_if_cancelled
-from kinema4d_ros.nodes.common import run_node
-from kinema4d_ros.nodes.generator import GeneratorNode
-from kinema4d_ros.nodes.generator_worker import Handler
-from kinema4d_ros.worker import serve
+from kinema4d_ros.generators import Progress, load_generator, raise_if_cancelled
 
 WORK, MEMORY, BUG, EXIT, SEGFAULT, HANG, SLOW = range(7)
 REFUSE = 10_000
 """Seeds from here on: the back-end refuses, with the error code that the seed is above this."""
+
+SPEC = "support.faulty_generator:FaultyGenerator"
 
 
 class FaultyGenerator:
@@ -26,7 +23,7 @@ class FaultyGenerator:
     name = "composite"
 
     def __init__(self) -> None:
-        self._good = create_generator("composite")
+        self._good = load_generator("composite")
 
     def generate(self, request: Any, progress: Any = None, cancel: Any = None) -> Any:
         if request.seed >= REFUSE:
@@ -48,14 +45,3 @@ class FaultyGenerator:
                     progress(Progress("denoise", step, 1000))
                 time.sleep(0.02)
         return self._good.generate(request, progress, cancel)
-
-
-class FaultyNode(GeneratorNode):
-    def _worker_command(self) -> list[str]:
-        return [sys.executable, __file__, "{fd}"]
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].isdigit():
-        sys.exit(serve(int(sys.argv[1]), lambda: Handler(FaultyGenerator())))
-    sys.exit(run_node(FaultyNode, threads=24))

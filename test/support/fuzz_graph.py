@@ -253,12 +253,6 @@ class FuzzGraph:
         finally:
             self.node.destroy_client(client)
 
-    def in_executor(self, ask: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
-        """The result of an action client's question, asked in the executor's thread, where no quick answer is lost."""
-        task = self.graph.executor.create_task(ask)
-        wait_for(lambda: task.done() and task.result().done(), timeout_s, "an answer of an action")
-        return task.result().result()
-
     def close(self) -> None:
         """End everything; no node may have crashed."""
         self.client.close()

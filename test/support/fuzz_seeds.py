@@ -32,7 +32,7 @@ from kinema4d_ros.bridge.rollout import rollout_to_msg
 from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.generators import GenerateRequest, create_generator
+from kinema4d_ros.generators import GenerateRequest, load_generator
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.media.studio import studio
 from kinema4d_ros.render import render_pointmaps
@@ -63,7 +63,7 @@ class Seeds:
         drawn = render_pointmaps(robot, self.plan.resample(FRAMES), camera, rgb=True)
         self._picture = studio(camera)
         self._request = GenerateRequest(self._picture, drawn, None, self.plan_hash)
-        self._rollout = create_generator("composite").generate(self._request)
+        self._rollout = load_generator("composite").generate(self._request)
         self._q = self.plan.resample(FRAMES).for_robot(robot)
         self._report = make_report(self._rollout, robot, self._q, plan=self.plan)
         self._links = [link.name for link in robot.links]
@@ -118,11 +118,13 @@ class Seeds:
         return self._makers[endpoint.name](stamp)
 
     def swing(self, angle: float) -> JointTrajectory:
-        """A plan that turns the first joint and back at rest, from home."""
+        """A plan that turns the first joint and back at rest, from home, with its velocities."""
         times = np.linspace(0.0, 2.0, 9)
         path = np.tile(self.home, (9, 1))
         path[:, 0] += angle * (1 - np.cos(np.pi * times / 2.0)) / 2
-        return JointTrajectory.from_positions(self.robot.joint_names, path, times=times)
+        rates = np.zeros_like(path)
+        rates[1:-1, 0] = angle * np.pi / 4.0 * np.sin(np.pi * times[1:-1] / 2.0)
+        return JointTrajectory(self.robot.joint_names, times, path, rates)
 
     def goal(self, stamp: Any) -> Any:
         """A goal of the generate action."""
@@ -142,7 +144,7 @@ class Seeds:
         return image_from_array(metres, "32FC1", header(stamp, self.camera.frame_id))
 
     def _trajectory(self, stamp: Any) -> Any:
-        return trajectory_to_msg(self.plan, self._head(stamp), velocities=True)
+        return trajectory_to_msg(self.plan, self._head(stamp))
 
     def _display(self, stamp: Any) -> Any:
         half = JointTrajectory.from_positions(self.plan.names, self.plan.positions[:5], times=self.plan.times[:5])

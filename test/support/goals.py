@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rclpy.action import ActionClient
-from support.ros_graph import Graph, wait_for
+from support.ros_graph import Asker, Graph
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
@@ -41,35 +39,17 @@ class Goals:
     """A client of the generate action."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._client = ActionClient(graph.node("asker"), GenerateRollout, names.GENERATE.name)
+        self._asker = Asker(graph.node("asker"), GenerateRollout, names.GENERATE.name)
+        self.result, self.cancel = self._asker.result, self._asker.cancel
         self.phases: list[str] = []
         """Of the goal that was sent last, as its feedback names them."""
-        wait_for(self._client.server_is_ready, WAIT_S, "the generator")
 
     def send(self, goal: Any, timeout_s: float = 0.0) -> Any:
         """The goal's handle."""
         goal.timeout_s = timeout_s
         self.phases = phases = []
-        return self._answer(
-            lambda: self._client.send_goal_async(goal, lambda message: phases.append(message.feedback.phase))
-        )
-
-    def result(self, handle: Any) -> Any:
-        """What became of it."""
-        return self._answer(handle.get_result_async).result
+        return self._asker.send(goal, lambda message: phases.append(message.feedback.phase))
 
     def ask(self, goal: Any, timeout_s: float = 0.0) -> Any:
         """Send and wait."""
         return self.result(self.send(goal, timeout_s))
-
-    def cancel(self, handle: Any) -> None:
-        """Withdraw it."""
-        self._answer(handle.cancel_goal_async)
-
-    def _answer(self, ask: Callable[[], Any]) -> Any:
-        # In the executor's thread: rclpy drops an answer that comes before it is awaited.
-        task = self._graph.executor.create_task(ask)
-        wait_for(task.done, WAIT_S, "the question")
-        wait_for(task.result().done, WAIT_S, "the answer")
-        return task.result().result()

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.proc import family
-from support.ros_graph import PROFILE, ROOT, wait_for
+from support.ros_graph import PROFILE, wait_for
 from support.sim_graph import process_environment, small_camera
-from support.slow_generator import VARIABLE
+from support.slow_generator import SPEC, VARIABLE
 
 from kinema4d_ros.cli.sim import node_process
 from kinema4d_ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
@@ -70,7 +70,7 @@ class KilledGraph:
             SIM_ARGUMENTS,
             {
                 "calibration": small_camera(folder),
-                "preset": "composite",
+                "preset": SPEC,  # takes its time, so that it can be killed at work
                 "record": "true",
                 "evaluation": "true",
                 "params_file": str(folder / "params.yaml"),
@@ -81,11 +81,8 @@ class KilledGraph:
             environment = process_environment({VARIABLE: str(folder / "seconds"), MARK: self.mark})
             process = node_process(spec, values)
             command = list(process.command)
-            if spec.name == "generator":
-                # The same node with a back-end that takes its time, so that it can be killed at work.
-                command[1:3] = [str(ROOT / "test" / "support" / "slow_generator.py")]
-                if lease_s:
-                    environment = {**environment, "FASTRTPS_DEFAULT_PROFILES_FILE": _short_lease(folder, lease_s)}
+            if spec.name == "generator" and lease_s:
+                environment = {**environment, "FASTRTPS_DEFAULT_PROFILES_FILE": _short_lease(folder, lease_s)}
             if spec.name == "viewer":
                 command += ["-p", f"port:={self.port}"]
             specs.append(replace(process, command=command, environment=environment))
@@ -184,14 +181,14 @@ def _short_lease(folder: Path, lease_s: int) -> str:
     return str(path)
 
 
-def marked(mark: str) -> list[str]:
-    """Commands of the processes that have this mark in their environment."""
+def marked(mark: str, pids: bool = False) -> list[str]:
+    """Commands, or process ids, of the processes that have this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(_command(int(folder.name)))
+                found.append(folder.name if pids else _command(int(folder.name)))
     return found
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rclpy.action import ActionClient
 from support.goals import goal
 from support.killed_graph import WORKER, Kill, KilledGraph
 from support.motions import WAIT_S, swing
@@ -17,6 +16,7 @@ from support.ros_graph import Graph, wait_for
 from kinema4d_msgs.action import EvaluatePolicy, GenerateRollout
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
+from kinema4d_ros.bridge.calls import ActionCaller
 from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.errors import ErrorCode, KinemaError
@@ -32,8 +32,8 @@ class Recoveries:
     def __init__(self, graph: KilledGraph, ros: Graph, user: PreviewClient) -> None:
         self._graph, self._ros, self._user = graph, ros, user
         node = ros.node("recoveries")
-        self._generate = ActionClient(node, GenerateRollout, names.GENERATE.name)
-        self._evaluate = ActionClient(node, EvaluatePolicy, names.EVALUATE.name)
+        self._generate = ActionCaller(node, GenerateRollout, names.GENERATE.name)
+        self._evaluate = ActionCaller(node, EvaluatePolicy, names.EVALUATE.name)
         self._goal = goal()
         self._states: list[int] = []
         user.listen(names.JOINT_STATES, lambda message: self._states.append(nanoseconds(message.header.stamp)))
@@ -93,11 +93,11 @@ class Recoveries:
             return False
 
     def _generates(self, _kill: Kill) -> bool:
-        handle = self._asked(lambda: self._generate.send_goal_async(self._goal))
+        handle = self._asked(self._generate, self._goal)
         if handle is None or not handle.accepted:
             time.sleep(0.05)
             return False
-        answer = self._asked(handle.get_result_async, 4 * ANSWER_S)
+        answer = _answer(handle.get_result_async(), 4 * ANSWER_S)
         return answer is not None and answer.result.error.code == ErrorCode.NONE
 
     def _plays(self, _kill: Kill) -> bool:
@@ -127,26 +127,19 @@ class Recoveries:
     def evaluate(self) -> None:
         """Give the evaluation something to do, long enough to be killed at."""
         wanted = EvaluatePolicy.Goal(task="pick", scenario="canonical", policy="expert", episodes=100)
-        wait_for(lambda: self._asked(lambda: self._evaluate.send_goal_async(wanted)), WAIT_S, "an evaluation's begin")
+        wait_for(lambda: self._asked(self._evaluate, wanted), WAIT_S, "an evaluation's begin")
 
     def _evaluates(self, _kill: Kill) -> bool:
         """A goal that it must refuse is refused by its own words."""
-        handle = self._asked(lambda: self._evaluate.send_goal_async(EvaluatePolicy.Goal(policy="expert", episodes=0)))
+        handle = self._asked(self._evaluate, EvaluatePolicy.Goal(policy="expert", episodes=0))
         if handle is None or not handle.accepted:
             return False
-        answer = self._asked(handle.get_result_async)
+        answer = _answer(handle.get_result_async())
         return answer is not None and answer.result.error.code != ErrorCode.NONE
 
-    def _asked(self, ask: Callable[[], Any], timeout_s: float = ANSWER_S) -> Any:
-        """The answer, or None when there is none in time. Asked in the executor's thread, see GenerateClient."""
-        task = self._ros.executor.create_task(ask)
-        self._ros.executor.wake()
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if task.done() and task.result().done():
-                return task.result().result()
-            time.sleep(0.005)
-        return None
+    def _asked(self, caller: ActionCaller, goal: Any) -> Any:
+        """The goal's handle, or None when there is no answer in time."""
+        return _answer(caller.send(goal)) if _answer(caller.heard()) is not None else None
 
     def lost(self, bag: Path, kill: Kill) -> tuple[float, int]:
         """Seconds before the kill of which the bag has nothing, and joint states that it lacks."""
@@ -159,3 +152,13 @@ class Recoveries:
         lacking = sum(received[-1] < stamp_ns <= kill.at_ns for stamp_ns in self._states)
         self._states.clear()
         return max(0.0, (kill.at_ns - last_ns) * 1e-9), lacking
+
+
+def _answer(question: Any, timeout_s: float = ANSWER_S) -> Any:
+    """The answer, or None when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if question.done():
+            return question.result()
+        time.sleep(0.005)
+    return None

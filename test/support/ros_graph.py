@@ -20,6 +20,9 @@ PROFILE = ROOT / "config" / "fastdds_loopback.xml"
 DISCOVERY_S = 60.0
 """How long two processes may take to find and answer each other: nothing asserts how long they do."""
 
+ANSWER_S = 360.0
+"""How long a goal may take to be answered: against hangs."""
+
 _FIRST_PORT = 23000
 # Ports of higher domains reach into the range that Linux hands out to others.
 _DOMAINS = 100
@@ -122,6 +125,41 @@ class Graph:
                 self.executor.spin_once(timeout_sec=0.2)
         except (ExternalShutdownException, ShutdownException):
             pass
+
+
+class Asker:
+    """Goals for an action, sent and answered as an ordinary client's; none before the server's answers arrive here."""
+
+    def __init__(self, node: Any, interface: Any, name: str) -> None:
+        from kinema4d_ros.bridge.calls import ActionCaller
+
+        self._caller, self._name = ActionCaller(node, interface, name), name
+        self._find()
+
+    def _find(self) -> None:
+        wait_for(self._caller.ready, ANSWER_S, f"a server of {self._name}")
+        wait_for(self._caller.heard().done, ANSWER_S, f"any answer of {self._name}")
+
+    def send(self, goal: Any, feedback: Callable[[Any], None] | None = None) -> Any:
+        """The goal's handle, accepted or not."""
+        self._find()  # the server may have been started again
+        return self._answer(self._caller.send(goal, feedback))
+
+    def response(self, handle: Any) -> Any:
+        """Status and result of a goal, once it has ended."""
+        return self._answer(handle.get_result_async())
+
+    def result(self, handle: Any) -> Any:
+        """What became of a goal."""
+        return self.response(handle).result
+
+    def cancel(self, handle: Any) -> Any:
+        """Withdraw a goal."""
+        return self._answer(handle.cancel_goal_async())
+
+    def _answer(self, future: Any) -> Any:
+        wait_for(future.done, ANSWER_S, f"an answer of {self._name}")
+        return future.result()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.rollout import Provenance, Rollout
 
@@ -57,7 +58,7 @@ def rollout_of(
         robot_mask=mask,
         camera=camera,
         times=np.arange(len(xyz)) * step_s,
-        provenance=Provenance("test"),
+        provenance=Provenance("test", depth="measured"),
     )
 
 
@@ -77,3 +78,48 @@ def slider(folder: Path, shape: str) -> Robot:
         </robot>"""
     )
     return Robot.load(path)
+
+
+def grabber(folder: Path) -> Robot:
+    """A gripper over the table that goes up and down and along y; q = (height of the grasp point, y, finger).
+
+    Fingers of 10 x 20 x 60 mm close along x; the pads are 2 * finger apart, 80 mm at most.
+    """
+    path = folder / "grabber.urdf"
+    slides = (("lift", "base_link", "column", "0 0 1", 1.0), ("shift", "column", "hand", "0 1 0", 0.5))
+    joints = "".join(
+        f"""<joint name="{name}" type="prismatic"><parent link="{parent}"/><child link="{child}"/><axis xyz="{axis}"/>
+          <limit lower="{-limit}" upper="{limit}" velocity="5" effort="10"/></joint>"""
+        for name, parent, child, axis, limit in slides
+    )
+    for name, side, more in (("left", 1, ""), ("right", -1, '<mimic joint="left_joint"/>')):
+        box = f'<origin xyz="{side * 0.005} 0 0.03"/><geometry><box size="0.01 0.02 0.06"/></geometry>'
+        joints += f"""<link name="{name}_finger"><visual>{box}</visual><collision>{box}</collision></link>
+          <joint name="{name}_joint" type="prismatic"><parent link="hand"/><child link="{name}_finger"/>
+          <axis xyz="{side} 0 0"/><limit lower="0" upper="0.04" velocity="1" effort="10"/>{more}</joint>"""
+    path.write_text(
+        f"""<robot name="grabber"><link name="base_link"/><link name="column"/>
+          <link name="hand"><visual><origin xyz="0 0 0.075"/>
+            <geometry><box size="0.11 0.03 0.03"/></geometry></visual></link>
+          <link name="tool"/><joint name="tool_joint" type="fixed"><parent link="hand"/><child link="tool"/>
+            <origin rpy="3.14159265358979 0 0"/></joint>{joints}</robot>"""
+    )
+    path.with_name("grabber.robot.yaml").write_text(
+        "tool_link: tool\n"
+        "gripper: {joint: left_joint, closed: 0.0, open: 0.04, width_closed_m: 0.0, width_open_m: 0.08}\n"
+    )
+    return Robot.load(path)
+
+
+def rollout_with(
+    robot: Robot, q: NDArray[np.float64], camera: PinholeCamera, worlds: Sequence[NDArray[np.float32]]
+) -> Rollout:
+    """A rollout of world frames (H, W, 3) with the robot at q (T, J) drawn in front of what it hides."""
+    drawn = render_pointmaps(robot, q, camera)
+    frames, masks = [], []
+    for world, xyz in zip(worlds, drawn.xyz, strict=True):
+        with np.errstate(invalid="ignore"):
+            mask = np.isfinite(xyz[..., 2]) & ~(xyz[..., 2] > world[..., 2])
+        frames.append(np.where(mask[..., None], xyz, world))
+        masks.append(mask)
+    return rollout_of(camera, frames, masks)

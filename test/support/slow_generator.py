@@ -1,23 +1,20 @@
-"""A generator node that works as long as a file says, in seconds: a test changes the file while it runs."""
+"""A generator that works as long as a file says, in seconds: a test changes the file while it runs. See `SPEC`."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from kinema4d_ros.generators import Progress, create_generator, raise_if_cancelled
-from kinema4d_ros.nodes.common import run_node
-from kinema4d_ros.nodes.generator import GeneratorNode
-from kinema4d_ros.nodes.generator_worker import Handler
-from kinema4d_ros.worker import serve
+from kinema4d_ros.generators import Progress, load_generator, raise_if_cancelled
 
 VARIABLE = "KINEMA4D_TEST_SECONDS"
 """Names the file; without it the work takes no time."""
 
 STEP_S = 0.05
+
+SPEC = "support.slow_generator:SlowGenerator"
 
 
 class SlowGenerator:
@@ -26,7 +23,7 @@ class SlowGenerator:
     name = "composite"
 
     def __init__(self) -> None:
-        self._good = create_generator("composite")
+        self._good = load_generator("composite")
 
     def generate(self, request: Any, progress: Any = None, cancel: Any = None) -> Any:
         file = os.environ.get(VARIABLE, "")
@@ -38,14 +35,3 @@ class SlowGenerator:
                 progress(now)
             time.sleep(STEP_S)
         return self._good.generate(request, progress, cancel)
-
-
-class SlowNode(GeneratorNode):
-    def _worker_command(self) -> list[str]:
-        return [sys.executable, __file__, "{fd}"]
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 2 and sys.argv[1].isdigit():
-        sys.exit(serve(int(sys.argv[1]), lambda: Handler(SlowGenerator())))
-    sys.exit(run_node(SlowNode, threads=24))

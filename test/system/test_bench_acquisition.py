@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(1000)]
 
 
 def quick(script: str, *arguments: str) -> dict[str, Any]:

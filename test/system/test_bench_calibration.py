@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_the_quick_benchmark_measures_every_way() -> None:

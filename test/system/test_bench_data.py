@@ -14,6 +14,7 @@ pytest.importorskip("mujoco")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 def test_the_quick_benchmark_reports_both_sides() -> None:
     done = subprocess.run(
         [sys.executable, "bench/data.py", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=280

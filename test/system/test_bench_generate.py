@@ -28,6 +28,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_quick_benchmark_reports_stages_and_options() -> None:
     done = run("bench/generate.py", "--quick")

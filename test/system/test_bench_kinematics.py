@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_quick_benchmark_keeps_the_promises() -> None:
     run = subprocess.run(

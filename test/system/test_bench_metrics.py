@@ -15,6 +15,7 @@ pytest.importorskip("torchmetrics", reason="needs the learned generator's packag
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 def test_the_quick_benchmark_reports_both_sides() -> None:
     done = subprocess.run(
         [sys.executable, "bench/metrics.py", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=280

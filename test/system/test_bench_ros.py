@@ -15,6 +15,7 @@ pytest.importorskip("rclpy", reason="needs ROS 2")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_quick_benchmark_counts_clouds_and_times_every_stage() -> None:

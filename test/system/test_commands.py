@@ -56,11 +56,12 @@ def test_render_writes_what_it_says(tmp_path: Path) -> None:
 def test_render_draws_another_robot_over_an_image(tmp_path: Path) -> None:
     image = np.full((480, 720, 3), (200, 30, 30), np.uint8)
     write_image(tmp_path / "background.png", image)
-    plan = JointTrajectory.from_positions(["joint1"], [[0.0], [0.5]], times=[0.0, 1.0])
     table = tmp_path / "plan.csv"
     robot = "primitive_arm"
-    names = Robot.load(robot).joint_names
-    write_trajectory(JointTrajectory.from_positions(names[:1], plan.positions, times=plan.times), table)
+    loaded = Robot.load(robot)
+    positions = np.stack([loaded.home_position()] * 2)
+    positions[1, 0] += 0.5
+    write_trajectory(JointTrajectory.from_positions(loaded.joint_names, positions, times=[0.0, 1.0]), table)
     done = kinema4d(
         "render", "--robot", robot, "--trajectory", table, "--image", tmp_path / "background.png",
         "--frames", "2", "--out", tmp_path / "out",

@@ -40,30 +40,31 @@ def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def test_two_workers_with_a_model_that_fails_and_a_report_of_the_other(tmp_path: Path) -> None:
+FAILING = "support.own_generator:Array"
+
+
+@pytest.mark.full
+def test_two_workers_with_a_model_that_fails_and_a_report_of_the_others(tmp_path: Path) -> None:
     pytest.importorskip("kinema4d_model")
-    weights = tmp_path / "broken"
-    shutil.copytree(ROOT / "model" / "kinema4d_model" / "weights" / "nano", weights)
-    for path in weights.rglob("*.safetensors"):
-        path.write_bytes(b"\xff" * path.stat().st_size)  # as large as the manifest says, and no weights
     out = tmp_path / "out"
     done = evaluate(
-        "--policies", "expert", *SMALL, "--models", "composite,nano", "--checkpoint", f"nano={weights}",
+        "--policies", "expert", *SMALL, "--models", f"composite,nano,{FAILING}",
         "--workers", "2", "--judge-truth", "--out", out,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "no run has an outcome both in the lab and in nano/open" in done.stderr
+    assert f"no run has an outcome both in the lab and in {FAILING}/open" in done.stderr
     lines = records(out)["trials-0.jsonl"]
     assert [line["trial"]["seed"] for line in sorted(lines, key=lambda one: one["trial"]["seed"])] == [0, 1]
     for line in lines:
         assert line["lab"]["success"] is True
         assert line["models"]["composite/open"]["error"] == ""
+        assert line["models"]["nano/open"]["error"] == ""
         assert line["models"]["truth/open"]["error"] == ""
-        assert line["models"]["nano/open"]["error"].startswith("[")
+        assert line["models"][f"{FAILING}/open"]["error"].startswith("[")
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["planned"], summary["finished"], summary["missing"]) == (2, 2, 0)
     assert {m["label"]: m["overall"]["failed"] for m in summary["models"]} == {
-        "composite/open": 0, "nano/open": 2, "truth/open": 0,
+        "composite/open": 0, "nano/open": 0, f"{FAILING}/open": 2, "truth/open": 0,
     }  # fmt: skip
     assert len(summary["settings"]["weights"]["nano"]) == 64
     assert summary["settings"]["software"][0]["kinema4d_ros"]
@@ -71,6 +72,21 @@ def test_two_workers_with_a_model_that_fails_and_a_report_of_the_other(tmp_path:
     changed = evaluate("--policies", "expert=expert:offset_m=0.03", *SMALL, "--models", "composite", "--out", out)
     assert changed.returncode == 2
     assert "policies, expert: expert there, expert:offset_m=0.03 asked for" in changed.stderr
+
+
+def test_damaged_weights_are_refused_before_the_first_trial(tmp_path: Path) -> None:
+    pytest.importorskip("kinema4d_model")
+    weights, out = tmp_path / "broken", tmp_path / "out"
+    shutil.copytree(ROOT / "model" / "kinema4d_model" / "weights" / "nano", weights)
+    for path in weights.rglob("*.safetensors"):
+        path.write_bytes(b"\xff" * path.stat().st_size)  # as large as the manifest says, and no weights
+    done = evaluate(
+        "--policies", "expert", *SMALL, "--models", "composite,nano", "--checkpoint", f"nano={weights}", "--out", out
+    )
+    assert done.returncode == 2
+    assert "[FILE_MALFORMED]" in done.stderr
+    assert str(weights) in done.stderr
+    assert not out.exists()
 
 
 def test_weights_that_are_not_there_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
@@ -85,6 +101,7 @@ def test_weights_that_are_not_there_are_refused_and_nothing_is_written(tmp_path:
     assert not out.exists()
 
 
+@pytest.mark.full
 def test_two_ranks_share_the_tables_and_make_one_report(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "out"
@@ -100,6 +117,7 @@ def test_two_ranks_share_the_tables_and_make_one_report(tmp_path: Path) -> None:
     assert done.stdout.count("report.html") == 1
 
 
+@pytest.mark.full
 def test_an_evaluation_without_any_outcome_says_so_and_can_be_tried_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ("--policies", "raises=python:support.odd_policies:Raises", *SMALL, "--models", "composite")

@@ -117,6 +117,7 @@ def test_from_pictures_to_a_robot(
     assert acquire(arguments(world, out, **{"no-refine": True}), capsys)["made"] == ["align", "links", "robot"]
 
 
+@pytest.mark.full
 def test_two_configurations_agree(
     world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +140,7 @@ def test_two_configurations_agree(
     assert coverage(redraw(Robot.load(report["urdf"]), q[None], held), held).mean() > 0.82
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("picked", [True, False], ids=["pairs", "searched"])
 def test_an_external_mesh_is_aligned_and_cut(
     world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str], picked: bool
@@ -193,6 +195,7 @@ def test_bad_pictures_are_refused(world: Path, tmp_path: Path, yam: Robot, capsy
     assert "from one side" in refuse(arguments(world, out, videos=[tmp_path / "one_side"]), capsys)
 
 
+@pytest.mark.full
 def test_bad_masks_are_refused_by_name(
     world: Path, tmp_path: Path, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +213,7 @@ def test_bad_masks_are_refused_by_name(
     assert acquire(words, capsys)["made"][0] == "masks"
 
 
+@pytest.mark.full
 def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot, orbit: SmallOrbit) -> None:
     hull = visual_hull(orbit.views(), 0.006)
     rough = with_shapes(Robot.load(world / "rough/yam.urdf"))
@@ -257,6 +261,7 @@ def test_options_that_do_not_go_together(
 QUICK = {"views": 8, "voxel": "0.01"}
 
 
+@pytest.mark.full
 def test_masks_by_the_classical_segmenter_and_a_place_by_pairs(
     world: Path, tmp_path: Path, yam: Robot, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,6 +285,7 @@ def test_masks_by_the_classical_segmenter_and_a_place_by_pairs(
     assert np.mean([mask_iou(mask[..., 0] > 127, truth[name]) for name, mask in masks.items()]) > 0.8
 
 
+@pytest.mark.full
 def test_poses_by_files_and_depth(
     world: Path, tmp_path: Path, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,6 +314,7 @@ def test_poses_by_files_and_depth(
     assert "depth" in refuse(arguments(world, tmp_path / "out2", **changed), capsys)
 
 
+@pytest.mark.full
 def test_a_mirrored_video_and_a_wrong_description_are_refused(
     world: Path, tmp_path: Path, primitive_arm: Robot, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,6 +328,7 @@ def test_a_mirrored_video_and_a_wrong_description_are_refused(
     assert not (tmp_path / "out/robot").exists()
 
 
+@pytest.mark.full
 def test_joint_positions_that_do_not_fit_are_complained_of(
     world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_failure_is_reported_with_its_last_words() -> None:
     assert caught.value.code == ErrorCode.GENERATOR_FAILED
 
 
+@pytest.mark.full
 def test_a_hang_is_ended_with_its_children(tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, time; print('thinking', flush=True);"

@@ -15,11 +15,13 @@ from support.seen_robot import draw_masks, see_robot
 from kinema4d_ros.calibration import Extrinsics, read_camera, read_camera_info, save_camera, write_camera_info
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.inputs import read_seen_masks
 from kinema4d_ros.calibration.pose_estimate import difference
 from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
+from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.files import read_yaml, write_yaml
 from kinema4d_ros.media import read_image, write_image
 from kinema4d_ros.readers.tables import write_trajectory
@@ -95,6 +97,7 @@ def test_intrinsics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "mirrored_board" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_extrinsics_from_a_board_on_the_gripper(
     yam: Robot, tmp_path: Path, info: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,3 +278,14 @@ def test_intrinsics_want_images_or_a_topic(
     out = str(tmp_path / "camera.yaml")
     assert main(["calibrate", "intrinsics", *arguments, "--board", CHARUCO.text, "--out", out]) == 2
     assert "expected one of them" in capsys.readouterr().err
+
+
+def test_masks_that_were_drawn_confirm_nothing(tmp_path: Path) -> None:
+    """A mask drawn from the calibration itself would agree with a camera that was moved."""
+    mask = tmp_path / "masks" / "a.png"
+    mask.parent.mkdir()
+    write_image(mask, np.full((4, 4, 3), 255, np.uint8))
+    assert read_seen_masks([mask]).all()
+    (tmp_path / "segmentation.json").write_text('{"drawn": ["a"]}')
+    with pytest.raises(CalibrationError, match="1 of 1 masks are the drawn robot"):
+        read_seen_masks([mask])

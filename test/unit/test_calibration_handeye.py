@@ -42,6 +42,7 @@ def test_fifteen_poses_with_a_third_of_a_pixel_of_noise(yam: Robot, seed: int) -
     assert 1e3 * np.linalg.norm(found.gripper_T_board[:3, 3] - GRIPPER_T_BOARD[:3, 3]) < 1.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arm", [(0.0, 0.0), (3e-4, 5e-4)], ids=["pixel noise", "arm errors"])
 def test_the_stated_uncertainty_is_honest(yam: Robot, arm: tuple[float, float]) -> None:
     inside = 0

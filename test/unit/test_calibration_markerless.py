@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+from support.panda_like import HOME, panda_like
 from support.seen_robot import Seen, draw_masks, see_robot, wobble
 
-from kinema4d_ros.calibration.markerless import Markerless, calibrate_markerless
+from kinema4d_ros.calibration.markerless import Markerless, calibrate_markerless, refine_pose
 from kinema4d_ros.calibration.pose_estimate import changed, difference
 from kinema4d_ros.calibration.silhouette import Silhouettes, mask_iou, signed_distance
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import CalibrationError
 from kinema4d_ros.robot import Robot
+
+PANDA_EYE = PinholeCamera.look_at((1.1, -0.9, 0.7), (0.25, 0.0, 0.4), width=240, height=180, focal_px=220)
 
 
 def solve(robot: Robot, seen: Seen) -> Markerless:
@@ -67,6 +73,55 @@ def test_another_robot_works_too(primitive_arm: Robot) -> None:
     assert errors(found, seen)[0] < 4.0
     assert found.quality.mask_iou is not None
     assert found.quality.mask_iou > 0.95
+
+
+def test_a_robot_whose_last_link_is_visible(tmp_path: Path) -> None:
+    robot = panda_like(tmp_path)
+    q = np.array(HOME) + np.random.default_rng(0).normal(0, 0.4, (3, 7))
+    rough = changed(PANDA_EYE.base_T_camera, [0.01, -0.01, 0.01, 0.01, 0.0, -0.01])
+    found = calibrate_markerless(robot, q, draw_masks(robot, q, PANDA_EYE), PANDA_EYE, guess=rough)
+    assert 1e3 * np.linalg.norm(found.base_T_camera[:3, 3] - PANDA_EYE.base_T_camera[:3, 3]) < 4.0
+
+
+@pytest.mark.parametrize("tool", [False, True], ids=["last link visible", "empty last link"])
+def test_links_that_did_not_move_count_once(tmp_path: Path, tool: bool) -> None:
+    robot = panda_like(tmp_path, tool=tool)
+    q = np.tile(HOME, (3, 1))
+    q[:, 6] += [0.0, 0.5, 1.0]
+    silhouettes = Silhouettes(robot, q, draw_masks(robot, q, PANDA_EYE), PANDA_EYE)
+    links = np.unique(silhouettes.edges(PANDA_EYE.base_T_camera, 1.0)[0].link)
+    assert links.tolist() == list(range(9))
+    # Seven links stand still; the last two are seen in three places each. Seven numbers are fitted.
+    assert refine_pose(silhouettes, PANDA_EYE.base_T_camera).degrees_of_freedom == 7 + 2 * 3 - 7
+
+
+def test_masks_that_lost_a_link_are_not_usable(tmp_path: Path) -> None:
+    robot = panda_like(tmp_path)
+    q = np.array(HOME) + np.random.default_rng(0).normal(0, 0.4, (3, 7))
+    drawn = Silhouettes(robot, q, draw_masks(robot, q, PANDA_EYE), PANDA_EYE).draw(PANDA_EYE.base_T_camera)
+    without_hand = np.asarray(drawn.mask & (drawn.link_ids != 9))
+    found = refine_pose(Silhouettes(robot, q, without_hand, PANDA_EYE), PANDA_EYE.base_T_camera).quality
+    assert found.verdict == "bad"
+    (text,) = [f.text for f in found.findings if f.name == "lost_link"]
+    assert re.fullmatch(r"the masks hold only \d% of link8", text)
+    whole = refine_pose(Silhouettes(robot, q, drawn.mask, PANDA_EYE), PANDA_EYE.base_T_camera).quality
+    assert "lost_link" not in whole.names
+
+
+def test_drawn_masks_are_left_out_and_doubtful_ones_named(tmp_path: Path) -> None:
+    robot = panda_like(tmp_path)
+    q = np.array(HOME) + np.random.default_rng(0).normal(0, 0.4, (3, 7))
+    masks = draw_masks(robot, q, PANDA_EYE)
+    with pytest.raises(CalibrationError, match="all 3 masks are the drawn robot"):
+        calibrate_markerless(robot, q, masks, PANDA_EYE, drawn=[0, 1, 2])
+    names = ["a.png", "b.png", "c.png"]
+    found = calibrate_markerless(robot, q, masks, PANDA_EYE, names=names, drawn=[0], doubtful=[0, 2]).quality
+    assert [name for name, _ in found.views] == ["b.png", "c.png"]
+    assert {"drawn_masks", "doubtful_masks"} <= set(found.names)
+    assert "1 of 2 masks are doubtful: c.png" in "\n".join(found.lines())
+    assert found.verdict == "usable"
+    worse = calibrate_markerless(robot, q, masks, PANDA_EYE, doubtful=[0, 2]).quality
+    assert worse.verdict == "bad"
 
 
 def test_masks_of_another_robot_are_named(yam: Robot, primitive_arm: Robot) -> None:

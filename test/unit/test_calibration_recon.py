@@ -84,6 +84,7 @@ def test_it_agrees_with_open3d(yam: Robot) -> None:
     assert np.degrees(rotation_angle(theirs, found.base_T_recon)) < 0.1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("scale", "similarity"), [(1.0, False), (0.37, True)])
 def test_without_pairs_the_place_is_found_from_anywhere(yam: Robot, scale: float, similarity: bool) -> None:
     surface = reconstruction(yam, scale, noise_m=0.001)
@@ -95,6 +96,7 @@ def test_without_pairs_the_place_is_found_from_anywhere(yam: Robot, scale: float
     assert found.quality.verdict == "good"
 
 
+@pytest.mark.full
 def test_a_search_names_mirror_images_and_things_that_fit_in_two_places(yam: Robot, tmp_path: Path) -> None:
     surface = robot_surface(yam, Q, 6000, seed=7)
     mirror = Surface(surface.points * (-1, 1, 1), surface.normals * (-1, 1, 1))

@@ -44,7 +44,7 @@ def test_geometric_and_true_judges_agree_on_a_pick_and_a_miss(goal) -> None:
     for carried in (True, False):
         rollout, target, path = pick(carried=carried)
         for judge in (GeometricJudge(), TruthJudge(path)):
-            verdict = judge.judge(rollout, Task(goal, target))
+            verdict = judge.judge(rollout, Task(goal), target)
             assert verdict.success is (carried and isinstance(goal, Lifted))
             assert verdict.confidence > 0.6
             assert verdict.track is not None
@@ -63,7 +63,7 @@ def test_an_object_that_vanishes_is_neither_success_nor_failure() -> None:
     centre = np.tile([0.3, 0.0, RADIUS], (8, 1))
     centre[4:, 2] = -1.0
     rollout = film([Ball(centre, RED)], 8)
-    verdict = GeometricJudge().judge(rollout, Task(Lifted(), ball_mask(centre[0], rollout)))
+    verdict = GeometricJudge().judge(rollout, Task(Lifted()), ball_mask(centre[0], rollout))
     assert verdict.success is None
     assert (verdict.confidence, verdict.progress, verdict.deciding_frame) == (0.0, 0.0, 3)
     assert "lost" in verdict.reason
@@ -71,39 +71,39 @@ def test_an_object_that_vanishes_is_neither_success_nor_failure() -> None:
 
 def test_doubt_at_the_end_is_not_a_verdict() -> None:
     path, sure = rise([0, 0, 0.1, 0.1, 0.1, 0.1]), [1, 1, 1, 0.08, 0.05, 0.05]
-    assert judge_track(track(path, sure), Lifted()).success is None
-    assert judge_track(track(path, sure), Lifted(), least_confidence=0.01).success is True
+    assert judge_track(track(path, sure), Task(Lifted())).success is None
+    assert judge_track(track(path, sure), Task(Lifted()), least_confidence=0.01).success is True
 
 
 def test_confidence_falls_to_nothing_at_the_limit() -> None:
-    sure = [judge_track(track(rise([0, h, h, h])), Lifted(0.04)).confidence for h in (0.0401, 0.045, 0.05, 0.08)]
+    sure = [judge_track(track(rise([0, h, h, h])), Task(Lifted(0.04))).confidence for h in (0.0401, 0.045, 0.05, 0.08)]
     assert sure == pytest.approx([0.01, 0.5, 1.0, 1.0])
-    assert judge_track(track(rise([0, 0.035, 0.035, 0.035])), Lifted(0.04)).confidence == pytest.approx(0.5)
+    assert judge_track(track(rise([0, 0.035, 0.035, 0.035])), Task(Lifted(0.04))).confidence == pytest.approx(0.5)
 
 
 def test_the_frame_that_decides() -> None:
     # Up, dropped, up again: only the second time counts.
     path = rise([0, 0.06, 0.06, 0.0, 0.0, 0.05, 0.06, 0.06, 0.06])
-    assert judge_track(track(path), Lifted()).deciding_frame == 5
-    dropped = judge_track(track(rise([0, 0.06, 0.06, 0.0, 0.0, 0.0])), Lifted())
+    assert judge_track(track(path), Task(Lifted())).deciding_frame == 5
+    dropped = judge_track(track(rise([0, 0.06, 0.06, 0.0, 0.0, 0.0])), Task(Lifted()))
     assert (dropped.success, dropped.deciding_frame, dropped.progress) == (False, 5, 0.0)
-    assert judge_track(track(rise([0, 0.02, 0.02, 0.02])), Lifted()).progress == pytest.approx(0.5)
+    assert judge_track(track(rise([0, 0.02, 0.02, 0.02])), Task(Lifted())).progress == pytest.approx(0.5)
 
 
 def test_one_bad_frame_at_the_end_does_not_decide() -> None:
     path = rise([0, 0.06, 0.06, 0.06, 0.06, 0.0])
-    assert judge_track(track(path), Lifted()).success is True
+    assert judge_track(track(path), Task(Lifted())).success is True
     path[-1] = np.nan
-    assert judge_track(track(path, [1, 1, 1, 1, 1, 0]), Lifted()).success is True
+    assert judge_track(track(path, [1, 1, 1, 1, 1, 0]), Task(Lifted())).success is True
 
 
 def test_at_the_goal_and_put_down() -> None:
     way = np.array([[0.3, 0, 0.02], [0.3, 0.05, 0.10], [0.3, 0.1, 0.10], [0.3, 0.1, 0.02], [0.3, 0.1, 0.02]])
     goal = AtGoal((0.3, 0.11), 0.03)
     assert goal.holds(way).tolist() == [False, False, False, True, True]
-    assert judge_track(track(way), goal).success is True
-    assert judge_track(track(way), goal).deciding_frame == 3
-    assert judge_track(track(way[:3]), goal).success is False
+    assert judge_track(track(way), Task(goal)).success is True
+    assert judge_track(track(way), Task(goal)).deciding_frame == 3
+    assert judge_track(track(way[:3]), Task(goal)).success is False
     assert AtGoal((0.3, 0.11), 0.03, height_m=np.inf).holds(way)[2]
     assert goal.progress(way)[[0, 3]] == pytest.approx([0.0, 1.0])
 
@@ -118,7 +118,7 @@ def test_pushed_in_a_direction() -> None:
 @settings(deadline=None)
 @given(st.lists(st.floats(-0.2, 0.2), min_size=4, max_size=12), st.floats(0.01, 0.1))
 def test_a_verdict_is_never_out_of_range(heights, limit) -> None:
-    verdict = judge_track(track(rise(heights)), Lifted(limit))
+    verdict = judge_track(track(rise(heights)), Task(Lifted(limit)))
     assert 0 <= verdict.progress <= 1
     assert 0 <= verdict.confidence <= 1
     assert 0 <= verdict.deciding_frame < len(heights)
@@ -141,7 +141,7 @@ def test_the_true_judge_takes_poses_episodes_and_refuses_others() -> None:
         TruthJudge(np.full((6, 3), np.nan))
     rollout, target, _ = pick(7)
     with pytest.raises(EvaluationError, match="7 frames, the object's path 6"):
-        TruthJudge(poses).judge(rollout, Task(Lifted(), target))
+        TruthJudge(poses).judge(rollout, Task(Lifted()), target)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_true_judge_takes_poses_episodes_and_refuses_others() -> None:
         lambda: PushedBy(0.1, (0, 0)),
         lambda: AtGoal((0.1, float("inf"))),
         lambda: AtGoal((0.1, 0.2), 0.0),
-        lambda: judge_track(track(rise([0, 1])), Lifted(), margin_m=0),
+        lambda: judge_track(track(rise([0, 1])), Task(Lifted()), margin_m=0),
     ],
 )
 def test_bad_goals_are_refused(make) -> None:
@@ -178,7 +178,7 @@ def test_agreement_counts_every_cell_and_doubt_agrees_with_nothing() -> None:
 
 def test_the_picture_marks_the_deciding_frame_and_the_path() -> None:
     rollout, target, _ = pick()
-    verdict = GeometricJudge().judge(rollout, Task(Lifted(), target))
+    verdict = GeometricJudge().judge(rollout, Task(Lifted()), target)
     picture = verdict_picture(rollout, verdict)
     assert picture.dtype == np.uint8
     assert picture.shape[1] > 3 * 360
@@ -189,7 +189,7 @@ def test_the_picture_marks_the_deciding_frame_and_the_path() -> None:
     last = magenta[26 : 26 + 288, -432:]
     assert last.sum() > first.sum(), "the path grows"
     assert (picture[:20] == (40, 160, 70)).all(-1).mean() > 0.5
-    lost = judge_track(track(rise([0, 0, 0]), [0, 0, 0]), Lifted())
+    lost = judge_track(track(rise([0, 0, 0]), [0, 0, 0]), Task(Lifted()))
     short = rollout.__class__(
         rollout.rgb[:3], rollout.xyz[:3], rollout.robot_mask[:3], rollout.camera, rollout.times[:3], rollout.provenance
     )
@@ -202,4 +202,4 @@ def test_all_judges_follow_the_protocol() -> None:
     judges: list[Judge] = [GeometricJudge(), TruthJudge(np.zeros((15, 3)))]
     rollout, target, _ = pick()
     for judge in judges:
-        assert judge.judge(rollout, Task(Lifted(), target)).reason
+        assert judge.judge(rollout, Task(Lifted()), target).reason

@@ -70,7 +70,7 @@ def judge(server: Server, **rest) -> VlmJudge:
 def test_it_sends_the_frames_and_reads_the_answer(server: Server) -> None:
     rollout, target, _ = pick()
     server.reply = 'Here: {"success": true, "progress": 1, "confidence": 0.8, "frame": 13, "reason": "it is up"}'
-    verdict = judge(server, api_key="secret").judge(rollout, Task(Lifted(0.04), target, "pick up the ball"))
+    verdict = judge(server, api_key="secret").judge(rollout, Task(Lifted(0.04), "ball", "pick up the ball"), target)
     assert (verdict.success, verdict.progress, verdict.confidence, verdict.reason) == (True, 1.0, 0.8, "it is up")
     assert verdict.deciding_frame == 14, "the nearest frame that was shown"
     assert verdict.track is None

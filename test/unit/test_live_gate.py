@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.live import ArmState, ExecutionGate, GatePolicy
+from kinema4d_ros.live import ArmState, ExecutionGate, GatePolicy, check_plan
 from kinema4d_ros.live.gate import REMEMBERED
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
@@ -66,6 +66,50 @@ def test_the_one_way_through_gives_exactly_the_plan(scene: Scene) -> None:
     plan = scene.execute(scene.approve())
     assert hash_trajectory(plan) == scene.hash
     np.testing.assert_array_equal(plan.positions, scene.plan.positions)
+
+
+def test_the_same_positions_with_other_velocities_are_not_the_approved_plan(yam: Robot) -> None:
+    scene = Scene(yam)
+    token = scene.approve()
+    eased = JointTrajectory(scene.plan.names, scene.plan.times, scene.plan.positions, 0 * scene.plan.positions)
+    assert refused(scene.execute, token, plan_hash=hash_trajectory(eased)) == ErrorCode.APPROVAL_INVALID
+    with pytest.raises(KinemaError) as caught:
+        scene.gate.previewed(eased, scene.hash, 1.5)
+    assert caught.value.code == ErrorCode.PLAN_UNKNOWN
+    scene.gate.previewed(eased, hash_trajectory(eased), 1.5)
+    assert refused(scene.execute, token) == ErrorCode.APPROVAL_INVALID
+    scene.hash = hash_trajectory(eased)
+    given = scene.execute(scene.approve())
+    assert given.velocities is not None
+    np.testing.assert_array_equal(given.velocities, eased.velocities)
+
+
+def test_a_plan_that_waits_keeps_the_arm_busy_until_its_end(yam: Robot) -> None:
+    scene = Scene(yam)
+    late = JointTrajectory(scene.plan.names, scene.plan.times + 5.0, scene.plan.positions)
+    scene.hash = hash_trajectory(late)
+    scene.gate.previewed(late, scene.hash, 0.0)
+    scene.execute(scene.approve(), now_s=2.0)
+    assert refused(scene.approve, now_s=2.0 + 5.0 + DURATION_S - 0.1) == ErrorCode.ARM_BUSY
+    scene.approve(now_s=2.0 + 5.0 + DURATION_S + 0.1)
+
+
+def test_a_plan_that_cannot_be_sent_is_neither_approved_nor_executed(yam: Robot) -> None:
+    open_ = True
+
+    def permit(plan: JointTrajectory) -> None:
+        if not open_:
+            raise KinemaError("the arm stays where it is: nobody takes it", code=ErrorCode.UNKNOWN_JOINT)
+
+    scene = Scene(yam)
+    scene.gate = ExecutionGate(yam, permit=permit)
+    scene.gate.previewed(scene.plan, scene.hash, 0.0)
+    token = scene.approve()
+    open_ = False
+    assert refused(scene.approve) == ErrorCode.UNKNOWN_JOINT
+    assert refused(scene.execute, token) == ErrorCode.UNKNOWN_JOINT
+    open_ = True
+    scene.execute(token)
 
 
 def test_a_plan_that_does_not_match_its_hash_is_not_taken(scene: Scene) -> None:
@@ -165,6 +209,14 @@ def test_a_busy_arm_takes_no_second_plan(scene: Scene) -> None:
     assert refused(scene.approve, now_s=2.0 + DURATION_S - 0.1) == ErrorCode.ARM_BUSY
     scene.approve(now_s=2.0 + DURATION_S + 0.1)
     scene.gate.finished()
+
+
+def test_an_arm_that_may_move_is_busy_from_then_on(scene: Scene) -> None:
+    scene.execute(scene.approve(), now_s=2.0)
+    scene.gate.may_move(2.0 + DURATION_S + 3.0)
+    assert refused(scene.approve, now_s=2.0 + DURATION_S + 2.9) == ErrorCode.ARM_BUSY
+    scene.gate.may_move(0.0)
+    assert refused(scene.approve, now_s=2.0 + DURATION_S + 2.9) == ErrorCode.ARM_BUSY
 
 
 def test_a_new_gate_knows_nothing(scene: Scene) -> None:
@@ -348,3 +400,27 @@ def test_policy_is_data(yam: Robot) -> None:
     policy = replace(GatePolicy(), start_tolerance_rad=0.5)
     scene = Scene(yam, policy)
     scene.approve(arm=make_arm(yam, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("joint", "offset", "allowed"),
+    [
+        (0, 0.019, True),
+        (0, -0.021, False),
+        (0, 0.03, False),
+        (0, -0.049, False),
+        (6, 0.0029, True),
+        (6, 0.0031, False),
+        (6, 0.0049, False),
+    ],
+)
+def test_what_may_be_previewed_may_be_approved(scene: Scene, joint: int, offset: float, allowed: bool) -> None:
+    arm = make_arm(scene.robot, offset, joint=joint)
+    if allowed:
+        assert check_plan(scene.robot, scene.plan, arm).plan_hash == scene.hash
+        assert scene.approve(arm=arm)
+        return
+    with pytest.raises(KinemaError) as caught:
+        check_plan(scene.robot, scene.plan, arm)
+    assert caught.value.code == ErrorCode.PLAN_START_MISMATCH
+    assert refused(scene.approve, arm=arm) == ErrorCode.PLAN_START_MISMATCH

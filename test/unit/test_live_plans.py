@@ -29,6 +29,21 @@ def test_a_partial_plan_leaves_the_other_joints_where_the_arm_has_them(yam: Robo
     assert checked.plan_hash == hash_trajectory(plan)
 
 
+def test_what_is_previewed_is_the_spline_that_would_be_executed(yam: Robot) -> None:
+    q = yam.home_position()
+    straight = JointTrajectory.from_positions(["joint1"], [[q[0]], [q[0] + 0.3]], times=[0.0, 2.0])
+    eased = JointTrajectory(straight.names, straight.times, straight.positions, np.zeros((2, 1)))
+    checked = check_plan(yam, eased, arm_at(q))
+    s = np.linspace(0.0, 1.0, 49)
+    np.testing.assert_allclose(checked.frames.positions[:, 0], q[0] + 0.3 * s**2 * (3 - 2 * s), atol=1e-12)
+    np.testing.assert_allclose(check_plan(yam, straight, arm_at(q)).frames.positions[:, 0], q[0] + 0.3 * s, atol=1e-12)
+    assert checked.plan_hash != hash_trajectory(straight)
+    hasty = JointTrajectory(straight.names, straight.times, straight.positions, [[0.0], [2.0]])
+    with pytest.raises(KinemaError, match="ends with joint 'joint1'") as caught:
+        check_plan(yam, hasty, arm_at(q))
+    assert caught.value.code == ErrorCode.TRAJECTORY_TOO_FAST
+
+
 def test_a_start_elsewhere_says_which_joint_and_how_far(yam: Robot) -> None:
     q = yam.home_position()
     plan = JointTrajectory.from_positions(["joint2"], [[q[1] + 0.06], [q[1]]], times=[0.0, 2.0])

@@ -42,6 +42,13 @@ def test_try_tells_what_happened_and_draws_it(tmp_path: Path, capsys: pytest.Cap
     assert picture.std() > 10
 
 
+def test_try_judges_the_task_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["policy", "try", "expert", "--task", "push", "--seed", "3"]) == 0
+    found = re.search(r"canonical seed 3: \w+ pushed, \+?-?\d+ mm up, (\d+) mm along", capsys.readouterr().out)
+    assert found
+    assert int(found[1]) > 30
+
+
 def test_try_with_errors_and_several_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "try", "expert:offset_m=0.08", "--episodes", "2"]) == 0
     assert "expert:offset_m=0.08: 0 of 2 lifted" in capsys.readouterr().out

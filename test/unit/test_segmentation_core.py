@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.panda_like import HOME, panda_like
 
 from kinema4d_ros.calibration import save_camera
-from kinema4d_ros.calibration.inputs import read_masks
+from kinema4d_ros.calibration.inputs import marked_masks, read_masks
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.silhouette import mask_iou
 from kinema4d_ros.camera import PinholeCamera
@@ -157,8 +158,34 @@ def test_a_rendered_robot_from_a_wrong_camera_points_at_the_real_one(
         alone = ClassicalSegmenter().segment(images[i], Prompt(mask=prior[i]))
         assert mask_iou(alone.masks, truth[i]) > max(0.8, mask_iou(prior[i], truth[i]))
         assert 0 < alone.scores[0] <= 1
+        assert (alone.drawn, alone.doubtful) == ((), ())
     both = ClassicalSegmenter(empty_scene()).segment(images, Prompt(mask=prior))
     assert mask_iou(both.masks, truth) > 0.85
+
+
+def test_a_mask_worse_than_its_prompt_is_not_returned(tmp_path: Path) -> None:
+    """A white arm with a black hand, before a table that is as dark as the hand."""
+    robot, q = panda_like(tmp_path), np.array([HOME])
+    eye = PinholeCamera.look_at((1.1, -0.9, 0.7), (0.25, 0.0, 0.4), width=240, height=180, focal_px=220)
+    drawn = render_pointmaps(robot, q, eye, rgb=True)
+    truth = drawn.mask[0]
+    assert drawn.rgb is not None
+    scene = np.full((180, 240, 3), (150, 140, 120), np.uint8)
+    scene[100:] = (35, 35, 38)
+    scene = np.where(truth[..., None], drawn.rgb[0], scene)
+    noise = np.random.default_rng(0).normal(0, 3, scene.shape)
+    image = np.clip(cv2.GaussianBlur(scene.astype(np.float64), (0, 0), 0.6) + noise, 0, 255).astype(np.uint8)
+    near, far = (
+        rendered_masks(robot, q, eye.posed(changed(eye.base_T_camera, change)))[0]
+        for change in ([0.002, -0.002, 0.002, 0.001, 0.002, -0.001], [0.02, -0.02, 0.02, 0.005, 0.01, 0.0])
+    )
+    found = ClassicalSegmenter().segment(image, Prompt(mask=near))
+    assert mask_iou(found.masks, truth) >= mask_iou(near, truth) > 0.9
+    assert found.drawn == (0,)
+    assert any("the prompt's mask was kept" in note for note in found.notes)
+    unsure = ClassicalSegmenter().segment(image, Prompt(mask=far))
+    assert (unsure.drawn, unsure.doubtful) == ((), (0,))
+    assert any("doubtful" in note for note in unsure.notes)
 
 
 def test_a_box_and_points_work_without_background(seen: tuple[NDArray[np.uint8], NDArray[np.bool_]]) -> None:
@@ -304,8 +331,17 @@ def test_the_verb_writes_masks_that_calibration_reads(
     (tmp_path / "joints.csv").write_text("\n".join([header, *rows]) + "\n")
     drawn = ["--camera", str(tmp_path / "camera.yaml"), "--joints", str(tmp_path / "joints.csv")]
     assert main([*arguments, *drawn]) == 0
-    assert json.loads((out / "segmentation.json").read_text())["method"] == "rendered"
+    report = json.loads((out / "segmentation.json").read_text())
+    assert report["method"] == "rendered"
     assert mask_iou(read_masks(files), truth[:3]) == 1.0
+
+    # Drawn masks would give back the camera that they were drawn with, whatever it is.
+    assert report["drawn"] == ["view_0", "view_1", "view_2"]
+    assert marked_masks(files, "drawn") == [0, 1, 2]
+    fit = ["calibrate", "markerless", str(out / "masks"), *drawn, "--guess", str(tmp_path / "camera.yaml")]
+    assert main([*fit, "--out", str(tmp_path / "fit.yaml")]) == 2
+    assert "all 3 masks are the drawn robot" in capsys.readouterr().err
+    assert not (tmp_path / "fit.yaml").exists()
 
     capsys.readouterr()
     assert main([*arguments, "--camera", str(tmp_path / "camera.yaml")]) == 2

@@ -63,10 +63,125 @@ def test_velocities_that_are_linear_in_time_integrate_exactly(samples: int, rate
 
 @given(trajectories())
 def test_integrating_the_mean_velocities_gives_the_positions_back(trajectory: JointTrajectory) -> None:
-    rates = trajectory.velocities()
+    rates = trajectory.mean_velocities()
     steps = rates * np.diff(trajectory.times)[:, None]
     rebuilt = trajectory.positions[0] + np.vstack([np.zeros_like(steps[:1]), np.cumsum(steps, axis=0)])
     np.testing.assert_allclose(rebuilt, trajectory.positions, atol=1e-9)
+
+
+def controller_spline(plan: JointTrajectory, t: float) -> np.ndarray:
+    """What joint_trajectory_controller commands at a time, in its own formulas (trajectory.cpp)."""
+    i = max(i for i in range(len(plan) - 1) if plan.times[i] <= t)
+    duration, t = plan.times[i + 1] - plan.times[i], t - plan.times[i]
+    p0, p1 = plan.positions[i : i + 2]
+    v0, v1 = plan.velocities[i : i + 2]
+    c = [p0, v0]
+    if plan.accelerations is None:
+        c.append((-3 * p0 + 3 * p1 - 2 * v0 * duration - v1 * duration) / duration**2)
+        c.append((2 * p0 - 2 * p1 + v0 * duration + v1 * duration) / duration**3)
+    else:
+        a0, a1 = plan.accelerations[i : i + 2]
+        t1, t2 = duration, duration**2
+        c.append(0.5 * a0)
+        c.append((-20 * p0 + 20 * p1 - 3 * a0 * t2 + a1 * t2 - 12 * v0 * t1 - 8 * v1 * t1) / (2 * duration**3))
+        c.append((30 * p0 - 30 * p1 + 3 * a0 * t2 - 2 * a1 * t2 + 16 * v0 * t1 + 14 * v1 * t1) / (2 * duration**4))
+        c.append((-12 * p0 + 12 * p1 - a0 * t2 + a1 * t2 - 6 * v0 * t1 - 6 * v1 * t1) / (2 * duration**5))
+    return sum(k * t**n for n, k in enumerate(c))
+
+
+@given(trajectories(), st.booleans(), st.integers(0, 2**31))
+def test_a_plan_with_derivatives_is_the_spline_that_the_controller_makes_of_it(
+    plan: JointTrajectory, accelerated: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    tables = rng.uniform(-3, 3, (1 + accelerated, *plan.positions.shape))
+    plan = JointTrajectory(plan.names, plan.times, plan.positions, *tables)
+    for t in rng.uniform(plan.times[0], plan.times[-1], 5):
+        np.testing.assert_allclose(plan.at(t)[0], controller_spline(plan, t), rtol=1e-7, atol=1e-7)
+        slope = (plan.at(t + 1e-5) - plan.at(t - 1e-5)) / 2e-5
+        if np.abs(plan.times - t).min() > 1e-4:
+            np.testing.assert_allclose(plan.velocities_at(t), slope, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(plan.at(plan.times), plan.positions)
+    np.testing.assert_array_equal(plan.velocities_at(plan.times), plan.velocities)
+    np.testing.assert_array_equal(plan.at([plan.times[0] - 1, plan.times[-1] + 1]), plan.positions[[0, -1]])
+    np.testing.assert_array_equal(plan.resample(7).positions, plan.at(plan.resample(7).times))
+
+
+def test_the_share_of_some_joints_has_their_samples_unchanged() -> None:
+    tables = np.arange(24.0).reshape(4, 2, 3)
+    plan = JointTrajectory(("a", "b", "c"), [0.0, 1.0], *tables)
+    share = plan.only(["c", "x", "a"])
+    assert share is not None
+    assert share.names == ("a", "c")
+    for what, table in zip(("positions", "velocities", "accelerations", "effort"), tables, strict=True):
+        np.testing.assert_array_equal(getattr(share, what), table[:, [0, 2]])
+    assert plan.only(["x"]) is None
+
+
+def spline(robot: Robot, **changes: object) -> JointTrajectory:
+    """Joint 1 by 0.2 rad in 2 s through one point, with velocities and accelerations, from rest to rest."""
+    q = np.tile(robot.home_position(), (3, 1))
+    q[:, 0] += [0.0, 0.1, 0.2]
+    v, a = np.zeros_like(q), np.zeros_like(q)
+    v[1, 0] = 0.15
+    tables = {"times": [0.0, 1.0, 2.0], "velocities": v, "accelerations": a, **changes}
+    return JointTrajectory(robot.joint_names, positions=q, **tables)
+
+
+def set_at(sample: int, value: float, shape: tuple[int, int] = (3, 7)) -> np.ndarray:
+    table = np.zeros(shape)
+    table[sample, 0] = value
+    return table
+
+
+def test_derivatives_within_the_limits_pass(yam: Robot) -> None:
+    assert spline(yam).validate(yam, check_velocity=True) == ()
+    assert spline(yam, effort=set_at(1, 0.1)).validate(yam, check_velocity=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"velocities": set_at(1, 50.0)}, "TRAJECTORY_TOO_FAST", "'joint1' at sample 1"),
+        ({"velocities": set_at(2, 0.01)}, "TRAJECTORY_TOO_FAST", "ends with joint 'joint1'"),
+        ({"velocities": set_at(0, 0.01)}, "TRAJECTORY_TOO_FAST", "starts with joint 'joint1'"),
+        # Slow at every point, but not between them: the accelerations throw the arm about.
+        ({"accelerations": set_at(1, 100.0)}, "TRAJECTORY_TOO_FAST", "rad/s"),
+        ({"accelerations": set_at(1, 1e308)}, "TRAJECTORY_TOO_FAST", "rad/s"),
+        ({"effort": set_at(1, 1e4)}, "TRAJECTORY_OUT_OF_LIMITS", "N m"),
+        # Before its first point a controller makes a spline from where the arm stands: that would swing back first.
+        ({"times": [9.0, 10.0, 11.0], "accelerations": set_at(0, 0.5)}, "TRAJECTORY_TOO_FAST", "starts late"),
+    ],
+)
+def test_derivatives_that_the_arm_cannot_follow_are_refused(
+    yam: Robot, changes: dict[str, object], code: str, text: str
+) -> None:
+    with pytest.raises(TrajectoryError) as caught:
+        spline(yam, **changes).validate(yam, check_velocity=True)
+    assert caught.value.code == ErrorCode[code]
+    assert text in str(caught.value)
+
+
+def test_a_giant_spline_is_refused_before_memory_is_taken(yam: Robot) -> None:
+    count = 90_000
+    rest = np.tile(yam.home_position()[:1], (count, 1))
+    with pytest.raises(TrajectoryError, match="90,000 samples"):
+        JointTrajectory(("joint1",), np.arange(count) * 1e-3, rest, 0 * rest).validate(yam)
+    part = slice(0, 80_000)
+    JointTrajectory(("joint1",), np.arange(80_000) * 1e-3, rest[part], 0 * rest[part]).validate(yam)
+
+
+def test_a_spline_that_leaves_the_limits_between_its_points_is_refused(yam: Robot) -> None:
+    """All samples are the same, at the limit; the velocity between carries the arm past it."""
+    q = np.tile(yam.home_position(), (3, 1))
+    q[:, 0] = yam.upper[0] - 0.01
+    v = np.zeros_like(q)
+    v[1, 0] = 0.5
+    still = JointTrajectory(yam.joint_names, [0.0, 1.0, 2.0], q)
+    assert still.validate(yam, check_velocity=True) == ()
+    with pytest.raises(TrajectoryError, match="joint1") as caught:
+        JointTrajectory(yam.joint_names, still.times, q, v).validate(yam, check_velocity=True)
+    assert caught.value.code == ErrorCode.TRAJECTORY_OUT_OF_LIMITS
 
 
 def test_default_resampling_gives_the_frames_of_a_rollout() -> None:

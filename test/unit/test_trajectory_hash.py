@@ -55,6 +55,17 @@ def test_other_times_names_or_samples_are_another_plan() -> None:
     assert plan_hash(NAMES, np.array(TIMES) + 1e-10, POSITIONS) in known
 
 
+def test_other_derivatives_are_another_plan() -> None:
+    zeros, ones = np.zeros_like(POSITIONS), np.ones_like(POSITIONS)
+    plans = [
+        JointTrajectory(NAMES, TIMES, POSITIONS, *tables)
+        for tables in ([], [zeros], [ones], [zeros, zeros], [zeros, ones], [zeros, None, zeros], [None, None, zeros])
+    ]
+    assert len({hash_trajectory(plan) for plan in plans}) == len(plans)
+    swapped = JointTrajectory(NAMES[::-1], TIMES, POSITIONS[:, ::-1], POSITIONS[:, ::-1])
+    assert hash_trajectory(swapped) == hash_trajectory(JointTrajectory(NAMES, TIMES, POSITIONS, POSITIONS))
+
+
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=20))
 def test_times_through_integer_nanoseconds_keep_the_hash(steps_ns: list[int]) -> None:
     times_ns = np.cumsum(steps_ns)

@@ -63,6 +63,7 @@ def test_one_table_without_room_is_no_reason_and_all_of_them_are(monkeypatch: py
         check_setup(settings())
 
 
+@pytest.mark.full
 def test_a_policy_that_kills_the_check_or_hangs_does_no_harm(tmp_path: Path) -> None:
     with pytest.raises(KinemaError, match=r"the check of policies and models died \(exit code 3\)") as caught:
         check_apart(settings(f"{ODD}StillbornDies"))

@@ -20,7 +20,6 @@ from kinema4d_ros.trials.campaign import Campaign, Share
 from kinema4d_ros.trials.execute import evaluation_camera
 from kinema4d_ros.trials.settings import EvaluationSettings
 from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.tasks import task_kind
 from kinema4d_ros.trials.trial import TrialRecord
 from kinema4d_ros.trials.workers import run_trials
 from kinema4d_ros.trials.world import WorldModel
@@ -40,7 +39,7 @@ def outcomes(folder: Path) -> dict[str, TrialRecord]:
 @pytest.fixture(scope="module")
 def arena(yam: Robot) -> LabArena:
     camera = evaluation_camera(settings("expert"))
-    return LabArena("canonical", 3, camera, choose_kinematics(yam), task_kind("pick"))
+    return LabArena("canonical", 3, camera, choose_kinematics(yam), "pick")
 
 
 def test_an_expert_succeeds_in_the_lab_and_a_world_at_rest_does_not_say_so(tmp_path: Path) -> None:
@@ -89,6 +88,7 @@ def test_a_policy_that_kills_its_process_costs_one_trial(tmp_path: Path) -> None
     assert [found[k].lab.success for k in ("dies|canonical|0", "nod|canonical|0", "nod|canonical|1")] == [False] * 3
 
 
+@pytest.mark.full
 def test_a_process_that_somebody_kills_costs_nothing(tmp_path: Path) -> None:
     asked = settings(f"fragile={ODD}Fragile,calls={tmp_path / 'calls'}", runs=1)
     assert Campaign(asked, tmp_path / "out").run(workers=1) == 1
@@ -96,6 +96,7 @@ def test_a_process_that_somebody_kills_costs_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text().split() == ["0", "0"]
 
 
+@pytest.mark.full
 def test_a_trial_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     asked = settings(f"hangs={ODD}Hangs", runs=1, seed=1, act_timeout_s=3600.0)
     records = list(
@@ -166,6 +167,7 @@ def test_a_worker_that_cannot_begin_ends_the_evaluation_and_poisons_nothing(tmp_
     assert outcomes(tmp_path) == {}
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed_twice_is_an_outage(tmp_path: Path) -> None:
     asked = settings(f"doomed={ODD}Doomed", runs=1)
     campaign = Campaign(asked, tmp_path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kinema4d_ros.evaluation.proportions import Interval
-from kinema4d_ros.trials.models import TRUTH
+from kinema4d_ros.trials.settings import TRUTH
 from kinema4d_ros.trials.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.trials.summary.cells import Cell
 from kinema4d_ros.trials.summary.correction_check import CorrectionRow

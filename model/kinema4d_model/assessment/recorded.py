@@ -6,30 +6,30 @@ dataset (imported recordings) ─> first picture, commands, known outcome ─> m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kinema4d_model.assessment.run import episodes_of
-from kinema4d_model.data.episode import Episode, load_robot
+from kinema4d_model.data.episode import Episode, load_robot, recorded_task
 from kinema4d_model.data.errors import DataError
 from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.evaluation.judge import Task, TruthJudge
-from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, Predicate, PushedBy
+from kinema4d_ros.evaluation.judge import TruthJudge
+from kinema4d_ros.generators import load_generator
 from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.task import Task
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trials.judging import GEOMETRIC, make_judge
-from kinema4d_ros.trials.models import has_weights, make_generator
 from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
-from kinema4d_ros.trials.settings import model_label
+from kinema4d_ros.trials.settings import has_weights, model_label
 from kinema4d_ros.trials.store import TrialStore
 from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text, is_outage
 from kinema4d_ros.trials.world import Scene, WorldModel
 
-__all__ = ["commands_of", "evaluate_recordings", "goal_of", "scene_of_episode", "trial_of"]
+__all__ = ["commands_of", "evaluate_recordings", "scene_of_episode", "task_of", "trial_of"]
 
-PLACES = ("place", "stack")
 GROWS = ("policies", "scenarios", "models", "trials", "checkpoints")
 ABSENT = {"judge": GEOMETRIC}
 
@@ -39,23 +39,14 @@ def trial_of(episode: Episode, number: int) -> Trial:
     return Trial(str(episode.details.get("policy") or episode.source), episode.task or "unknown", number)
 
 
-def goal_of(episode: Episode) -> Predicate:
-    """What its task asks of the target.
+def task_of(episode: Episode) -> Task:
+    """What was asked; the instruction is the recording's own.
 
     Raises:
-        DataError: a task without a known goal.
+        DataError: a place or a stack that does not say where its goal is.
     """
-    if episode.task == "push":
-        return PushedBy()
-    if episode.task in PLACES:
-        goal = episode.details.get("goal_xy")
-        if goal is None or len(goal) != 2:
-            raise DataError(
-                f"episode '{episode.key}' ({episode.task}) does not say where its goal is",
-                expected="details.goal_xy: two metres, base frame",
-            )
-        return AtGoal((float(goal[0]), float(goal[1])))
-    return Lifted()
+    task = recorded_task(episode.task, episode.outcome.target, episode.details, f"episode '{episode.key}'")
+    return replace(task, instruction=episode.captions.get("instruction", ""))
 
 
 def scene_of_episode(episode: Episode) -> Scene:
@@ -64,8 +55,7 @@ def scene_of_episode(episode: Episode) -> Scene:
     if episode.ids is not None and episode.outcome.target in episode.names:
         target = episode.object_mask(episode.outcome.target)[0]
     depth = None if episode.depth_m is None else episode.depth_m[0]
-    task = Task(goal_of(episode), target, episode.captions.get("instruction", ""))
-    return Scene(episode.rgb[0], episode.camera, depth, task)
+    return Scene(episode.rgb[0], episode.camera, depth, task_of(episode), target)
 
 
 def commands_of(episode: Episode) -> JointTrajectory:
@@ -109,7 +99,8 @@ def evaluate_recordings(
         progress: told of every record, with how many are done.
     """
     store = TrialStore(out)
-    weights = {model: str((checkpoints or {}).get(model, "")) for model in models if has_weights(model)}
+    given = checkpoints or {}
+    weights = {model: str(given.get(model, "")) for model in models if has_weights(model) or model in given}
     settings = {
         "source": str(data),
         "split": split,
@@ -134,13 +125,17 @@ def evaluate_recordings(
         trials.append(trial)
         before = known.get(trial.key)
         missing = [model for model in models if before is None or _open(before.models.get(labels[model]))]
-        if not missing:
+        lab = _lab(episode)
+        # A record of before may hold a label by other limits than today's.
+        if not missing and before is not None and before.lab.success == lab.success:
             continue
         outcomes = dict(before.models) if before else {}
         for model in missing:
             key = (model, episode.robot)
             if key not in judges:
-                generator = make_generator(model, weights.get(model, ""), locks=store.folder / "locks")
+                generator = load_generator(
+                    model, offered={"locks": store.folder / "locks"}, checkpoint=weights.get(model, "")
+                )
                 judges[key] = WorldModel(
                     generator,
                     choose_kinematics(load_robot(episode.robot)),
@@ -149,7 +144,7 @@ def evaluate_recordings(
                     frames=len(episode),
                 )
             outcomes[labels[model]] = _judge(store, trial, episode, judges[key], labels[model])
-        record = TrialRecord(trial, _lab(episode), outcomes)
+        record = TrialRecord(trial, lab, outcomes)
         store.add(record)
         judged += 1
         progress(record, len(trials))
@@ -187,7 +182,7 @@ def _with_outcome(data: str | Path, split: str, limit: int | None) -> Iterator[E
 def _lab(episode: Episode) -> LabOutcome:
     value = float("nan")
     if any(thing.name == episode.outcome.target for thing in episode.outcome.objects):
-        value = TruthJudge.of_episode(episode).judge(None, Task(goal_of(episode))).value_m
+        value = TruthJudge.of_episode(episode).judge(None, task_of(episode)).value_m
     success = bool(episode.outcome.success)
     return LabOutcome(success, float(success), round(value, 5), round(float(episode.times[-1]), 3))
 

@@ -16,9 +16,9 @@ from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig
 from kinema4d_model.data.shards import read_episode
-from kinema4d_ros.evaluation.judge import GeometricJudge, Task
-from kinema4d_ros.evaluation.predicates import Lifted
+from kinema4d_ros.evaluation.judge import GeometricJudge
 from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.task import make_task
 
 __all__ = [
     "GRASPS",
@@ -156,8 +156,8 @@ def summaries(rows: Sequence[Scored]) -> dict[str, dict[str, Summary]]:
 def _judged(rollout: Rollout, episode: Episode) -> bool | None:
     if episode.task not in GRASPS or not episode.outcome.target:
         return None
-    target = episode.object_mask(episode.outcome.target)[0]
-    return GeometricJudge().judge(rollout, Task(Lifted(), target)).success
+    name = episode.outcome.target
+    return GeometricJudge().judge(rollout, make_task(episode.task, name), episode.object_mask(name)[0]).success
 
 
 def outcomes_of(rows: Sequence[Scored], predictor: str, *, judge: bool = True) -> Outcomes:

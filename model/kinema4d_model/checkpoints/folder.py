@@ -9,6 +9,7 @@ FOLDER/
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ __all__ = ["PRESET_FILE", "load_clip", "load_transformer", "load_vae", "write_fo
 PRESET_FILE = "preset.yaml"
 DIFFUSERS_STEM = "diffusion_pytorch_model"
 TRANSFORMERS_STEM = "model"
+UNUSED = re.compile(r"blocks\.\d+\.attn2\.norm_added_q\.weight")
+"""A norm in Wan's released files that no code of theirs uses."""
 CLIP_KEYS = ("hidden_size", "num_attention_heads", "hidden_act", "image_size", "patch_size", "layer_norm_eps")
 
 
@@ -51,7 +54,12 @@ def write_folder(folder: Path, preset: Preset, transformer: KinemaTransformer, v
 
 
 def load_transformer(
-    transformer: KinemaTransformer, folder: Path, dtype: torch.dtype | None = None, *, base_only: bool = False
+    transformer: KinemaTransformer,
+    folder: Path,
+    dtype: torch.dtype | None = None,
+    *,
+    base_only: bool = False,
+    read: bool = True,
 ) -> None:
     """Fill a network that was made on "meta".
 
@@ -60,17 +68,20 @@ def load_transformer(
         folder: `transformer/` of a bundle or of a Wan checkpoint.
         dtype: precision of the weights; None keeps the files'.
         base_only: the folder is plain Wan: the parts it lacks get their start values.
+        read: False only checks that the folder fits.
     """
     check_config(folder, _public(transformer.config))
-    # Released Wan files hold a norm that no code of theirs uses.
     load_module(
         transformer,
         folder,
         DIFFUSERS_STEM,
         dtype=dtype,
-        rename=lambda name: None if ".norm_added_q." in name else name,
-        may_miss=transformer.is_added if base_only else lambda name: False,
+        rename=lambda name: None if UNUSED.fullmatch(name) else name,
+        without=transformer.is_added if base_only else lambda name: False,
+        read=read,
     )
+    if not read:
+        return
     if base_only:
         _start_added(transformer, transformer.patch_embedding.weight.dtype)
     config = transformer.config
@@ -91,25 +102,28 @@ def _start_added(transformer: KinemaTransformer, dtype: torch.dtype) -> None:
             part.reset_added()
 
 
-def load_vae(vae: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Fill an autoencoder from `vae/`."""
+def load_vae(vae: Any, folder: Path, *, read: bool = True) -> None:
+    """Fill an autoencoder from `vae/`; without `read` only check that the folder fits."""
     check_config(folder, _public(vae.config))
-    load_module(vae, folder, DIFFUSERS_STEM, dtype=dtype)
+    load_module(vae, folder, DIFFUSERS_STEM, read=read)
 
 
-def load_clip(clip: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Fill an image encoder from `image_encoder/`; older files put `vision_model.` before every name."""
+def load_clip(clip: Any, folder: Path, *, read: bool = True) -> None:
+    """Fill an image encoder from `image_encoder/`; older files put `vision_model.` before every name.
+
+    Without `read`, only check that the folder fits.
+    """
     check_config(folder, {key: getattr(clip.config, key) for key in CLIP_KEYS})
     own = set(clip.state_dict())
 
     def rename(name: str) -> str | None:
         # Counted, not learned; and what follows the state that is used.
-        if name.endswith(("position_ids", "visual_projection.weight")):
+        if name.removeprefix("vision_model.") in ("embeddings.position_ids", "visual_projection.weight"):
             return None
         bare = name.removeprefix("vision_model.")
         return next((n for n in (name, bare, f"vision_model.{bare}") if n in own), name)
 
-    load_module(clip, folder, TRANSFORMERS_STEM, dtype=dtype, rename=rename)
+    load_module(clip, folder, TRANSFORMERS_STEM, rename=rename, read=read)
 
 
 def _public(config: Any) -> dict[str, Any]:

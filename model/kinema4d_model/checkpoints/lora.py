@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
+from kinema4d_model.checkpoints.tensor_files import (
+    Shape,
+    differences,
+    file_metadata,
+    name_some,
+    raise_if,
+    read_tensors,
+    tensor_shapes,
+)
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_ros.errors import FileFormatError, GeneratorError
 
 __all__ = [
     "activate",
+    "adapter_metadata",
     "adapter_names",
     "adapter_tensors",
     "add_lora",
@@ -21,12 +32,17 @@ __all__ = [
     "lora_shapes",
     "merge",
     "remove",
+    "stated_alpha",
     "unmerge",
 ]
 
 PREFIX = "transformer."
 ATTENTION = ("attn1", "attn2")
 TARGETS = ("to_q", "to_k", "to_v", "to_out.0")
+METADATA = "lora_adapter_metadata"
+"""Where diffusers puts an adapter's configuration in a file's header."""
+USED = (".lora_A.weight", ".lora_B.weight", ".lora_down.weight", ".lora_up.weight", ".alpha")
+"""Tensors of any LoRA file that are used; diffusers drops some of the others without a word."""
 
 
 def _linears(transformer: KinemaTransformer) -> dict[str, nn.Linear]:
@@ -83,9 +99,14 @@ def load_lora(transformer: KinemaTransformer, path: Path, name: str, *, alpha: f
     """
     from diffusers.loaders import WanLoraLoaderMixin
 
-    tensor_shapes(path)
+    unused = [key for key in tensor_shapes(path) if not key.endswith(USED)]
+    raise_if([f"{len(unused)} not used: {name_some(unused)}"] if unused else [], path, expected="only LoRA matrices")
+    alpha = stated_alpha(path) if alpha is None else alpha
     # Names of other tools are translated by diffusers, which applies their alphas to the weights.
-    converted = WanLoraLoaderMixin.lora_state_dict(dict(read_tensors(path)))
+    try:
+        converted = WanLoraLoaderMixin.lora_state_dict(dict(read_tensors(path)))
+    except (ValueError, KeyError, IndexError) as error:
+        raise FileFormatError(f"{path} is no LoRA of Wan 2.1: {str(error)[:300]}") from None
     tensors = {key.removeprefix(PREFIX): tensor for key, tensor in converted.items()}
     linears = _linears(transformer)
     names = {key.rsplit(".lora_", 1)[0] for key in tensors if ".lora_A." in key or ".lora_B." in key}
@@ -115,6 +136,31 @@ def adapter_tensors(transformer: KinemaTransformer, name: str) -> dict[str, torc
     _known(transformer, [name])
     state = get_peft_model_state_dict(transformer, adapter_name=name)
     return {f"{PREFIX}{key}": tensor for key, tensor in state.items()}
+
+
+def adapter_metadata(transformer: KinemaTransformer, name: str) -> dict[str, str]:
+    """An adapter's rank, alpha and layers for the header of its file, as diffusers writes and reads them."""
+    _known(transformer, [name])
+    config = transformer.peft_config[name].to_dict()
+    plain = {f"{PREFIX}{key}": sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    return {"format": "pt", METADATA: json.dumps(plain, sort_keys=True)}
+
+
+def stated_alpha(path: Path) -> float | None:
+    """The alpha that a LoRA file's header states; None where it states none."""
+    text = file_metadata(path).get(METADATA)
+    if text is None:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(text)
+        if document.get(f"{PREFIX}alpha_pattern"):
+            raise ValueError("it has an alpha for single layers")
+        alpha = document.get(f"{PREFIX}lora_alpha")
+        return None if alpha is None else float(alpha)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise FileFormatError(
+            f"the header of {path} states no usable alpha: {error}", expected="one alpha for all layers"
+        ) from None
 
 
 def activate(transformer: KinemaTransformer, weights: Mapping[str, float]) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from kinema4d_ros.errors import FileFormatError
 from kinema4d_ros.files import read_json, replacing_file
 
-__all__ = ["MANIFEST", "Manifest", "check_manifest", "file_sha256", "read_manifest", "write_manifest"]
+__all__ = ["MANIFEST", "Manifest", "check_manifest", "file_sha256", "read_manifest", "weight_files", "write_manifest"]
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 22
@@ -88,3 +90,17 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> Manifest:
             f"{folder} is not what its manifest says: " + "; ".join(problems), hint="fetch or save it again"
         )
     return manifest
+
+
+def weight_files(folder: Path, parts: Sequence[str]) -> Manifest:
+    """The safetensors files of these parts of a folder.
+
+    Hashes are the folder's manifest's where it has them, after sizes were compared; the rest is read (14B: minutes).
+    """
+    known = check_manifest(folder, hashes=False).files if (folder / MANIFEST).is_file() else {}
+    found = [path for part in parts for path in sorted((folder / part).glob("*.safetensors"))]
+    names = {path.relative_to(folder).as_posix(): path for path in found}
+    unknown = [name for name in names if name not in known]
+    with ThreadPoolExecutor() as pool:
+        hashes = dict(zip(unknown, pool.map(lambda name: file_sha256(names[name]), unknown), strict=True))
+    return Manifest({name: known.get(name) or (path.stat().st_size, hashes[name]) for name, path in names.items()})

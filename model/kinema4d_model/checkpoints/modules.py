@@ -8,7 +8,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from kinema4d_model.checkpoints.tensor_files import differences, find_shards, raise_if, read_tensors, tensor_shapes
+from kinema4d_model.checkpoints.tensor_files import (
+    Shape,
+    differences,
+    find_shards,
+    name_some,
+    raise_if,
+    read_tensors,
+    tensor_shapes,
+)
 
 __all__ = ["load_module"]
 
@@ -20,7 +28,8 @@ def load_module(
     *,
     dtype: torch.dtype | None = None,
     rename: Callable[[str], str | None] = lambda name: name,
-    may_miss: Callable[[str], bool] = lambda name: False,
+    without: Callable[[str], bool] = lambda name: False,
+    read: bool = True,
 ) -> None:
     """Fill a module (on "meta" or not) from the safetensors files of a folder, shard by shard.
 
@@ -31,17 +40,26 @@ def load_module(
         dtype: precision to convert floating-point weights to; None keeps the file's. Modules that the class
             wants in float32 (`_keep_in_fp32_modules`) become float32 when this is lower.
         rename: from the file's name to the module's; None drops a tensor that the module knowingly does without.
-        may_miss: names that the folder need not have.
+        without: names of the module that the folder must not have: their values come from elsewhere.
+        read: False only compares names and shapes.
     """
     shards = find_shards(folder, stem)
-    found = {name: shape for path in shards for name, shape in tensor_shapes(path).items()}
-    target = {name: name_here for name in found if (name_here := rename(name)) is not None}
-    expected = {
-        name: tuple(tensor.shape)
-        for name, tensor in module.state_dict().items()
-        if name in set(target.values()) or not may_miss(name)
-    }
-    raise_if(differences(expected, {target[name]: shape for name, shape in found.items() if name in target}), folder)
+    target: dict[str, str] = {}
+    found: dict[str, Shape] = {}
+    twice = []
+    for path in shards:
+        for name, shape in tensor_shapes(path).items():
+            here = rename(name)
+            if here is None:
+                continue
+            if here in found:
+                twice.append(name)
+            target[name], found[here] = here, shape
+    expected = {name: tuple(t.shape) for name, t in module.state_dict().items() if not without(name)}
+    problems = differences(expected, found)
+    raise_if([*problems, f"{len(twice)} twice: {name_some(twice)}"] if twice else problems, folder)
+    if not read:
+        return
     keep = tuple(getattr(module, "_keep_in_fp32_modules", None) or ())
     for path in shards:
         loaded = {

@@ -1,7 +1,7 @@
 """The released files of Kinema4D and 4DNeX: read, checked against every name and shape, and written again.
 
 kinema4d_ckpt/  or  kinema4d_pmcond_ckpt/
-  pytorch_lora_weights.safetensors   LoRA of rank 64; no alpha inside, the scale is 0.5
+  pytorch_lora_weights.safetensors   LoRA of rank 64; no alpha inside, the scale is 0.5 (ours state it in the header)
   added_weights.safetensors          everything that Wan does not have
 4DNex-Lora/
   pytorch_lora_weights.safetensors
@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from safetensors.torch import save_file
 
-from kinema4d_model.checkpoints.lora import adapter_tensors, add_lora, lora_shapes
+from kinema4d_model.checkpoints.lora import adapter_metadata, adapter_tensors, add_lora, lora_shapes, stated_alpha
 from kinema4d_model.checkpoints.pickled import load_pickled
 from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
 from kinema4d_model.network import KinemaTransformer
@@ -28,15 +28,19 @@ __all__ = [
     "ADDED_NAMES",
     "OfficialFiles",
     "added_shapes",
+    "check_official",
     "find_official",
     "load_4dnex",
     "load_official",
+    "require_variant",
     "save_official",
 ]
 
 LORA_FILE = "pytorch_lora_weights.safetensors"
 ADDED_FILE = "added_weights.safetensors"
 DOMAIN_FILE = "learnable_domain_embeddings.pt"
+SCALE = 0.5
+"""alpha / rank that the released adapters were trained with; their files do not state it."""
 ACT_ONLY = "arm_domain_emb"
 ADDED_NAMES = {
     "learnable_domain_embeddings": "patch_embedding.domain",
@@ -91,6 +95,31 @@ def added_shapes(transformer: KinemaTransformer) -> dict[str, Shape]:
     return {official: own[name] for official, name in ADDED_NAMES.items() if name in own}
 
 
+def check_official(transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec) -> OfficialFiles:
+    """Refuse an official checkpoint that is not wholly this network's; only the headers of its files are read.
+
+    Args:
+        transformer: of any device; its variant must be the checkpoint's.
+        folder: holds the two files.
+        lora: rank and alpha that the adapter must have.
+    """
+    files = find_official(folder)
+    require_variant(files, transformer.config.robot_variant)
+    raise_if(differences(added_shapes(transformer), tensor_shapes(files.added)), files.added)
+    _check_lora(transformer, files.lora, lora)
+    return files
+
+
+def require_variant(files: OfficialFiles, variant: str) -> None:
+    """Refuse a checkpoint of the other variant."""
+    if files.variant != variant:
+        raise FileFormatError(
+            f"{files.folder} is a '{files.variant}' checkpoint, the network is made for '{variant}'",
+            expected=f"robot.variant: {files.variant} in the preset",
+            hint=f"choose a preset of the variant '{files.variant}', or give a folder of the variant '{variant}'",
+        )
+
+
 def load_official(
     transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec, *, adapter: str = "kinema4d"
 ) -> OfficialFiles:
@@ -102,15 +131,7 @@ def load_official(
         lora: rank that the file must have, and the alpha that it lacks.
         adapter: name that the LoRA gets.
     """
-    files = find_official(folder)
-    variant = transformer.config.robot_variant
-    if files.variant != variant:
-        raise FileFormatError(
-            f"{files.folder} is a '{files.variant}' checkpoint, the network is made for '{variant}'",
-            expected=f"robot.variant: {files.variant} in the preset",
-        )
-    raise_if(differences(added_shapes(transformer), tensor_shapes(files.added)), files.added)
-    raise_if(_lora_problems(transformer, files.lora, lora), files.lora)
+    files = check_official(transformer, folder, lora)
     parameters = dict(transformer.named_parameters())
     with torch.no_grad():
         for name, tensor in read_tensors(files.added):
@@ -120,12 +141,23 @@ def load_official(
     return files
 
 
-def _lora_problems(transformer: KinemaTransformer, path: Path, lora: LoraSpec) -> list[str]:
+def _check_lora(transformer: KinemaTransformer, path: Path, lora: LoraSpec) -> None:
     found = tensor_shapes(path)
     ranks = sorted({shape[0] for name, shape in found.items() if name.endswith(".lora_A.weight") and shape})
+    ours = f"lora: {{rank: {lora.rank}, alpha: {lora.alpha:g}}}, as the preset has it"
     if ranks and ranks != [lora.rank]:
-        return [f"its rank is {' and '.join(map(str, ranks))}, the preset's is {lora.rank}"]
-    return differences(lora_shapes(transformer, lora.rank), found)
+        raise_if([f"its rank is {' and '.join(map(str, ranks))}, the preset's is {lora.rank}"], path, expected=ours)
+    raise_if(differences(lora_shapes(transformer, lora.rank), found), path)
+    stated = stated_alpha(path)
+    alpha = SCALE * lora.rank if stated is None else stated
+    if alpha != lora.alpha:
+        source = f"{SCALE:g} x rank, as released: the file states none" if stated is None else "stated in its header"
+        raise_if(
+            [f"its alpha is {alpha:g} ({source}), the preset's is {lora.alpha:g}"],
+            path,
+            expected=ours,
+            hint=f"set lora: {{rank: {lora.rank}, alpha: {alpha:g}}} in the preset",
+        )
 
 
 def load_4dnex(transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec, *, adapter: str = "4dnex") -> None:
@@ -139,7 +171,7 @@ def load_4dnex(transformer: KinemaTransformer, folder: str | Path, lora: LoraSpe
         ),
         root / DOMAIN_FILE,
     )
-    raise_if(_lora_problems(transformer, root / LORA_FILE, lora), root / LORA_FILE)
+    _check_lora(transformer, root / LORA_FILE, lora)
     with torch.no_grad():
         target.copy_(domain.to(target.dtype))
     add_lora(transformer, dict(read_tensors(root / LORA_FILE)), adapter, rank=lora.rank, alpha=lora.alpha)
@@ -161,6 +193,10 @@ def save_official(transformer: KinemaTransformer, folder: str | Path, *, adapter
     own = dict(transformer.named_parameters())
     added = {official: own[name].detach().clone().contiguous() for official, name in ADDED_NAMES.items() if name in own}
     root.mkdir(parents=True, exist_ok=True)
-    save_file({name: t.detach().clone().contiguous() for name, t in tensors.items()}, root / LORA_FILE)
+    save_file(
+        {name: t.detach().clone().contiguous() for name, t in tensors.items()},
+        root / LORA_FILE,
+        metadata=adapter_metadata(transformer, adapter),
+    )
     save_file(added, root / ADDED_FILE)
     return OfficialFiles(root, "act" if ACT_ONLY in added else "pm")

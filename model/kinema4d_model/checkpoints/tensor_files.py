@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import read_json
 
-__all__ = ["differences", "find_shards", "raise_if", "read_tensors", "tensor_shapes"]
+__all__ = ["differences", "file_metadata", "find_shards", "name_some", "raise_if", "read_tensors", "tensor_shapes"]
 
 Shape = tuple[int, ...]
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
@@ -29,6 +29,16 @@ def tensor_shapes(path: Path) -> dict[str, Shape]:
         raise _broken(path, error) from None
 
 
+def file_metadata(path: Path) -> dict[str, str]:
+    """The texts that a safetensors file's header holds beside names and shapes."""
+    _refuse_pickle(path)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return dict(file.metadata() or {})
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _broken(path, error) from None
+
+
 def read_tensors(path: Path, names: Iterable[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a safetensors file one by one, on the CPU."""
     _refuse_pickle(path)
@@ -41,9 +51,11 @@ def read_tensors(path: Path, names: Iterable[str] | None = None) -> Iterator[tup
 
 
 def find_shards(folder: Path, stem: str) -> list[Path]:
-    """The safetensors files of a model saved in `folder`: one file, or those that its index names."""
+    """The safetensors files of a model saved in `folder`: one file, or those that its index names; no others."""
     single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
+    here = sorted(p.name for p in (single, *folder.glob(f"{stem}-*.safetensors")) if p.is_file())
     if single.is_file():
+        _refuse_spare(folder, here, [single.name])
         return [single]
     if index.is_file():
         try:
@@ -53,6 +65,7 @@ def find_shards(folder: Path, stem: str) -> list[Path]:
         # A name with a folder in it could lead out of this one.
         bad = [n for n in names if not isinstance(n, str) or Path(n).name != n or not (folder / n).is_file()]
         raise_if([f"shard {name!r} is missing" for name in bad], index, ErrorCode.FILE_MISSING)
+        _refuse_spare(folder, here, names)
         return [folder / name for name in names]
     pickles = [p.name for p in sorted(folder.glob("*")) if p.suffix in PICKLE_SUFFIXES]
     if pickles:
@@ -77,23 +90,35 @@ def differences(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> li
         if name in found and tuple(found[name]) != tuple(shape)
     ]
     kinds = (("missing", missing), ("unexpected", unexpected), ("wrong shape", shapes))
-    return [f"{len(names)} {kind}: {_some(names)}" for kind, names in kinds if names]
+    return [f"{len(names)} {kind}: {name_some(names)}" for kind, names in kinds if names]
 
 
-def raise_if(problems: list[str], path: Path, code: ErrorCode = ErrorCode.FILE_MALFORMED, hint: str = "") -> None:
+def raise_if(
+    problems: list[str],
+    path: Path,
+    code: ErrorCode = ErrorCode.FILE_MALFORMED,
+    hint: str = "",
+    expected: str = "exactly the tensors that the network has",
+) -> None:
     """A `FileFormatError` that lists the problems of a file, when there are any."""
     if problems:
-        raise FileFormatError(
-            f"{path} does not fit: " + "; ".join(problems),
-            expected="exactly the tensors that the network has",
-            hint=hint,
-            code=code,
-        )
+        raise FileFormatError(f"{path} does not fit: " + "; ".join(problems), expected=expected, hint=hint, code=code)
 
 
-def _some(names: list[str]) -> str:
+def name_some(names: list[str]) -> str:
+    """The first names of a list and how many more there are."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _refuse_spare(folder: Path, here: list[str], used: list[str]) -> None:
+    spare = [name for name in here if name not in used]
+    if spare:
+        raise FileFormatError(
+            f"{folder} holds weights that are not used: {name_some(spare)}",
+            expected=f"only {name_some(used)}",
+            hint="remove what another download or version left behind",
+        )
 
 
 def _refuse_pickle(path: Path) -> None:

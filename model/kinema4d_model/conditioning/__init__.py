@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kinema4d_model.conditioning.build import build_conditions
 from kinema4d_model.conditioning.conditions import Conditions, shapes_only
-from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soften
+from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soft_robot_mask, soften
 from kinema4d_model.conditioning.videos import first_frame_video, ramp_pointmap, robot_videos
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "ramp_pointmap",
     "robot_videos",
     "shapes_only",
+    "soft_robot_mask",
     "soften",
 ]

@@ -6,15 +6,13 @@ import torch
 
 from kinema4d_model.codec import VideoCodec
 from kinema4d_model.conditioning.conditions import Conditions
-from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soften
+from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soft_robot_mask
 from kinema4d_model.conditioning.videos import first_frame_video, robot_videos
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 
 __all__ = ["build_conditions"]
-
-WITHOUT_MASK = (Ablation.NO_MASK, Ablation.NULL, Ablation.TEXT, Ablation.EMBEDDING)
 
 
 @torch.no_grad()
@@ -67,12 +65,11 @@ def build_conditions(
     left, right = robot_videos(robot_rgb, robot_xyz01, robot_mask, spec.ablation)
     if preset.robot.variant == "pm":
         left = None
-    told = spec.mask and spec.ablation not in WITHOUT_MASK
     small = downsample_mask(robot_mask, height, width, factor).to(condition.device)
-    robot = soften(small, spec.soft_ratio, generator) if told else torch.zeros_like(small)
+    robot = soft_robot_mask(small, spec, generator)
     return Conditions(
         mask=mask_channels(
-            robot if told else None,
+            robot,
             (small.shape[0], small.shape[1], height, width),
             preset.robot.variant,
             environment=environment is not None,
@@ -80,7 +77,7 @@ def build_conditions(
         ).to(condition),
         condition=condition,
         robot_latents=_encode_halves(codec, left, right, condition),
-        robot_mask=robot.to(condition),
+        robot_mask=(torch.zeros_like(small) if robot is None else robot).to(condition),
         image_tokens=image_tokens,
         base_latents=base,
         carried=_difference(codec, carried, base) if spec.carry else None,

@@ -7,9 +7,12 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
+from kinema4d_model.preset_parts import Ablation, ConditionSpec
 from kinema4d_ros.errors import ErrorCode, GeneratorError
 
-__all__ = ["downsample_mask", "mask_channels", "soften"]
+__all__ = ["downsample_mask", "mask_channels", "soft_robot_mask", "soften"]
+
+WITHOUT_MASK = (Ablation.NO_MASK, Ablation.NULL, Ablation.TEXT, Ablation.EMBEDDING)
 
 SOFT = 0.5
 IMAGE_KNOWN = 1.0
@@ -42,7 +45,11 @@ def downsample_mask(mask: torch.Tensor, height: int, width: int, temporal_factor
 
 
 def soften(mask: torch.Tensor, ratio: float, generator: torch.Generator | None = None) -> torch.Tensor:
-    """The mask with `ratio` of its occupied cells (floor, all frames together) set to 0.5, chosen by the generator."""
+    """The mask with `ratio` of its occupied cells set to 0.5, chosen by the generator.
+
+    The released training code's rule: int(ratio * occupied) cells, rounded down, over all frames and the whole batch
+    together, the first of one random permutation of them.
+    """
     softened = mask.clone()
     occupied = (softened.flatten() == 1).nonzero().flatten()
     count = int(len(occupied) * ratio)
@@ -50,6 +57,18 @@ def soften(mask: torch.Tensor, ratio: float, generator: torch.Generator | None =
         order = torch.randperm(len(occupied), generator=generator)[:count]
         softened.view(-1)[occupied[order.to(occupied.device)]] = SOFT
     return softened
+
+
+def soft_robot_mask(
+    mask: torch.Tensor, spec: ConditionSpec, generator: torch.Generator | None = None, ratio: float | None = None
+) -> torch.Tensor | None:
+    """The latent robot mask (B, F, h, w) that a condition tells; None where it tells no mask.
+
+    `ratio` replaces the spec's own `soft_ratio`.
+    """
+    if not spec.mask or spec.ablation in WITHOUT_MASK:
+        return None
+    return soften(mask, spec.soft_ratio if ratio is None else ratio, generator)
 
 
 def mask_channels(

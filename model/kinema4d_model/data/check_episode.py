@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 
 from kinema4d_model.data.depth import point_bounds
@@ -24,6 +25,18 @@ BOUNDS_M = 2e-4
 UNIFORM = 0.02
 LIMIT_RAD = 0.02
 POSE_M = 0.03
+STILL_RAD = 0.02
+"""An arm none of whose joints moves more than this, or metres, stands still."""
+MOVING_RAD = 0.2
+"""An arm one of whose joints moves more than this is seen to move by any camera that sees it."""
+GREY_LEVELS = 12
+"""A pixel whose smoothed grey value differs by more than this from the first frame has changed."""
+CHANGED, FROZEN = 0.03, 0.001
+"""Share of changed pixels from which a video shows a motion, and below which it shows none.
+
+Measured on 39 videos of 13 real runs: at least 0.105 while the arm moves; below 0.006 from one frame to the next while
+it stands still before cameras that do not ride on it.
+"""
 
 
 class Finding(NamedTuple):
@@ -115,6 +128,25 @@ def _robot(episode: Episode) -> Iterator[Finding]:
             t, j = np.unravel_index(int(np.argmax(over)), over.shape)
             if over[t, j] > LIMIT_RAD:
                 yield Finding(name, f"{robot.joint_names[int(j)]} is {over[t, j]:.3f} past its limit in frame {t}")
+    yield from _motion(episode, [robot.joint_names.index(joint.name) for joint in robot.arm])
+
+
+def _motion(episode: Episode, arm: list[int]) -> Iterator[Finding]:
+    """Whether arm and video move together."""
+    q = episode.actions if episode.joints is None else episode.joints
+    if q is None or not arm or len(episode) < 2:
+        return
+    moved = float(np.ptp(q[:, arm], axis=0).max())
+    if STILL_RAD <= moved <= MOVING_RAD:
+        return
+    grey = [cv2.GaussianBlur(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), (0, 0), 1.5).astype(int) for frame in episode.rgb]
+    changed = max(float((np.abs(frame - grey[0]) > GREY_LEVELS).mean()) for frame in grey)
+    if moved < STILL_RAD and changed > CHANGED:
+        what = f"no joint of the arm moves more than {moved:.4f}, but {changed:.1%} of the picture changes"
+        yield Finding("motion", f"{what}: its joints may be matched to other names")
+    elif moved > MOVING_RAD and changed < FROZEN:
+        what = f"the arm moves {moved:.2f} rad, but only {changed:.2%} of the picture changes"
+        yield Finding("motion", f"{what}: it may be the video of another motion")
 
 
 def _bounds(episode: Episode) -> Iterator[Finding]:

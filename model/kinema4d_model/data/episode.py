@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 from kinema4d_model.data.depth import points_from_depth
 from kinema4d_model.data.errors import DataError
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, EvaluationError
 from kinema4d_ros.pointmap import PointmapSequence
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.task import TASKS, Task, make_task
 
-__all__ = ["Episode", "ObjectTrack", "Outcome", "StoredCondition", "load_robot"]
+__all__ = ["Episode", "ObjectTrack", "Outcome", "StoredCondition", "load_robot", "recorded_task"]
 
 Floats = NDArray[np.float64]
 
@@ -74,6 +75,35 @@ class Outcome:
     target: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     objects: tuple[ObjectTrack, ...] = ()
+
+
+def recorded_task(kind: str, target: str, details: Mapping[str, Any], where: str, called: str = "") -> Task:
+    """The task of a recording, from what is written with it; a kind that is not one of `TASKS` is taken for a pick.
+
+    Args:
+        kind: of the task.
+        target: the object's name.
+        details: "goal_xy" of a place or a stack, metres, base frame; "support_height_m" of a stack.
+        where: names the recording in errors.
+        called: what the instruction calls the object.
+
+    Raises:
+        DataError: a place or a stack that does not say where its goal is.
+    """
+    support_m = details.get("support_height_m", 0.0) if kind == "stack" else 0.0
+    try:
+        return make_task(
+            kind if kind in TASKS else "pick",
+            target,
+            goal_xy=details.get("goal_xy"),
+            support_m=float(support_m),
+            called=called,
+        )
+    except (EvaluationError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{where} ({kind}) does not say where its goal is: {getattr(error, 'what', error)}"[:300],
+            expected="details.goal_xy: two metres, base frame",
+        ) from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +211,7 @@ class Episode:
         """The robot alone, from the actions; `robot` avoids loading the one the episode names.
 
         Raises:
-            DataError: there is neither a robot with actions nor a stored sequence with depth.
+            DataError: there is no camera, or neither a robot with actions nor a stored sequence with depth.
         """
         if self.condition is not None:
             if self.condition.depth_m is None or self.condition_ids is None:
@@ -196,6 +226,12 @@ class Episode:
             raise DataError(
                 f"episode '{self.key}' has neither actions with a robot nor a robot sequence",
                 expected="one of the two",
+                code=ErrorCode.FILE_UNSUPPORTED,
+            )
+        if "camera" in self.missing:
+            raise DataError(
+                f"episode '{self.key}' has no camera: where the robot is in its pictures is not known",
+                expected="a calibration: --camera of the import",
                 code=ErrorCode.FILE_UNSUPPORTED,
             )
         model = robot or load_robot(self.robot)

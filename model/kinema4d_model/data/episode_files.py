@@ -6,24 +6,29 @@ depth.mkv          16-bit depth in steps of `depth_unit_m`, 0 = nothing
 ids.mkv            what each pixel shows, 0 = nothing, i + 1 = `names[i]`
 condition_ids.mkv  links of the robot as commanded
 condition_rgb.mkv, condition_depth.mkv   the drawn robot, where it cannot be drawn again
+
+Where the poses of the target are there, `outcome.success` is decided again by `Task` at every reading: episodes of any
+age are labelled by today's limits.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.depth import DEPTH_UNIT_M, pack_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition
+from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition, recorded_task
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.streams import MAX_FRAMES, StreamKind, decode_stream, encode_stream
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.task import TASKS
 from kinema4d_ros.transforms import from_quaternion, to_quaternion
 
 __all__ = ["FORMAT", "STREAMS", "decode_episode", "encode_episode", "parse_document"]
@@ -137,7 +142,7 @@ def _object_document(thing: ObjectTrack) -> dict[str, Any]:
 
 
 def parse_document(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON document of an episode, with its format checked; `where` names it in errors."""
+    """The JSON document of an episode, with its format checked and its label as of today; `where` is for errors."""
     if len(data) > _MAX_JSON_BYTES:
         raise DataError(f"{where}: the JSON has {len(data)} bytes", expected=f"at most {_MAX_JSON_BYTES}")
     try:
@@ -147,7 +152,43 @@ def parse_document(data: bytes, where: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise DataError(f"{where}: format is {found!r}"[:300], expected=repr(FORMAT), code=ErrorCode.FILE_UNSUPPORTED)
+    with _describing(where):
+        document["outcome"]["success"] = _label(document, where)
     return document
+
+
+@contextmanager
+def _describing(where: str) -> Iterator[None]:
+    """Turn what a JSON of another content leads to into errors that say where it is."""
+    try:
+        yield
+    except DataError:
+        raise
+    except KinemaError as error:
+        raise DataError(f"{where}: {error.what}", expected=error.expected, hint=error.hint, code=error.code) from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise DataError(
+            f"{where}: the JSON does not describe an episode: {type(error).__name__}: {error}"[:300],
+            expected="the fields that this package writes",
+        ) from None
+
+
+def _label(document: dict[str, Any], where: str) -> bool | None:
+    """Success by the recorded poses of the target; as written if they or the goal are missing, or no task of ours."""
+    kind, outcome, details = document["task"], document["outcome"], document["details"]
+    stored = outcome["success"]
+    if stored is not None and not isinstance(stored, bool):
+        raise DataError(f"{where}: success is {stored!r}", expected="true, false or null")
+    poses = [one["base_T_object_xyz_xyzw"] for one in outcome["objects"] if one["name"] == outcome["target"]]
+    if stored is None or kind not in TASKS or not poses:
+        return stored
+    path = _numbers(poses[0], (None, 7), f"poses of {outcome['target']}", where)[:, :3]
+    if kind in ("place", "stack") and "goal_xy" not in details:
+        if "goal_error_m" not in outcome["facts"]:
+            return stored
+        # Older ones say how far from the goal they ended, not where it was: any goal that far from the end will do.
+        details = {**details, "goal_xy": path[-1, :2] + (float(outcome["facts"]["goal_error_m"]), 0.0)}
+    return recorded_task(kind, outcome["target"], details, where).outcome(path).success
 
 
 def decode_episode(
@@ -157,17 +198,8 @@ def decode_episode(
     if "json" not in files:
         raise DataError(f"{where}: there is no JSON", expected="key.json", code=ErrorCode.FILE_MISSING)
     document = parse_document(files["json"], where)
-    try:
+    with _describing(where):
         return _episode(document, files, where, streams)
-    except DataError:
-        raise
-    except KinemaError as error:
-        raise DataError(f"{where}: {error.what}", expected=error.expected, hint=error.hint, code=error.code) from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise DataError(
-            f"{where}: the JSON does not describe an episode: {type(error).__name__}: {error}"[:300],
-            expected="the fields that this package writes",
-        ) from None
 
 
 def _episode(
@@ -266,7 +298,4 @@ def _outcome(fields: dict[str, Any], frames: int, where: str) -> Outcome:
         poses = np.stack([from_quaternion(row[3:], row[:3]) for row in rows])
         (x, y, z), (r, g, b) = (map(float, thing[k]) for k in ("size_m", "rgb"))
         objects.append(ObjectTrack(str(thing["name"]), str(thing["shape"]), (x, y, z), (r, g, b), poses))
-    success = fields["success"]
-    if success is not None and not isinstance(success, bool):
-        raise DataError(f"{where}: success is {success!r}", expected="true, false or null")
-    return Outcome(success, str(fields["target"]), dict(fields["facts"]), tuple(objects))
+    return Outcome(fields["success"], str(fields["target"]), dict(fields["facts"]), tuple(objects))

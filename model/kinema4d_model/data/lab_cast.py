@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 from kinema4d_model.data.failures import SEGMENTS, SIGMAS, disturb
 from kinema4d_model.data.lab_plans import Grasp, Plan, grasp_plan, place_plan, push_plan
 from kinema4d_model.data.lab_scene import SceneDraw
+from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab import LabObject, PlacedObject
+from kinema4d_ros.robot import Fingers
 
 __all__ = ["CASTS", "Cast"]
 
 Array = NDArray[np.float64]
-
-FINGER_HALF_M = 0.011
-"""Half a finger's width, across the direction in which it closes."""
-FINGER_DEPTH_M = 0.022
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +76,7 @@ def _miss(
         limits = draw.tall() if late or rng.uniform() < 0.25 else draw.short()
         ghost = draw.standing(draw.thing("target", height_m=limits), draw.spot())
         plan = grasp_plan(kin, start, ghost, Grasp.drawn(rng, **late), rng)
-        target = _beside(draw, draw.thing("target"), plan, rng)
+        target = _beside(draw, draw.thing("target"), plan, finger_shape(kin.robot), rng)
     else:
         # Low things under a grasp that a tall one would have been caught by.
         ghost = draw.standing(draw.thing("target", height_m=draw.tall()), draw.spot())
@@ -93,16 +91,16 @@ def _miss(
     return Cast(variant, plan, target, expected=False, points=(ghost.position[:2],))
 
 
-def _beside(draw: SceneDraw, thing: LabObject, plan: Plan, rng: np.random.Generator) -> PlacedObject:
+def _beside(draw: SceneDraw, thing: LabObject, plan: Plan, fingers: Fingers, rng: np.random.Generator) -> PlacedObject:
     """The object just outside of the fingers' way: mostly across, sometimes along or under a finger."""
     along, across = plan.tool[:2, 0], plan.tool[:2, 1]
     side = float(rng.choice([-1.0, 1.0]))
     near = thing.radius if thing.shape != "box" else thing.size[0] / 2
     if rng.uniform() < 0.7:
-        offset = across * side * (near + FINGER_HALF_M + float(rng.uniform(0.001, 0.018)))
+        offset = across * side * (near + fingers.pad_width_m / 2 + float(rng.uniform(0.001, 0.018)))
         offset = offset + along * float(rng.uniform(-1, 1)) * plan.open_m / 2
     else:
-        offset = along * side * (plan.open_m / 2 + near + float(rng.uniform(0.0, FINGER_DEPTH_M + 0.015)))
+        offset = along * side * (plan.open_m / 2 + near + float(rng.uniform(0.0, fingers.thickness_m + 0.015)))
         offset = offset + across * float(rng.uniform(-0.01, 0.01))
     return draw.standing(thing, plan.tool[:2, 3] + offset)
 

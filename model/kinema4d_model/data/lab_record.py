@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, load_robot
+from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, load_robot, recorded_task
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_cast import Cast
 from kinema4d_model.data.lab_config import LabConfig
@@ -31,14 +31,12 @@ from kinema4d_ros.lab import (
     Style,
 )
 from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.task import Task
 
 __all__ = ["Refused", "Scene", "first_look", "outcome_of", "record", "simulate"]
 
 Array = NDArray[np.float64]
 
-LIFTED_M = 0.04
-MOVED_M = 0.02
-PLACED_M = 0.03
 SEEN_FRACTION = 0.45
 """Of the pixels that the target would cover in the first picture if nothing stood before it."""
 LEAST_PIXELS = 16
@@ -105,7 +103,6 @@ def record(
     actions = np.stack([s.commanded for s in states])
     condition = render_pointmaps(robot, actions, camera, threads=1)
     points = points_from_depth(depth, camera)
-    colour = colour_word(cast.target.object.rgb)
     return Episode(
         key=key,
         rgb=np.stack([p.rgb for p in pictures]),
@@ -125,7 +122,10 @@ def record(
         task=scene.kind,
         outcome=outcome,
         source=f"lab/{config.name}",
-        captions=_captions(scene.kind, colour, cast),
+        captions={
+            "instruction": _task(scene).instruction,
+            "description": f"a robot arm over a table with the {_called(cast)}",
+        },
         seeds=seeds,
         versions=versions(),
         details={
@@ -133,8 +133,7 @@ def record(
             "variant": cast.variant,
             "table": scene.style.table,
             "refused": dict(refused),
-            **cast.plan.facts,
-            **cast.details,
+            **_details(cast),
         },
     )
 
@@ -171,13 +170,12 @@ def simulate(config: LabConfig, scene: Scene) -> list[LabState]:
 
 
 def outcome_of(scene: Scene, states: list[LabState]) -> Outcome:
-    """What the physics made of it.
+    """What the physics made of it; `Task` decides.
 
     Raises:
         Refused: the target fell from the table.
     """
-    kind, cast = scene.kind, scene.cast
-    name = cast.target.name
+    name = scene.cast.target.name
     tracks = []
     for thing in states[0].objects.values():
         poses = np.stack([s.objects[thing.name].base_T_object for s in states])
@@ -192,17 +190,24 @@ def outcome_of(scene: Scene, states: list[LabState]) -> Outcome:
         "moved_m": float(np.hypot(*(last - first)[:2])),
         "upright": float(poses[-1, 2, 2]),
     }
-    if kind in ("pick", "miss", "slip", "noise"):
-        success = facts["lifted_m"] > LIFTED_M
-    elif kind == "push":
-        success = facts["moved_m"] > MOVED_M
-    else:
-        goal = np.asarray(cast.plan.goal)
-        facts["goal_error_m"] = float(np.hypot(*(last[:2] - goal)))
-        success = facts["goal_error_m"] < PLACED_M
-        if kind == "stack":
-            success = success and facts["lifted_m"] > 0.5 * float(cast.details["support_height_m"])
-    return Outcome(bool(success), name, facts, tuple(tracks))
+    done = _task(scene).outcome(poses)
+    if scene.cast.plan.goal is not None:
+        facts["goal_error_m"] = done.value_m
+    return Outcome(done.success, name, facts, tuple(tracks))
+
+
+def _details(cast: Cast) -> dict[str, Any]:
+    goal = {} if cast.plan.goal is None else {"goal_xy": [float(v) for v in cast.plan.goal]}
+    return {**cast.plan.facts, **goal, **cast.details}
+
+
+def _task(scene: Scene) -> Task:
+    cast = scene.cast
+    return recorded_task(scene.kind, cast.target.name, _details(cast), "the scene", _called(cast))
+
+
+def _called(cast: Cast) -> str:
+    return f"{colour_word(cast.target.object.rgb)} {cast.target.object.shape}"
 
 
 def _require_seen(first: LabImage, eye: LabCamera, state: LabState, target: str) -> None:
@@ -226,13 +231,3 @@ def _known(array: Any) -> NDArray[Any]:
     if array is None:
         raise DataError("a picture came without its truth", expected="depth and segmentation")
     return np.asarray(array)
-
-
-def _captions(kind: str, colour: str, cast: Cast) -> dict[str, str]:
-    thing = f"the {colour} {cast.target.object.shape}"
-    verb = {
-        "push": f"push {thing}",
-        "place": f"pick up {thing} and put it down elsewhere",
-        "stack": f"stack {thing} on the box",
-    }.get(kind, f"pick up {thing}")
-    return {"instruction": verb, "description": f"a robot arm over a table with {thing}"}

@@ -48,7 +48,7 @@ def choose_episodes(path: str | Path, split: str, count: int, task: str = "") ->
 
 
 def episode_row(episode: Episode, frames: int = 7) -> NDArray[np.uint8]:
-    """(h, w, 3) uint8: frames, last depth, last condition, with a line of text above."""
+    """(h, w, 3) uint8: frames, last depth, last condition (black without one), with a line of text above."""
     times = np.linspace(0, len(episode) - 1, frames).round().astype(int)
     tiles = [episode.rgb[t] for t in times]
     if episode.depth_m is not None:

@@ -11,18 +11,15 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from kinema4d_model.conditioning import Conditions, mask_channels, soften
+from kinema4d_model.conditioning import Conditions, mask_channels, soft_robot_mask
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.preset import Preset
-from kinema4d_model.preset_parts import Ablation
 from kinema4d_model.training.config import AugmentSpec
 from kinema4d_model.training.encode import FORMAT, INDEX
 from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import read_json, reading
 
 __all__ = ["LatentSet", "Sample", "collate"]
-
-NO_MASK = (Ablation.NO_MASK, Ablation.NULL, Ablation.TEXT, Ablation.EMBEDDING)
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,7 @@ class LatentSet:
         row, preset = self._read(number), self._preset
         grid = (preset.latent_frames, preset.latent_height, preset.latent_width)
         mask, dynamic, focus = (_cells(row[name], grid) for name in ("mask", "dynamic", "focus"))
-        ratio = preset.condition.soft_ratio if augment.soft_ratio is None else augment.soft_ratio
-        told = preset.condition.mask and preset.condition.ablation not in NO_MASK
-        robot_mask = soften(mask[None].float(), ratio, generator) if told else torch.zeros(1, *grid)
+        robot_mask = soft_robot_mask(mask[None].float(), preset.condition, generator, augment.soft_ratio)
         robot = row["robot"].float()[None]
         # Drawn whether it is used or not: what follows must not depend on chance.
         noisy = float(torch.rand((), generator=generator)) < augment.noise_ratio
@@ -95,7 +90,7 @@ class LatentSet:
         condition = row["condition"].float()[None] if "condition" in row else base
         conditions = Conditions(
             mask=mask_channels(
-                robot_mask if told else None,
+                robot_mask,
                 (1, *grid),
                 preset.robot.variant,
                 environment=preset.condition.environment,
@@ -103,7 +98,7 @@ class LatentSet:
             ),
             condition=condition if condition is not None else torch.zeros_like(robot),
             robot_latents=robot,
-            robot_mask=robot_mask,
+            robot_mask=torch.zeros(1, *grid) if robot_mask is None else robot_mask,
             image_tokens=row["image_tokens"].float()[None] if "image_tokens" in row else None,
             base_latents=base,
             carried=row["carried"].float()[None] if "carried" in row else None,

@@ -81,13 +81,31 @@ def test_a_plan_survives_its_message_with_its_hash(steps_ns: list[int], data: st
     assert hash_trajectory(received) == hash_trajectory(sent)
 
 
-def test_a_plan_may_start_late_and_may_carry_speeds() -> None:
+def test_a_plan_may_start_late() -> None:
     read = trajectory_from_msg(plan(["a"], [(0.5, [1.0]), (1.0, [2.0])]))
     np.testing.assert_array_equal(read.times, [0.5, 1.0])
-    message = trajectory_to_msg(
-        JointTrajectory(("a",), [0.0, 1.0, 3.0], [[0.0], [1.0], [6.0]]), header(), velocities=True
+
+
+def with_derivatives(message: JointTrajectoryMsg, **tables: list[list[float]]) -> JointTrajectoryMsg:
+    for what, rows in tables.items():
+        for point, row in zip(message.points, rows, strict=True):
+            setattr(point, what, row)
+    return message
+
+
+def test_points_come_back_from_a_plan_unchanged() -> None:
+    sent = with_derivatives(
+        plan(["a", "b"], [(0.0, [0.0, 1.0]), (0.1, [0.1, 1.0 / 3.0]), (0.3, [0.2, 2.0])]),
+        velocities=[[0.0, 0.0], [0.7, -1e-3], [0.0, -0.0]],
+        accelerations=[[2.0, 0.1], [1.0 / 7.0, 0.0], [-2.0, 0.0]],
+        effort=[[5.0, 1.0], [4.0, 2.0], [3.0, 3.0]],
     )
-    assert [list(p.velocities) for p in message.points] == [[0.0], [2.0], [0.0]]
+    assert trajectory_to_msg(trajectory_from_msg(sent), sent.header) == sent
+    bare = plan(["a"], [(0.0, [0.0]), (1.0, [1.0])])
+    assert trajectory_to_msg(trajectory_from_msg(bare), bare.header) == bare
+
+
+TWO = [(0.0, [0.0]), (1.0, [1.0])]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +120,12 @@ def test_a_plan_may_start_late_and_may_carry_speeds() -> None:
         (plan(["a"], [(0.0, [1.0]), (0.0, [2.0])]), ErrorCode.TRAJECTORY_NOT_MONOTONIC),
         (plan(["a"], [(2.0, [1.0]), (1.0, [2.0])]), ErrorCode.TRAJECTORY_NOT_MONOTONIC),
         (plan(["a"], [(-1.0, [1.0]), (1.0, [2.0])]), ErrorCode.TRAJECTORY_NOT_MONOTONIC),
+        (with_derivatives(plan(["a"], TWO), velocities=[[0.0], [NAN]]), ErrorCode.TRAJECTORY_NOT_FINITE),
+        (with_derivatives(plan(["a"], TWO), velocities=[[0.0], []]), ErrorCode.TRAJECTORY_BAD_SHAPE),
+        (with_derivatives(plan(["a"], TWO), velocities=[[0.0, 1.0], [0.0]]), ErrorCode.TRAJECTORY_BAD_SHAPE),
+        (with_derivatives(plan(["a"], TWO), effort=[[1.0], [float("inf")]]), ErrorCode.TRAJECTORY_NOT_FINITE),
+        # A joint_trajectory_controller would command 0 for every joint of such a plan.
+        (with_derivatives(plan(["a"], TWO), accelerations=[[0.0], [0.0]]), ErrorCode.TRAJECTORY_BAD_SHAPE),
     ],
 )
 def test_a_bad_plan_is_refused_with_its_code(message: JointTrajectoryMsg, code: ErrorCode) -> None:
@@ -137,6 +161,30 @@ def test_a_displayed_plan_that_starts_late_begins_at_its_start_state() -> None:
     np.testing.assert_array_equal(read.positions[:, 0], [0.9, 1.0, 2.0])
     without = trajectory_from_display(display(plan(["a"], [(0.2, [1.0]), (1.0, [2.0])])))
     np.testing.assert_array_equal(without.times, [0.2, 1.0])
+
+
+def test_a_displayed_plan_keeps_the_derivatives_that_make_sense_for_the_whole() -> None:
+    rest = [[0.0], [0.0]]
+    one = with_derivatives(plan(["a"], [(0.2, [1.0]), (1.0, [2.0])]), velocities=[[0.5], [0.0]], accelerations=rest)
+    read = trajectory_from_display(display(one, start={"a": 0.9}))
+    assert read.velocities is not None
+    assert read.accelerations is not None
+    np.testing.assert_array_equal(read.velocities[:, 0], [0.0, 0.5, 0.0])
+    np.testing.assert_array_equal(read.accelerations[:, 0], [0.0, 0.0, 0.0])
+    held = with_derivatives(plan(["a"], [(0.2, [1.0]), (1.0, [2.0])]), velocities=rest, effort=[[7.0], [6.0]])
+    effort = trajectory_from_display(display(held, start={"a": 0.9})).effort
+    assert effort is not None
+    np.testing.assert_array_equal(effort[:, 0], [7.0, 7.0, 6.0])
+    move = with_derivatives(
+        plan(["a"], [(0.0, [0.0]), (1.0, [1.0]), (2.0, [2.0])]), velocities=[[0.0], [1.0], [0.0]], effort=[[1.0]] * 3
+    )
+    grip = with_derivatives(plan(["g"], [(0.0, [0.04]), (0.5, [0.0])]), velocities=rest)
+    both = trajectory_from_display(display(move, grip, start={"a": 0.0, "g": 0.04}))
+    assert both.velocities is not None
+    np.testing.assert_array_equal(both.velocities, [[0, 0], [1, 0], [0, 0], [0, 0]])
+    assert both.effort is None
+    straight = trajectory_from_display(display(move, plan(["g"], [(0.5, [0.0])]), start={"a": 0.0, "g": 0.04}))
+    assert straight.velocities is None
 
 
 def test_displayed_plans_that_make_no_sense_are_refused() -> None:

@@ -18,6 +18,7 @@ from kinema4d_ros.bridge.stamps import time_from_ns
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.robot import Fingers
 from kinema4d_ros.rollout import Rollout
 
 STAMP = time_from_ns(1_700_000_000_123_456_789)
@@ -102,12 +103,21 @@ def test_the_hand_travels_with_the_frames(camera: PinholeCamera) -> None:
     xyz = np.repeat((camera.rays() * 0.5).astype(np.float32)[None], 2, 0)
     poses = np.tile(np.diag([1.0, -1.0, -1.0, 1.0]), (2, 1, 1))
     poses[:, :3, 3] = [[0.3, 0.1, 0.2], [0.3, 0.1, 0.05]]
-    grip = GripTrack(poses, np.array([0.08, 0.03]))
+    grip = GripTrack(poses, np.array([0.08, 0.03]), Fingers(0.02, 0.04, 0.01, 0.05, 0.003))
     message = frames_to_msg(PointmapSequence(xyz, ids, camera, np.array([0.0, 0.5]), grip=grip), STAMP)
     read = frames_from_msg(message).sequence.grip
     assert read is not None
     np.testing.assert_allclose(read.base_T_grip, poses, atol=1e-9)
     np.testing.assert_array_equal(read.width_m, grip.width_m)
+    assert read.fingers == grip.fingers
+    message.finger_m = [0.02, 0.04]
+    with pytest.raises(PointmapError, match="2 sizes of the fingers"):
+        frames_from_msg(message)
+    message.finger_m = [0.02, 0.04, 0.01, float("nan"), 0.003]
+    with pytest.raises(PointmapError, match="fingers of") as caught:
+        frames_from_msg(message)
+    assert caught.value.code is ErrorCode.WIRE_CORRUPT
+    message.finger_m = []
     message.grip_width_m = [0.08]
     with pytest.raises(PointmapError, match="2 poses and 1 widths"):
         frames_from_msg(message)

@@ -21,10 +21,12 @@ from kinema4d_ros.generators.carry import (
     find_grasps,
 )
 from kinema4d_ros.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.robot import Fingers
 
 FRAMES, CLOSED = 8, 4
 SPOT = np.array([0.30, 0.02])
 HALF_M, TALL_M = 0.02, 0.05
+FINGERS = Fingers(pad_width_m=0.022, width_m=0.044, thickness_m=0.022, length_m=0.045, tip_m=0.0024)
 
 
 def camera() -> PinholeCamera:
@@ -56,7 +58,7 @@ def hand(lift_m: float = 0.08, opens_at: int | None = None, spot: NDArray[np.flo
     shape = (FRAMES, 80, 120)
     return PointmapSequence(
         np.full((*shape, 3), np.nan, np.float32), np.zeros(shape, np.uint8), camera(), np.arange(FRAMES) * 0.2,
-        np.zeros((*shape, 3), np.uint8), GripTrack(poses, width),
+        np.zeros((*shape, 3), np.uint8), GripTrack(poses, width, FINGERS),
     )  # fmt: skip
 
 
@@ -119,6 +121,20 @@ def test_without_reason_nothing_is_offered(change: str) -> None:
     assert not describe(None, robot).any()
 
 
+def test_the_space_between_the_fingers_is_as_large_as_the_fingers() -> None:
+    """3 cm across from the box: within reach of a wide pad, out of reach of a narrow one."""
+    world, robot = world_with(SPOT + np.array((0.0, HALF_M + 0.045))), hand()
+    assert robot.grip is not None
+    distance = []
+    for pad in (0.03, 0.06):
+        fingers = dataclasses.replace(FINGERS, pad_width_m=pad, width_m=pad)
+        found = find_candidate(world, dataclasses.replace(robot, grip=dataclasses.replace(robot.grip, fingers=fingers)))
+        distance.append(None if found is None else found.distance_m)
+    assert distance[0] is not None
+    assert distance[1] is not None
+    assert distance[0] - distance[1] == pytest.approx(0.015, abs=1e-6)
+
+
 def test_the_carried_thing_goes_where_the_hand_goes() -> None:
     world, robot = world_with(SPOT), hand()
     rgb, xyz = frames_of(world, robot)
@@ -153,7 +169,7 @@ def test_a_released_thing_drops_onto_what_stands_there() -> None:
     assert robot.grip is not None
     poses = robot.grip.base_T_grip.copy()
     poses[CLOSED:, 1, 3] = SPOT[1] + np.linspace(0, 1.5 * 0.08, FRAMES - CLOSED)  # over it in the last held frame
-    robot = dataclasses.replace(robot, grip=GripTrack(poses, robot.grip.width_m))
+    robot = dataclasses.replace(robot, grip=GripTrack(poses, robot.grip.width_m, FINGERS))
     rgb, xyz = frames_of(world_with(SPOT, below), robot)
     dropped = red_points(rgb[-1], xyz[-1])
     # Two boxes on top of each other where there was one.

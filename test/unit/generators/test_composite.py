@@ -13,7 +13,7 @@ from support.scenes import cast_world, overhead_camera
 
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, GeneratorError
-from kinema4d_ros.generators import Cancelled, GenerateRequest, Progress, create_generator
+from kinema4d_ros.generators import Cancelled, GenerateRequest, Progress, load_generator
 from kinema4d_ros.generators.composite import plane_depth
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.render import render_pointmaps
@@ -35,7 +35,7 @@ def request(frames: int = 3, *, depth: bool = False, distance_m: float = 0.4, rg
 
 def test_the_robot_is_exact_and_the_world_is_the_plane() -> None:
     asked = request()
-    rollout = create_generator("composite").generate(asked)
+    rollout = load_generator("composite").generate(asked)
     rollout.check_points()
     robot = asked.robot
     assert np.array_equal(rollout.robot_mask, robot.mask)
@@ -52,7 +52,7 @@ def test_the_robot_is_exact_and_the_world_is_the_plane() -> None:
 
 def test_measured_depth_is_the_world_outside_of_the_removed_robot() -> None:
     asked = request(depth=True)
-    rollout = create_generator("composite", margin_px=40).generate(asked)
+    rollout = load_generator("composite", margin_px=40).generate(asked)
     assert asked.depth is not None
     hole = grow_mask(asked.robot.mask[0], 4)
     far = ~hole & ~asked.robot.mask[2]
@@ -65,7 +65,7 @@ def test_measured_depth_is_the_world_outside_of_the_removed_robot() -> None:
 
 def test_a_robot_behind_the_world_is_hidden_except_where_the_first_image_showed_it() -> None:
     asked = request(distance_m=5.0)
-    rollout = create_generator("composite", max_range_m=50).generate(asked)
+    rollout = load_generator("composite", max_range_m=50).generate(asked)
     assert np.array_equal(rollout.robot_mask[0], asked.robot.mask[0])
     shown_first = asked.robot.mask[0]
     assert not rollout.robot_mask[2][~shown_first].any()
@@ -74,7 +74,7 @@ def test_a_robot_behind_the_world_is_hidden_except_where_the_first_image_showed_
 
 def test_hard_edges_give_the_robots_own_colours() -> None:
     asked = request()
-    rollout = create_generator("composite", soft_edges=False).generate(asked)
+    rollout = load_generator("composite", soft_edges=False).generate(asked)
     assert asked.robot.rgb is not None
     assert np.array_equal(rollout.rgb[asked.robot.mask], asked.robot.rgb[asked.robot.mask])
     untouched = ~grow_mask(asked.robot.mask[0], 6) & ~asked.robot.mask.any(0)
@@ -82,8 +82,8 @@ def test_hard_edges_give_the_robots_own_colours() -> None:
 
 
 def test_soft_edges_change_only_the_border() -> None:
-    hard = create_generator("composite", soft_edges=False).generate(request())
-    soft = create_generator("composite", soft_edges=True).generate(request())
+    hard = load_generator("composite", soft_edges=False).generate(request())
+    soft = load_generator("composite", soft_edges=True).generate(request())
     assert np.array_equal(hard.xyz, soft.xyz, equal_nan=True)
     assert np.array_equal(hard.robot_mask, soft.robot_mask)
     for t in range(3):
@@ -94,7 +94,7 @@ def test_soft_edges_change_only_the_border() -> None:
 
 
 def test_a_robot_without_colours_is_shaded() -> None:
-    rollout = create_generator("composite").generate(request(rgb=False))
+    rollout = load_generator("composite").generate(request(rgb=False))
     pixels = rollout.rgb[rollout.robot_mask].astype(int)
     assert np.ptp(pixels, axis=1).max() <= 60
     assert 60 < pixels.mean() < 230
@@ -103,11 +103,11 @@ def test_a_robot_without_colours_is_shaded() -> None:
 def test_a_background_plate_replaces_inpainting() -> None:
     plate = np.full((48, 72, 3), 9, np.uint8)
     asked = request()
-    rollout = create_generator("composite", background=plate, soft_edges=False).generate(asked)
+    rollout = load_generator("composite", background=plate, soft_edges=False).generate(asked)
     revealed = asked.robot.mask[0] & ~asked.robot.mask[2]
     assert (rollout.rgb[2][revealed] == 9).all()
     with pytest.raises(GeneratorError, match="background") as caught:
-        create_generator("composite", background=plate[:10]).generate(asked)
+        load_generator("composite", background=plate[:10]).generate(asked)
     assert caught.value.code == ErrorCode.GENERATOR_BAD_REQUEST
 
 
@@ -116,7 +116,7 @@ def equal(a: Rollout, b: Rollout) -> bool:
 
 
 def test_equal_requests_give_equal_arrays_and_another_identity() -> None:
-    first, second = (create_generator("composite").generate(request(depth=True)) for _ in range(2))
+    first, second = (load_generator("composite").generate(request(depth=True)) for _ in range(2))
     assert equal(first, second)
     assert first.provenance == second.provenance
     assert first.rollout_id != second.rollout_id
@@ -124,7 +124,7 @@ def test_equal_requests_give_equal_arrays_and_another_identity() -> None:
 
 def test_progress_counts_up_to_the_end() -> None:
     seen: list[Progress] = []
-    create_generator("composite").generate(request(frames=20), seen.append)
+    load_generator("composite").generate(request(frames=20), seen.append)
     assert seen[0].phase == "background"
     steps = [p.step for p in seen if p.phase == "compose"]
     assert steps == sorted(steps)
@@ -142,7 +142,7 @@ def test_cancel_ends_within_one_step(after: int) -> None:
         return asked > after
 
     with pytest.raises(Cancelled):
-        create_generator("composite").generate(request(frames=20), cancel=cancel)
+        load_generator("composite").generate(request(frames=20), cancel=cancel)
     assert asked == after + 1
 
 
@@ -152,7 +152,7 @@ def test_cancel_ends_within_one_step(after: int) -> None:
 )
 def test_bad_options(options: dict[str, float]) -> None:
     with pytest.raises(GeneratorError, match=next(iter(options))):
-        create_generator("composite", **options)
+        load_generator("composite", **options)
 
 
 @settings(max_examples=40)
@@ -181,7 +181,7 @@ def test_the_yam_in_its_camera(yam: Robot) -> None:
     q = yam.home_position() + np.linspace(0, 0.4, 5)[:, None] * np.eye(len(yam.joint_names))[0]
     drawn = render_pointmaps(yam, q, camera, rgb=True)
     robot = type(drawn)(drawn.xyz, drawn.link_ids, camera, np.arange(5) * 0.2, drawn.rgb)
-    rollout = create_generator("composite").generate(GenerateRequest(np.full((120, 180, 3), 90, np.uint8), robot))
+    rollout = load_generator("composite").generate(GenerateRequest(np.full((120, 180, 3), 90, np.uint8), robot))
     rollout.check_points()
     assert np.array_equal(rollout.robot_mask[0], robot.mask[0])
     shown = rollout.robot_mask

@@ -34,6 +34,24 @@ def test_samples_are_met_and_the_end_is_held(controller: TrajectoryController, p
     np.testing.assert_array_equal(controller.target(13.0)[1], 0.0)
 
 
+def test_a_plan_with_velocities_is_followed_along_its_spline(
+    controller: TrajectoryController, primitive_arm: Robot
+) -> None:
+    home = primitive_arm.home_position()
+    plan = JointTrajectory(
+        (primitive_arm.joint_names[0],),
+        [0.0, 1.0, 2.0],
+        home[0] + np.array([[0.0], [0.1], [0.0]]),
+        [[0.0], [0.3], [0.0]],
+    )
+    controller.follow(plan, 10.0, home)
+    for t in np.linspace(0.0, 2.0, 23):
+        q, v = controller.target(10.0 + t)
+        assert q[0] == pytest.approx(plan.at(t)[0, 0], abs=1e-4)
+        assert v[0] == pytest.approx(plan.velocities_at(t)[0, 0], abs=1e-2)
+    assert max(controller.target(10.0 + t)[0][0] for t in np.linspace(1, 2, 30)) > home[0] + 0.11
+
+
 @given(st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=8), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_between_samples_it_never_leaves_their_range(primitive_arm: Robot, offsets: list[float], seed: int) -> None:

@@ -38,6 +38,7 @@ np.save(sys.argv[2], picture)
 """
 
 
+@pytest.mark.full
 def test_opengl_sees_the_target_where_we_see_it(
     shared_lab: LabSimulation, lab_camera: LabCamera, tmp_path: Path
 ) -> None:

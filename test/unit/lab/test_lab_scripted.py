@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
 from kinema4d_ros.kinematics import Kinematics, NoSolution
+from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.lab import (
     LabSimulation,
+    PlacedObject,
     ScenarioError,
     pick_and_place_plan,
     pick_plan,
     place_plan,
     push_plan,
     scenario_names,
+    scripted,
 )
 
 
@@ -72,7 +77,7 @@ def test_plans_start_at_the_arm_and_are_smooth(shared_lab: LabSimulation, yam_ki
     ):
         np.testing.assert_array_equal(plan.positions[0], state.commanded)
         assert plan.validate(shared_lab.robot, check_velocity=True) == ()
-        speed = plan.velocities()
+        speed = plan.mean_velocities()
         assert np.abs(speed[0]).max() < 0.05
         assert np.abs(speed[-1]).max() < 0.05
         # A sample is 20 ms: no joint changes its speed by more than 15 rad/s^2 would.
@@ -103,3 +108,17 @@ def test_an_object_out_of_reach_is_no_solution(shared_lab: LabSimulation, yam_ki
     shared_lab.move_object(state.target, pose)
     with pytest.raises(NoSolution):
         pick_plan(shared_lab, state.target, yam_kinematics)
+
+
+def test_grasps_leave_room_for_the_fingers_that_the_robot_has(shared_lab: LabSimulation) -> None:
+    """An object 5 cm beside the grasp: free of the YAM's fingers, not of fingers twice as wide."""
+    state = shared_lab.reset("canonical", 0)
+    target = state.objects[state.target]
+    pose = target.base_T_object.copy()
+    pose[:2, 3] += [0.0, 0.05 + target.object.radius]
+    other = PlacedObject(target.object, pose)
+    grasp = scripted.tool_down(*target.position, yaw=0.0)
+    fingers = finger_shape(shared_lab.robot)
+    wide = dataclasses.replace(fingers, width_m=2 * fingers.width_m)
+    rooms = [scripted._finger_room(grasp, 0.04, shape, [other]) for shape in (fingers, wide)]
+    assert rooms[0] - rooms[1] == pytest.approx(fingers.width_m / 2, abs=0.01)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.own_generator import documented
 
 from kinema4d_model.assessment.held import held_pixels, holds
 from kinema4d_model.assessment.predictors import carry, composite, episode_request, first_frame, truth
@@ -21,6 +22,7 @@ from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.make import make_dataset
+from kinema4d_ros.cli import main
 
 SEED = 3
 
@@ -76,6 +78,16 @@ def test_what_is_in_the_hand_is_read_from_the_last_frame(episodes: list[Episode]
         assert grip is not None
         assert holds(truth(episode), grip) is episode.outcome.success
         assert held_pixels(composite(episode_request(episode, depth=True)), grip) == 0
+
+
+def test_a_hand_that_hardly_rises_has_lifted_nothing(episodes: list[Episode]) -> None:
+    episode = pick_of(episodes)
+    grip = episode_request(episode, depth=True).robot.grip
+    assert grip is not None
+    poses = grip.base_T_grip.copy()
+    poses[:-1, 2, 3] += poses[-1, 2, 3] - poses[:-1, 2, 3].min() - 0.035
+    assert holds(truth(episode), grip)
+    assert not holds(truth(episode), dataclasses.replace(grip, base_T_grip=poses)), "3.5 cm is no lift"
 
 
 def test_outcomes_are_counted_by_judge_and_by_hand(episodes: list[Episode]) -> None:
@@ -152,6 +164,18 @@ def test_strips_show_every_video_in_a_row() -> None:
     picture = strip(videos, frames=4, scale=2)
     assert picture.shape == (3 * 16, 4 * 24, 3)
     assert [int(picture[y, 5, 0]) for y in (3, 20, 40)] == [0, 100, 200]
+
+
+def test_the_command_assesses_a_class_of_one_s_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["assess", "--data", str(folder), "--limit", "1", "--strips", "0", "--out", str(tmp_path / "out")]
+    assert main([*command, "--preset", documented(tmp_path, monkeypatch)]) == 0
+    rows = json.loads((tmp_path / "out" / "assessment.json").read_text())["episodes"]
+    scores = {row["predictor"]: row["numbers"] for row in rows}
+    # The composite in grey: the same points, and pictures that are farther from the truth.
+    assert scores["model"]["chamfer_l1_mm"] == scores["composite"]["chamfer_l1_mm"]
+    assert scores["model"]["psnr"] < scores["composite"]["psnr"]
 
 
 def test_an_assessment_is_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from kinema4d_model.data.shards import read_episode
 from kinema4d_model.data.warn import dataset_warnings
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.cli import main
+from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.readers.match import JointOptions
 
 START = 50.0
 DELAY = 0.5
@@ -104,6 +107,40 @@ def test_a_new_plan_replaces_the_old_one_and_a_quiet_gripper_stays(tmp_path: Pat
     assert made.details["uncommanded"] == [robot.joint_names[6]]
     assert np.ptp(made.actions[:, 6]) == 0.0  # type: ignore[index]
     assert np.ptp(made.joints[:, 6]) > 0.005  # type: ignore[index]
+
+
+def test_other_names_in_a_bag_are_an_error_and_can_be_mapped(tmp_path: Path) -> None:
+    robot = yam()[1]
+    theirs = tuple(f"elbow_{i}" for i in range(6))
+    home = robot.home_position()[:6]
+    told = joint_trajectory(theirs, np.array([0.0, 2.0]), np.stack([home, home + 0.4]))
+    topic = "/arm_controller/joint_trajectory"
+    write_bag(tmp_path / "bag", [*seen(), (START + DELAY, topic, told)])
+    with pytest.raises(DataError, match=r"no values for joint1.*the recording has elbow_0, elbow_1") as caught:
+        bag_recording(tmp_path / "bag", yam(), None)
+    assert caught.value.code == ErrorCode.UNKNOWN_JOINT
+    joints = JointOptions({name: f"joint{i + 1}" for i, name in enumerate(theirs)})
+    found = bag_recording(tmp_path / "bag", yam(), None, joints=joints)
+    assert found.actions is not None
+    assert found.actions.names == tuple(f"joint{i}" for i in range(1, 7))
+    assert found.actions.at([1.0])[0] == pytest.approx(home + 0.2, abs=1e-2)
+    with pytest.raises(DataError, match="has no joint wrist; expected some of joint1"):
+        bag_recording(tmp_path / "bag", yam(), None, joints=JointOptions({"wrist": "joint1"}))
+
+
+def test_an_arm_joint_that_is_neither_commanded_nor_measured_is_an_error(tmp_path: Path) -> None:
+    robot = yam()[1]
+    half = robot.joint_names[:3]
+    home = robot.home_position()[:3]
+    told = joint_trajectory(half, np.array([0.0, 2.0]), np.stack([home, home + 0.4]))
+    topic = "/arm_controller/joint_trajectory"
+    write_bag(tmp_path / "bag", [*seen(), (START + DELAY, topic, told)])
+    found = bag_recording(tmp_path / "bag", yam(), None)
+    made = build_episode(found, frames=9, width=W, height=H)
+    assert made.details["uncommanded"] == list(robot.joint_names[3:]), "measured joints tell where they were"
+    assert any(note.startswith("not commanded: joint4") for note in made.details["notes"])
+    with pytest.raises(DataError, match="joint4, joint5, joint6 of robot 'yam' is neither commanded nor measured"):
+        build_episode(replace(found, joints=None), frames=9, width=W, height=H)
 
 
 def test_without_commands_the_condition_says_measured_and_check_warns(

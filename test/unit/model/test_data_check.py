@@ -87,9 +87,22 @@ def _dark(episode: Episode) -> Episode:
     return replace(episode, rgb=rgb)
 
 
+def _still_arm(episode: Episode) -> Episode:
+    """Only the gripper moves, as when no name of the arm was matched."""
+    q = np.tile(episode.joints[0], (len(episode), 1))  # type: ignore[index]
+    q[:, -1] = np.linspace(0.0, 0.03, len(episode))
+    return replace(episode, joints=q, actions=q)
+
+
+def _frozen(episode: Episode) -> Episode:
+    return replace(episode, rgb=np.repeat(episode.rgb[:1], len(episode), axis=0))
+
+
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
+        (_still_arm, "motion"),
+        (_frozen, "motion"),
         (_stretch, "times"),
         (_dark, "rgb"),
         (_hole, "mask"),
@@ -115,6 +128,22 @@ def _dark(episode: Episode) -> Episode:
 def test_defects_of_an_episode_are_named(sound: Episode, damage: Callable[[Episode], Episode], name: str) -> None:
     assert name not in [f.name for f in check_episode(sound)]
     assert name in [f.name for f in check_episode(damage(sound))]
+
+
+def test_the_numbers_of_a_still_arm_are_said(sound: Episode) -> None:
+    what = next(f.what for f in check_episode(_still_arm(sound)) if f.name == "motion")
+    assert "no joint of the arm moves more than 0.0000" in what
+    assert "% of the picture changes" in what
+
+
+def test_without_a_camera_no_robot_is_drawn(sound: Episode) -> None:
+    blind = replace(sound, missing=("camera",), condition_ids=None)
+    with pytest.raises(DataError, match="no camera"):
+        blind.robot_condition()
+    seeing, row = episode_row(sound), episode_row(blind)
+    width = row.shape[1] // 9
+    assert seeing[20:, -width:].any(), "the robot, from its camera"
+    assert not row[20:, -width:].any(), "nothing, instead of the robot from a camera at the origin"
 
 
 def test_what_a_source_lacks_is_no_defect_when_it_says_so(sound: Episode) -> None:
@@ -185,7 +214,9 @@ def test_defects_of_files_are_named(tmp_path: Path, sound: Episode, capsys: pyte
 
 
 def test_statistics_and_sheets(tmp_path: Path, sound: Episode, capsys: pytest.CaptureFixture[str]) -> None:
-    failed = replace(sound, key="train-000009", outcome=replace(sound.outcome, success=False))
+    assert sound.outcome.success
+    at_rest = [replace(o, base_T_object=np.repeat(o.base_T_object[:1], len(sound), 0)) for o in sound.outcome.objects]
+    failed = replace(sound, key="train-000009", outcome=replace(sound.outcome, success=False, objects=tuple(at_rest)))
     folder = write(tmp_path / "data", {"train": [sound, failed], "val": []})
     stats = dataset_stats(folder)
     train = stats["splits"]["train"]

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
 from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition
-from kinema4d_model.data.episode_files import decode_episode, encode_episode
+from kinema4d_model.data.episode_files import decode_episode, encode_episode, parse_document
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import index_path, open_index, read_episode, stream_shard, write_shard
 from kinema4d_model.data.streams import decode_stream, encode_stream
@@ -31,7 +31,7 @@ def make_episode(key: str = "a-000001", seed: int = 0) -> Episode:
     depth = unpack_depth(pack_depth(depth))
     depth[0, 0, 0] = np.nan
     camera = PinholeCamera.look_at((1, -0.5, 0.7), (0.3, 0, 0), width=W, height=H, fov_y_deg=40)
-    poses = np.stack([from_quaternion([0, 0, np.sin(t), np.cos(t)], [0.3, 0.1 * t, 0.02]) for t in range(T)])
+    poses = np.stack([from_quaternion([0, 0, np.sin(t), np.cos(t)], [0.3, 0.1 * t, 0.02 + 0.03 * t]) for t in range(T)])
     xyz = points_from_depth(depth, camera)
     return Episode(
         key=key,
@@ -175,6 +175,10 @@ def test_what_is_missing_stays_missing() -> None:
         ({"width": 99}, "99 x"),
         ({"camera": {}}, "does not describe"),
         ({"outcome": {"success": 1, "target": "", "facts": {}, "objects": []}}, "success is 1"),
+        ({"outcome": {"success": True}}, "does not describe"),
+        ({"details": None, "task": "place"}, "does not describe"),
+        ({"task": "place", "details": {"goal_xy": "here"}}, "where its goal is"),
+        ({"task": "stack", "details": {"goal_xy": [0, 0], "support_height_m": 10**400}}, "does not describe"),
         ({"bounds_m": [[0, 0, 0]]}, "bounds_m"),
     ],
 )
@@ -184,6 +188,43 @@ def test_bad_documents_are_named(change: dict[str, object], message: str) -> Non
     with pytest.raises(DataError, match=message) as caught:
         decode_episode({**files, "json": json.dumps(document).encode()}, "shard:key")
     assert "shard:key" in str(caught.value)
+
+
+def ended(task: str, end: list[float], stored: bool, **fields: object) -> Episode:
+    """An episode of a cube that goes from (0.3, 0, 0.02) to `end`, with the label that somebody wrote."""
+    poses = np.tile(np.eye(4), (T, 1, 1))
+    poses[:, :3, 3] = [0.3, 0.0, 0.02]
+    poses[-1, :3, 3] = end
+    thing = ObjectTrack("cube", "box", (0.04, 0.04, 0.04), (0, 1, 0), poses)
+    facts = fields.pop("facts", {})
+    return replace(make_episode(), task=task, outcome=Outcome(stored, "cube", facts, (thing,)), **fields)  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("task", "end", "details", "facts", "label"),
+    [
+        ("push", [0.3, 0.025, 0.02], {}, {}, False),
+        ("push", [0.3, 0.035, 0.02], {}, {}, True),
+        ("slip", [0.3, 0.0, 0.07], {}, {}, True),
+        ("place", [0.3, 0.1, 0.02], {"goal_xy": [0.3, 0.11]}, {}, True),
+        ("place", [0.3, 0.1, 0.02], {}, {"goal_error_m": 0.02}, True),
+        ("place", [0.3, 0.1, 0.02], {}, {"goal_error_m": 0.031}, False),
+        ("stack", [0.3, 0.1, 0.06], {"goal_xy": [0.3, 0.11], "support_height_m": 0.04}, {}, True),
+    ],
+)
+def test_a_stored_label_follows_from_the_recorded_poses(
+    task: str, end: list[float], details: dict[str, object], facts: dict[str, float], label: bool
+) -> None:
+    files = encode_episode(ended(task, end, not label, details=details, facts=facts))
+    assert decode_episode(files).outcome.success is label
+    assert parse_document(files["json"], "shard:key")["outcome"]["success"] is label
+
+
+def test_a_label_stays_where_nothing_can_be_decided_again() -> None:
+    for stored in (True, False):
+        unknown = ended("place", [0.3, 0.1, 0.02], stored)
+        for episode in (unknown, replace(unknown, task="fold"), replace(unknown, task="push", outcome=Outcome(stored))):
+            assert decode_episode(encode_episode(episode)).outcome.success is stored
 
 
 def test_missing_and_swapped_streams_are_named() -> None:

@@ -37,6 +37,7 @@ from kinema4d_model.lifting import load_lifter
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
+from kinema4d_ros.errors import FileFormatError
 from kinema4d_ros.media.video import VideoWriter
 from kinema4d_ros.readers import read_trajectory
 from kinema4d_ros.render import render_pointmaps
@@ -207,7 +208,7 @@ def test_robo4d_folders_keep_what_they_have_and_say_what_they_lack(
     assert bool(sample["bounds"].isnan().all())
     out = tmp_path / "out"
     arguments = ["data", "import", "robo4d", str(root), "--out", str(out), "--frames", "5", "--width", "96"]
-    assert main([*arguments, "--height", "64"]) == 0
+    assert main([*arguments, "--height", "64"]) == 1, "one that the lists promise is missing"
     assert check_dataset(out) == []
     assert DatasetFolder.open(out).document["splits"] == {"train": 1, "val": 1}
     assert list(DatasetFolder.open(out).document["refused"]) == ["9"], "what the lists promise and nobody has is named"
@@ -248,6 +249,103 @@ def test_lerobot_v3_goes_out_and_comes_back(
         export_lerobot([], tmp_path / "bad")
     with pytest.raises(DataError, match="no video"):
         lerobot_recording(folder, 0, yam, view="wrist")
+
+
+def renamed(folder: Path, names: dict[str, list[str]]) -> None:
+    """Change the names of a dataset's features."""
+    path = folder / "meta" / "info.json"
+    info = json.loads(path.read_text())
+    for feature, given in names.items():
+        info["features"][feature]["names"] = given
+    path.write_text(json.dumps(info))
+
+
+def test_lerobot_with_other_names_needs_a_map_and_says_what_it_did(
+    tmp_path: Path, episode: Episode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "lerobot", tmp_path / "out"
+    hand = load_robot("yam").gripper
+    assert hand is not None
+    closed01 = np.where(np.arange(7) == 6, 1 - hand.normalised(episode.joints[:, 6:]), episode.joints)  # type: ignore[index]
+    export_lerobot([replace(episode, joints=closed01, actions=closed01)] * 2, folder, fps=FPS)
+    other = [*(f"joint_{i}" for i in range(6)), "gripper"]
+    renamed(folder, {"observation.state": [other], "action": [other]})  # type: ignore[dict-item]
+    run = ["data", "import", "lerobot", str(folder), "--out", str(out), "--val", "0", "--frames", "5", "--width", "96"]
+    assert main(run) == 2
+    assert not list(out.glob("*/*.tar")), "an arm at home is worse than none"
+    text = capsys.readouterr().err
+    assert "no values for joint1, joint2, joint3, joint4, joint5, joint6" in text
+    assert "the recording has joint_0, joint_1, joint_2, joint_3, joint_4, joint_5, gripper" in text
+    mapped = [*run, "--height", "64", "--joint-map", text.split("--joint-map ")[1].split(";")[0]]
+    assert main(mapped) == 2
+    assert "--gripper-range" in capsys.readouterr().err
+    for path in out.iterdir():
+        path.unlink()
+    assert main([*mapped, "--gripper-range", "0,1"]) == 0
+    assert "note: gripper 'gripper': 0 = open, 1 = closed (--gripper-range)" in capsys.readouterr().out
+    dataset = DatasetFolder.open(out)
+    assert dataset.document["options"]["joint_map"]["joint_0"] == "joint1"
+    assert dataset.document["options"]["gripper_range"] == [0.0, 1.0]
+    back = read_episode(dataset.indices("train")[0], 0)
+    assert back.joints is not None
+    assert back.joints[0] == pytest.approx(episode.joints[0], abs=1e-5)  # type: ignore[index]
+    assert back.joints[-1] == pytest.approx(episode.joints[-1], abs=1e-5)  # type: ignore[index]
+    assert any("0 = open" in note for note in back.details["notes"])
+
+
+def test_lerobot_actions_that_are_no_joints_stay_commands(
+    tmp_path: Path, episode: Episode, yam: tuple[str, Robot]
+) -> None:
+    folder = tmp_path / "lerobot"
+    export_lerobot([episode], folder, fps=FPS)
+    renamed(folder, {"action": ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]})
+    found = lerobot_recording(folder, 0, yam)
+    assert found.actions is None, "no arm at home is taken for a command"
+    assert found.commands["action"] == pytest.approx(episode.actions, abs=1e-6)
+    assert any("names no joint of the arm" in note for note in found.details["notes"])
+    renamed(folder, {"action": ["joint1", "y", "z", "roll", "pitch", "yaw", "gripper"]})
+    with pytest.raises(FileFormatError, match="no values for joint2"):
+        lerobot_recording(folder, 0, yam)
+
+
+@pytest.mark.parametrize("gone", ["table", "video", "row"])
+def test_a_missing_lerobot_episode_is_listed_and_the_rest_imported(
+    tmp_path: Path, episode: Episode, capsys: pytest.CaptureFixture[str], gone: str
+) -> None:
+    folder, out = tmp_path / "set", tmp_path / "out"
+    write_v2_1(folder, episode, 3, 4 if gone == "row" else 3)
+    if gone == "table":
+        (folder / "data" / "chunk-000" / "episode_000001.parquet").unlink()
+    if gone == "video":
+        (folder / "videos" / "chunk-000" / VIEW / "episode_000001.mp4").unlink()
+    size = ["--frames", "5", "--width", "96", "--height", "64"]
+    assert main(["data", "import", "lerobot", str(folder), "--out", str(out), "--val", "0", *size]) == 1
+    text = capsys.readouterr().out
+    lost = "set/3" if gone == "row" else "set/1"
+    assert f"left out {lost}: missing: " in text
+    whole = 3 if gone == "row" else 2
+    assert f"{whole} train, 0 val; 1 of {whole + 1} left out, 1 of them missing from the source" in text
+    document = DatasetFolder.open(out).document
+    assert document["splits"]["train"] == whole
+    assert list(document["refused"]) == [lost]
+
+
+def write_v2_1(folder: Path, episode: Episode, episodes: int, promised: int) -> None:
+    feature = {"dtype": "float32", "shape": [7], "names": list(episode.joint_names)}
+    features = {"observation.state": feature, "action": feature, VIEW: {"dtype": "video", "shape": [H, W, 3]}}
+    info = {"codebase_version": "v2.1", "fps": FPS, "total_episodes": promised, "features": features}
+    (folder / "meta").mkdir(parents=True)
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    (folder / "data" / "chunk-000").mkdir(parents=True)
+    for number in range(episodes):
+        rows = {
+            "observation.state": episode.joints.tolist(),  # type: ignore[union-attr]
+            "action": episode.actions.tolist(),  # type: ignore[union-attr]
+            "timestamp": (np.arange(9) / FPS).tolist(),
+            "episode_index": [number] * 9,
+        }
+        pq.write_table(pa.table(rows), folder / "data" / "chunk-000" / f"episode_{number:06d}.parquet")
+        write_mp4(folder / "videos" / "chunk-000" / VIEW / f"episode_{number:06d}.mp4", episode.rgb)
 
 
 def test_lerobot_v2_1_is_read(tmp_path: Path, episode: Episode, yam: tuple[str, Robot]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,17 +21,25 @@ from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.failures import SIGMAS, VARIANTS, disturb
+from kinema4d_model.data.lab_cast import _beside
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.lab_episode import episode_kind, make_episode
 from kinema4d_model.data.lab_failures import Demonstration
-from kinema4d_model.data.lab_plans import Grasp, grasp_plan
+from kinema4d_model.data.lab_plans import Grasp, Plan, grasp_plan
+from kinema4d_model.data.lab_record import outcome_of
 from kinema4d_model.data.lab_scene import SceneDraw, colour_word
 from kinema4d_model.data.make import make_dataset, pending_jobs
 from kinema4d_model.data.shards import open_index, read_episode
 from kinema4d_ros.cli import main
+from kinema4d_ros.evaluation import TruthJudge
 from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.lab import LabObject, PlacedObject
+from kinema4d_ros.lab.scripted import tool_down
 from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.task import make_task
+from kinema4d_ros.trajectory import JointTrajectory
 
 SMALL = {"frames": 6, "width": 48, "height": 32, "shard_episodes": 1}
 
@@ -102,6 +111,20 @@ def test_every_kind_gives_an_episode_with_an_outcome(kind: str) -> None:
         assert episode.outcome.facts["lifted_m"] < 0.04
     if kind == "noise":
         assert episode.details["sigma"] in SIGMAS
+
+
+@pytest.mark.parametrize(("moved_m", "done"), [(0.025, False), (0.031, True)])
+def test_a_push_is_labelled_by_the_limit_that_judges_use(moved_m: float, done: bool) -> None:
+    thing = LabObject("cube", "box", (0.04, 0.04, 0.04), (0.8, 0.1, 0.1), 0.05)
+    ways = [PlacedObject.standing(thing, 0.3, y, 0.0) for y in (0.0, moved_m)]
+    states = [SimpleNamespace(objects={"cube": placed}) for placed in ways]
+    plan = SimpleNamespace(goal=None, facts={})
+    scene = SimpleNamespace(kind="push", cast=SimpleNamespace(target=ways[0], plan=plan, details={}))
+    outcome = outcome_of(scene, states)  # type: ignore[arg-type]
+    assert outcome.facts["moved_m"] == pytest.approx(moved_m)
+    assert outcome.success is done
+    poses = next(o.base_T_object for o in outcome.objects if o.name == outcome.target)
+    assert TruthJudge(poses).judge(None, make_task("push")).success is done
 
 
 def test_shares_of_kinds_are_kept_and_their_order_is_seeded() -> None:
@@ -176,6 +199,7 @@ def test_bad_configurations_are_named(change: dict[str, object], message: str) -
         load_config("nothing_like_that")
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     config = only("push")
     counts = {"train": 2, "val": 1, "ood": 1}
@@ -219,6 +243,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> No
         make_dataset(config, killed, counts, seed=7)
 
 
+@pytest.mark.full
 def test_every_demonstration_gets_its_nine_failures_beside_it(tmp_path: Path) -> None:
     document = {**only("push").document, "kinds": {"push": 1.0}}
     (tmp_path / "push.yaml").write_text(json.dumps(document))
@@ -254,7 +279,7 @@ def test_every_demonstration_gets_its_nine_failures_beside_it(tmp_path: Path) ->
                 assert e.actions[t, finger] == pytest.approx(parent.actions[t, finger], abs=1e-6)  # type: ignore[index]
             assert np.abs(e.actions[-1] - parent.actions[-1]).max() > 1e-3, "but the arm ends elsewhere"  # type: ignore
             moved = e.outcome.facts["moved_m"]
-            assert e.outcome.success is (moved > 0.02), "the physics decides"
+            assert e.outcome.success is (moved > 0.03), "the physics decides"
             target = next(o for o in e.outcome.objects if o.name == e.outcome.target)
             same = next(o for o in parent.outcome.objects if o.name == parent.outcome.target)
             assert (target.size, target.shape) == (same.size, same.shape)
@@ -283,3 +308,22 @@ def test_only_successes_are_demonstrations_and_noise_is_none(pick: Episode) -> N
     assert Demonstration.of({**document, "outcome": {**document["outcome"], "success": False}}) is None
     with pytest.raises(DataError, match=pick.key):
         Demonstration.of({**document, "seeds": {}})
+
+
+def test_misses_are_drawn_beside_the_fingers_that_the_robot_has() -> None:
+    """The same draws with pads 20 mm wider put an object across from the fingers 10 mm farther away."""
+    fingers = finger_shape(Robot.load("yam"))
+    wider = replace(fingers, pad_width_m=fingers.pad_width_m + 0.02, width_m=fingers.width_m + 0.02)
+    still = JointTrajectory.from_positions(["joint"], [[0.0], [0.0]], times=[0.0, 1.0])
+    plan = Plan(still, tool_down(0.3, 0.0, 0.02, 0.0), 0.06)
+    thing = LabObject("target", "box", (0.04, 0.04, 0.05), (0.5, 0.5, 0.5), 0.05)
+    moved = []
+    for seed in range(8):
+        spots = []
+        for shape in (fingers, wider):
+            draw = SceneDraw(load_config("nano").scene, np.random.default_rng(seed))
+            spots.append(_beside(draw, thing, plan, shape, np.random.default_rng(seed)).position[:2])
+        moved.append(float(np.linalg.norm(spots[1] - spots[0])))
+    assert set(np.round(moved, 9)) == {0.0, 0.01}, (
+        "across from the fingers, or along them where their pads do not count"
+    )

@@ -20,7 +20,8 @@ from kinema4d_model.data.importers.rlds import RldsEpisode, RldsSource, open_rld
 from kinema4d_model.data.importers.rlds_fields import UNKNOWN, fields_of
 from kinema4d_model.data.importers.run import ImportOptions, rlds_items
 from kinema4d_model.data.shards import read_episode
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.errors import ErrorCode, FileFormatError, SetupError
+from kinema4d_ros.readers.match import JointOptions
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.transforms import from_quaternion, to_rpy
 
@@ -77,15 +78,25 @@ def test_droid_joints_are_read_for_an_arm_that_has_as_many_and_never_for_a_yam(s
     assert (made.task, made.robot) == ("put the cup away", seven[0])
     assert made.condition_ids is not None
 
-    for robot in (yam(), None):
-        other = steps_recording(episode(droid_steps()), fields, 15.0, robot, table_camera())
-        assert other.joints is None
-        assert other.actions is None
-        assert other.robot is None
-        assert "Franka" in other.details["joints"]
-        made = build_episode(other, frames=5, width=48, height=32)
-        assert {"joints", "actions", "condition"} <= set(made.missing)
-        assert made.details["tool"]["opening"] == pytest.approx([0.75] * 5), "DROID's 0 is open"
+    assert any("taken as" in note for note in found.details["notes"]), "joints without names are taken in order"
+
+    other = steps_recording(episode(droid_steps()), fields, 15.0, None, table_camera())
+    assert other.joints is None
+    assert other.actions is None
+    assert other.robot is None
+    assert "Franka" in other.details["joints"]
+    made = build_episode(other, frames=5, width=48, height=32)
+    assert {"joints", "actions", "condition"} <= set(made.missing)
+    assert made.details["tool"]["opening"] == pytest.approx([0.75] * 5), "DROID's 0 is open"
+
+    with pytest.raises(FileFormatError, match=r"no values for joint1.*the recording has 0, 1, 2, 3, 4, 5, 6") as caught:
+        steps_recording(episode(droid_steps()), fields, 15.0, yam(), table_camera())
+    assert caught.value.code == ErrorCode.UNKNOWN_JOINT
+    six = JointOptions({**{str(i): f"joint{i + 1}" for i in range(6)}, "6": ""})
+    mapped = steps_recording(episode(droid_steps()), fields, 15.0, yam(), table_camera(), options=six)
+    assert mapped.joints is not None
+    assert mapped.joints.names[:6] == tuple(f"joint{i}" for i in range(1, 7))
+    assert any("0 = open, 1 = closed (known of this dataset)" in note for note in mapped.details["notes"])
 
 
 def test_bridge_states_are_poses_of_the_tool_not_joints() -> None:
@@ -153,8 +164,14 @@ def test_an_unknown_dataset_needs_a_rate_and_a_robot() -> None:
     with pytest.raises(DataError, match="--rate"):
         source.rate_hz(None)
     assert source.rate_hz(FPS) == FPS
-    found = steps_recording(next(iter(source)), source.fields, FPS, yam(), table_camera())
+    with pytest.raises(FileFormatError, match="--gripper-range"):
+        steps_recording(next(iter(source)), source.fields, FPS, yam(), table_camera())
+    hand = yam()[1].gripper
+    assert hand is not None
+    scale = JointOptions(gripper_range=(hand.open, hand.closed))
+    found = steps_recording(next(iter(source)), source.fields, FPS, yam(), table_camera(), options=scale)
     assert found.joints is not None
+    assert found.joints.positions == pytest.approx(joints.positions)
     assert build_episode(found, frames=5, width=48, height=32).details["condition"] == "measured"
     assert steps_recording(next(iter(source)), source.fields, FPS).joints is None
     for bad, what in (([{"observation": {"lidar": 1}}], "observation has"), ([], "no steps")):

@@ -19,7 +19,7 @@ from kinema4d_model.pipeline import KinemaPipeline, Prediction
 from kinema4d_model.preset import Preset
 from kinema4d_model.session import Session, chunk_seed, chunk_slices
 from kinema4d_ros.errors import Cancelled, ErrorCode, FileFormatError, GeneratorError
-from kinema4d_ros.generators import GenerateRequest, Generator, Progress, create_generator
+from kinema4d_ros.generators import GenerateRequest, Generator, Progress, load_generator
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.rollout import Rollout
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def generator(folder: Path) -> Generator:
     torch.set_num_threads(1)
-    return create_generator("diffusion", preset="tiny", checkpoint=str(folder), device="cpu")
+    return load_generator("tiny", checkpoint=str(folder), device="cpu")
 
 
 def same(first: Rollout, second: Rollout) -> bool:
@@ -85,7 +85,7 @@ def test_provenance_says_what_made_it(generator: Generator, folder: Path, tmp_pa
 
 def test_equal_requests_give_equal_rollouts(generator: Generator, folder: Path) -> None:
     first = generator.generate(request())
-    other = create_generator("diffusion", preset="tiny", checkpoint=str(folder), device="cpu")
+    other = load_generator("tiny", checkpoint=str(folder), device="cpu")
     assert same(other.generate(request()), first)
     assert not same(generator.generate(request(seed=8)), first)
 
@@ -159,12 +159,13 @@ def test_confidence_comes_from_several_seeds(folder: Path, generator: Generator)
     [
         ({"seeds": 0}, ErrorCode.GENERATOR_BAD_REQUEST),
         ({"colour": "red"}, ErrorCode.GENERATOR_BAD_REQUEST),
-        ({"preset": "giant"}, ErrorCode.FILE_MISSING),
+        ({"spec": "giant"}, ErrorCode.GENERATOR_UNAVAILABLE),
+        ({"spec": "nowhere/giant.yaml"}, ErrorCode.FILE_MISSING),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], code: ErrorCode) -> None:
     with pytest.raises((GeneratorError, FileFormatError)) as caught:
-        create_generator("diffusion", **{"preset": "tiny", "random_weights": True, **options})
+        load_generator(**{"spec": "tiny", "random_weights": True, **options})
     assert caught.value.code == code
 
 
@@ -174,7 +175,7 @@ def test_missing_weights_name_the_folder_and_the_command(
 ) -> None:
     monkeypatch.setenv("KINEMA4D_CHECKPOINTS", str(tmp_path / "nowhere"))
     with pytest.raises(FileFormatError) as caught:
-        create_generator("diffusion", preset=preset)
+        load_generator(preset)
     assert caught.value.code == ErrorCode.FILE_MISSING
     assert str(tmp_path / "nowhere" / preset.split("_")[0]) in caught.value.what
     assert ("fetch-weights" in caught.value.hint) == preset.startswith("wan14b")

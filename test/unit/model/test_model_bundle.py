@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import AutoencoderKLWan, WanTransformer3DModel
+from diffusers import AutoencoderKLWan
 from safetensors.torch import load_file, save_file
 from support.model_inputs import random_conditions, wake, with_variant
-from support.official_files import write_official
+from support.official_files import write_official, write_wan
 
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.checkpoints.lora import adapter_names
@@ -203,41 +203,20 @@ def test_a_manifest_that_lies_is_refused(tmp_path: Path, text: str) -> None:
         check_manifest(tmp_path)
 
 
-def wan_folder(tiny: Preset, folder: Path) -> ModelBundle:
-    """A tiny plain Wan, saved by diffusers and transformers themselves, with a quirk of the released files."""
-    bundle = ModelBundle.from_preset(tiny, seed=6)
-    keys = {k: v for k, v in bundle.transformer.config.items() if not k.startswith(("robot_", "_"))}
-    wan = WanTransformer3DModel(**{k: v for k, v in keys.items() if k not in ("action_dim", "image_tokens", "carry")})
-    wan.load_state_dict(
-        {n: t for n, t in bundle.transformer.state_dict().items() if not bundle.transformer.is_added(n)}
-    )
-    wan.save_pretrained(folder / "transformer", max_shard_size="40KB")
-    bundle.codec.vae.save_pretrained(folder / "vae")
-    assert bundle.image_encoder is not None
-    clip = bundle.image_encoder.clip.state_dict()
-    clip = {f"vision_model.{name.removeprefix('vision_model.')}": tensor for name, tensor in clip.items()}
-    (folder / "image_encoder").mkdir()
-    save_file(clip | {"visual_projection.weight": torch.zeros(16, 32)}, folder / "image_encoder" / "model.safetensors")
-    shards = sorted((folder / "transformer").glob("*.safetensors"))
-    assert len(shards) > 1
-    unused = {n: t.clone() for n, t in load_file(shards[0]).items()}
-    shards[0].unlink()
-    save_file(unused | {"blocks.0.attn2.norm_added_q.weight": torch.ones(24)}, shards[0])
-    return bundle
-
-
 @pytest.mark.parametrize("variant", ["act", "pm"])
 def test_an_official_checkpoint_on_plain_wan(tiny: Preset, tmp_path: Path, variant: str) -> None:
-    base = wan_folder(tiny, tmp_path / "wan")
+    base = write_wan(tiny, tmp_path / "wan")
     plain = ModelBundle.from_wan(tmp_path / "wan", preset=tiny)
     plain.transformer.robot_tokens.load_state_dict(base.transformer.robot_tokens.state_dict())
     for a, b in zip(everything(base), everything(plain), strict=True):
         assert torch.equal(a, b)
 
-    made_for = ModelBundle.from_preset(with_variant(tiny, variant)).transformer
-    folder = write_official(tmp_path / "ckpt", made_for)
-    loaded = ModelBundle.from_wan(tmp_path / "wan", folder, preset=tiny)
+    preset = with_variant(tiny, variant)
+    folder = write_official(tmp_path / "ckpt", ModelBundle.from_preset(preset).transformer)
+    loaded = ModelBundle.from_wan(tmp_path / "wan", folder, preset=preset)
     assert loaded.preset.robot.variant == variant
+    assert plain.base_only
+    assert not loaded.base_only
     assert adapter_names(loaded.transformer) == ("kinema4d",)
     assert loaded.sha256 != plain.sha256
     assert loaded.transformer.blocks[1].attn2.to_v.scaling == {"kinema4d": 0.5}
@@ -245,7 +224,7 @@ def test_an_official_checkpoint_on_plain_wan(tiny: Preset, tmp_path: Path, varia
 
 
 def test_a_wan_folder_that_lacks_something_is_refused(tiny: Preset, tmp_path: Path) -> None:
-    wan_folder(tiny, tmp_path / "wan")
+    write_wan(tiny, tmp_path / "wan")
     shards = sorted((tmp_path / "wan" / "transformer").glob("*.safetensors"))
     shards[-1].rename(tmp_path / "gone")
     with pytest.raises(FileFormatError, match=f"shard '{shards[-1].name}' is missing") as caught:

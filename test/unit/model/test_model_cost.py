@@ -26,6 +26,7 @@ def wan() -> dict[str, RolloutCost]:
     return costs
 
 
+@pytest.mark.full
 def test_a_pass_of_14b_agrees_with_arithmetic(wan: dict[str, RolloutCost]) -> None:
     stage = next(s for s in wan["official"].stages if s.name == "transformer")
     n, d, ffn, layers, context = 35100, 5120, 13824, 40, 624 + 257
@@ -35,6 +36,7 @@ def test_a_pass_of_14b_agrees_with_arithmetic(wan: dict[str, RolloutCost]) -> No
     assert stage.weight_bytes == pytest.approx(2 * 16.4e9, rel=0.01)
 
 
+@pytest.mark.full
 def test_the_fast_preset_needs_12_times_fewer_flops(wan: dict[str, RolloutCost]) -> None:
     ratio = wan["official"].flops / wan["wan14b_fast"].flops
     assert ratio > 20
@@ -43,6 +45,7 @@ def test_the_fast_preset_needs_12_times_fewer_flops(wan: dict[str, RolloutCost])
     assert wan["official"].flops / eight.flops > 12
 
 
+@pytest.mark.full
 def test_one_preset_fits_24_gb(wan: dict[str, RolloutCost]) -> None:
     assert wan["wan14b_24gb"].peak_bytes < 24 * GB
     assert wan["official"].peak_bytes > 24 * GB
@@ -50,6 +53,7 @@ def test_one_preset_fits_24_gb(wan: dict[str, RolloutCost]) -> None:
     assert network.weight_bytes == pytest.approx(16.5 * GB, rel=0.03)
 
 
+@pytest.mark.full
 def test_the_table_names_every_stage_and_the_ratio(wan: dict[str, RolloutCost]) -> None:
     table = cost_table(wan["wan14b_fast"], wan["official"])
     for word in ("image encoder", "encode", "transformer", "decode", "50 steps x 2 passes", "times fewer FLOPs"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.small_hub import COMMIT, SmallHub
 
 from kinema4d_model.checkpoints.hub import RemoteFile, fetch, list_remote
 from kinema4d_model.checkpoints.manifest import check_manifest
+from kinema4d_model.preset import load_preset
 from kinema4d_model.preset_parts import WeightSource
 from kinema4d_ros.cli import main
 from kinema4d_ros.errors import ErrorCode, FileFormatError, SetupError
@@ -120,7 +122,6 @@ def preset_file(tmp_path: Path) -> Path:
     import yaml
 
     from kinema4d_model._typed_mapping import plain
-    from kinema4d_model.preset import load_preset
 
     document = plain(load_preset("tiny"))
     document["weights"] = [{"role": "act", "repo": "owner/name", "files": ["ckpt/*.safetensors"]}]
@@ -140,6 +141,9 @@ def test_the_command_checks_what_is_here(
     hub: SmallHub, preset_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["fetch-weights", "--preset", str(preset_file), "--out", str(tmp_path / "model"), "--check"]
+    assert main(command) == 2
+    assert "no weights for preset 'tiny'" in capsys.readouterr().err
+    command += ["--role", "act"]
     assert main(command) == 1
     assert "nothing here has a manifest" in capsys.readouterr().out
     fetch(SOURCE, tmp_path / "model", endpoint=hub.endpoint)
@@ -151,6 +155,11 @@ def test_the_command_checks_what_is_here(
     manifest.write_text(json.dumps(document))
     assert main(command) == 2
     assert "another sha256" in capsys.readouterr().err
+
+
+def test_the_flow_shift_of_the_base_is_fetched() -> None:
+    (base,) = (source for source in load_preset("wan14b").weights if source.role == "base")
+    assert any(fnmatch("scheduler/scheduler_config.json", pattern) for pattern in base.files)
 
 
 def test_the_command_names_the_roles_a_preset_has(preset_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -264,6 +264,29 @@ def test_another_rank_is_named(tiny: Preset, tmp_path: Path) -> None:
         load_official(network(tiny), folder, RANK)
 
 
+def test_an_adapter_of_another_scale_states_it_and_needs_the_preset_that_has_it(tiny: Preset, tmp_path: Path) -> None:
+    transformer = network(tiny)
+    tensors = load_file(write_official(tmp_path / "first", transformer) / LORA_FILE)
+    adapters.add_lora(transformer, tensors, "kinema4d", rank=4, alpha=12)
+    save_official(transformer, tmp_path / "own")
+    with pytest.raises(FileFormatError, match=r"its alpha is 12 \(stated in its header\), the preset's is 2"):
+        load_official(network(tiny), tmp_path / "own", RANK)
+    loaded = network(tiny)
+    load_official(loaded, tmp_path / "own", LoraSpec(4, 12))
+    assert loaded.blocks[1].attn2.to_v.scaling == {"kinema4d": 3.0}
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"transformer.lora_alpha": "x"}', '{"transformer.alpha_pattern": {"a": 1}}']
+)
+def test_a_header_without_a_usable_alpha_is_refused(tiny: Preset, tmp_path: Path, text: str) -> None:
+    folder = write_official(tmp_path, network(tiny))
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / LORA_FILE).items()}
+    save_file(tensors, folder / LORA_FILE, metadata={"lora_adapter_metadata": text})
+    with pytest.raises(FileFormatError, match="states no usable alpha"):
+        load_official(network(tiny), folder, RANK)
+
+
 def test_the_other_variant_is_named(tiny: Preset, tmp_path: Path) -> None:
     folder = write_official(tmp_path, network(tiny, "pm"))
     with pytest.raises(FileFormatError, match="is a 'pm' checkpoint, the network is made for 'act'") as caught:

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.official_files import write_official, write_wan
 
+from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.preset import load_preset
+from kinema4d_ros import health
 from kinema4d_ros.cli import main
 from kinema4d_ros.resources import share_path
 from kinema4d_ros.rollout import Rollout
 
 
 def test_generate_writes_a_rollout_with_its_details(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from kinema4d_model.bundle import ModelBundle
     from kinema4d_ros.calibration import read_camera
     from kinema4d_ros.media import write_image
 
@@ -56,6 +59,46 @@ def test_missing_weights_end_with_the_command_to_run(tmp_path: Path, capsys: pyt
     assert str(tmp_path / "none") in told
     assert "kinema4d fetch-weights --preset wan14b" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_the_base_without_an_adapter_is_refused_unless_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_wan(load_preset("tiny"), tmp_path / "model" / "base")
+    command = [
+        "generate", "--trajectory", str(share_path("config/demo/pick_and_place.csv")), "--preset", "tiny",
+        "--checkpoint", str(tmp_path / "model"), "--frames", "3", "--steps", "1", "--device", "cpu",
+        "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert "holds the base model and no adapter" in told
+    assert "--allow-base" in told
+    assert not (tmp_path / "out").exists()
+    assert main([*command, "--allow-base"]) == 0
+    warning = "The base model without the 'act' adapter was used."
+    assert f"warning: {warning}" in capsys.readouterr().out
+    said = Rollout.load(tmp_path / "out").provenance.versions
+    assert said["warning"] == warning
+    assert said["variant"] == "act"
+    assert said["flow shift"] == "3 (base 3)"
+    assert said["weights"].startswith("base of ")
+
+
+def test_fetch_weights_and_doctor_check_a_folder_as_generate_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_wan(load_preset("tiny"), tmp_path / "tiny" / "base")
+    check = ["fetch-weights", "--preset", "tiny", "--out", str(tmp_path / "tiny"), "--check"]
+    assert main(check) == 2
+    assert "holds the base model and no adapter" in capsys.readouterr().err
+    monkeypatch.setenv("KINEMA4D_CHECKPOINTS", str(tmp_path))
+    assert health._checkpoints().status == "optional"
+    assert "holds the base model and no adapter" in health._checkpoints().detail
+    write_official(tmp_path / "tiny" / "kinema4d_ckpt", ModelBundle.from_preset("tiny").transformer)
+    assert main(check) == 0
+    assert "fits preset 'tiny': variant act; weights base of " in capsys.readouterr().out
+    assert health._checkpoints().status == "ok"
 
 
 def test_cost_prints_stages_and_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_model.assessment.recorded import commands_of, evaluate_recordings, goal_of, scene_of_episode, trial_of
+from kinema4d_model.assessment.recorded import commands_of, evaluate_recordings, scene_of_episode, task_of, trial_of
 from kinema4d_model.assessment.run import episodes_of
 from kinema4d_model.data.episode import Episode, Outcome
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.make import make_dataset
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.evaluation.predicates import AtGoal, Lifted, PushedBy
+from kinema4d_ros.task import AtGoal, Lifted, PushedBy
 from kinema4d_ros.trials.report import write_report
 from kinema4d_ros.trials.store import TrialStore
 
@@ -62,25 +62,38 @@ def test_every_recording_is_judged_once_and_the_report_says_what_happened(data: 
     assert "4 recorded runs" in page
 
 
+def test_a_record_of_before_gets_the_label_of_today(data: Path, tmp_path: Path) -> None:
+    evaluate_recordings(data, "val", tmp_path, models=["composite"], limit=1)
+    store = TrialStore(tmp_path)
+    [record] = store.records().values()
+    store.add(replace(record, lab=replace(record.lab, success=not record.lab.success)))
+    assert evaluate_recordings(data, "val", tmp_path, models=["composite"], limit=1) == 1
+    assert list(TrialStore(tmp_path).records().values()) == [record]
+
+
 def test_whose_run_it_was(episode: Episode) -> None:
     assert trial_of(episode, 3).policy == "lab/nano"
     assert trial_of(replace(episode, details={"policy": "pi0"}), 3).key == f"pi0|{episode.task}|3"
 
 
 def test_what_a_task_asks_for(episode: Episode) -> None:
-    assert goal_of(episode) == Lifted()
-    assert goal_of(replace(episode, task="push")) == PushedBy()
-    assert goal_of(replace(episode, task="place", details={"goal_xy": [0.3, 0.1]})) == AtGoal((0.3, 0.1))
+    assert task_of(episode).goal == Lifted()
+    assert task_of(replace(episode, task="push")).goal == PushedBy()
+    assert task_of(replace(episode, task="place", details={"goal_xy": [0.3, 0.1]})).goal == AtGoal((0.3, 0.1))
+    box = {"goal_xy": [0.3, 0.1], "support_height_m": 0.04}
+    assert task_of(replace(episode, task="stack", details=box)).goal == AtGoal((0.3, 0.1), support_m=0.04)
+    assert task_of(episode).target == episode.outcome.target
+    assert task_of(episode).instruction == episode.captions["instruction"]
     with pytest.raises(DataError, match="does not say where its goal is"):
-        goal_of(replace(episode, task="place", details={}))
+        task_of(replace(episode, task="place", details={}))
 
 
 def test_the_target_is_what_the_recording_says_or_is_looked_for(episode: Episode) -> None:
-    target = scene_of_episode(episode).task.target
+    target = scene_of_episode(episode).target_mask
     assert target is not None
     np.testing.assert_array_equal(target, episode.object_mask(episode.outcome.target)[0])
     unknown = replace(episode, outcome=Outcome(True))
-    assert scene_of_episode(unknown).task.target is None
+    assert scene_of_episode(unknown).target_mask is None
 
 
 def test_recordings_without_actions_or_camera_are_refused_by_name(episode: Episode) -> None:

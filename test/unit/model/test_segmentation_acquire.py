@@ -42,6 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, yam: Robot) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_words_on_the_command_line_reach_detector_and_sam_2(world: Path, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     verb.register(parser.add_subparsers())

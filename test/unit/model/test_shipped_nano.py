@@ -60,6 +60,7 @@ def test_a_pick_is_lifted_and_a_miss_is_not(nano: DiffusionGenerator) -> None:
     assert right >= 9
 
 
+@pytest.mark.full
 def test_it_is_nearer_to_the_truth_than_a_world_at_rest(nano: DiffusionGenerator) -> None:
     gained = []
     for episode in episodes("pick", 3):

@@ -51,6 +51,7 @@ def test_the_loss_sees_what_the_decoder_says_before_it_is_clamped(long: Preset) 
     assert not codec.vae.decoder._forward_hooks
 
 
+@pytest.mark.full
 def test_training_lowers_the_error_on_clips_that_were_not_learnt(long: Preset, tmp_path: Path) -> None:
     config = codec_config(CONFIG)
     assert (config.run.steps, config.run.batch, config.optimiser.lr) == (16, 2, 1e-2)

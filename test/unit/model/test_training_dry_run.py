@@ -19,6 +19,7 @@ def wan14b() -> DryRun:
     return dry_run(load_config("wan14b_lora"), [8, 32])
 
 
+@pytest.mark.full
 def test_the_14b_recipe_learns_what_the_released_files_hold(wan14b: DryRun) -> None:
     found = wan14b
     assert found.adapter == 209_715_200

@@ -65,6 +65,7 @@ def final_weights(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{part}.{n}": t for part in ("weights", "average", "optimiser") for n, t in found.tensors(part).items()}
 
 
+@pytest.mark.full
 def test_overfitting_one_batch_drives_the_loss_to_nearly_zero(run: Path, tmp_path: Path) -> None:
     """Two episodes, no noise in what is asked for (a residual), noise levels that leave the input readable."""
     config = make_run(run)
@@ -98,6 +99,7 @@ def test_a_stopped_run_goes_on_bit_by_bit(run: Path, tmp_path: Path) -> None:
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.full
 def test_killed_and_paired_processes(run: Path, tmp_path: Path) -> None:
     """SIGKILL at random moments changes nothing; two processes over gloo see the losses of one."""
     folder = tmp_path / "run"

@@ -147,10 +147,28 @@ def test_messages_without_positions_are_left_out(bag: Callable[[list[Any]], Path
 
 
 def test_joints_of_other_machines_do_not_shorten_the_recording(bag: Callable[[list[Any]], Path], yam: Robot) -> None:
-    path = bag(states((1.0, ["joint1", "wheel"], [0.1, 9.0]), (2.0, ["joint1"], [0.2]), (3.0, ["joint1"], [0.3])))
+    arm = [joint.name for joint in yam.arm]
+    later = [(t, arm, [0.1 * t] * 6) for t in (2.0, 3.0)]
+    path = bag(states((1.0, [*arm, "wheel"], [*[0.1] * 6, 9.0]), *later))
     read = read_trajectory(path, yam)
-    assert read.names == ("joint1",)
+    assert read.names == tuple(arm)
     assert len(read) == 3
+
+
+def test_joints_under_other_names_are_an_error_and_can_be_mapped(bag: Callable[[list[Any]], Path], yam: Robot) -> None:
+    names = [f"joint_{i}" for i in range(6)]
+    path = bag(states((1.0, [*names, "hand"], [0.1] * 7), (2.0, [*names, "hand"], [0.2] * 7)))
+    with pytest.raises(FileFormatError, match=r"no values for joint1.*the recording has joint_0") as caught:
+        read_trajectory(path, yam)
+    assert caught.value.code == ErrorCode.UNKNOWN_JOINT
+    read = read_trajectory(path, yam, joint_map={name: f"joint{i + 1}" for i, name in enumerate(names)} | {"hand": ""})
+    assert read.names == tuple(joint.name for joint in yam.arm)
+
+
+def test_a_plan_for_a_part_of_the_arm_is_refused(bag: Callable[[list[Any]], Path], yam: Robot) -> None:
+    half = [("/plan", "trajectory_msgs/msg/JointTrajectory", 1.0, plan(["joint1"], [0.0, 1.0], [[0.0], [0.1]]))]
+    with pytest.raises(FileFormatError, match="no values for joint2, joint3"):
+        read_trajectory(bag(half), yam)
 
 
 def test_joints_that_never_report_together_are_refused(bag: Callable[[list[Any]], Path]) -> None:

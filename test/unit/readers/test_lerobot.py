@@ -13,10 +13,13 @@ import pytest
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.readers import read_trajectory, read_with_notes
+from kinema4d_ros.readers.lerobot import _to_radians
+from kinema4d_ros.readers.match import JointOptions
 from kinema4d_ros.robot import Robot
 
 NAMES = [*(f"joint{i}.pos" for i in range(1, 7)), "gripper.pos"]
 FPS = 30
+OPEN_IS_1 = (1.0, 0.0)
 
 
 def episode_rows(episode: int, length: int = 20) -> dict[str, Any]:
@@ -76,14 +79,14 @@ def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("episode", [0, 1, 2])
 def test_an_episode_with_the_gripper_of_the_robot(dataset: Path, yam: Robot, episode: int) -> None:
-    reading = read_with_notes(dataset, yam, episode=episode)
+    reading = read_with_notes(dataset, yam, episode=episode, gripper_range=OPEN_IS_1)
     read, expected = reading.trajectory, episode_rows(episode)
     assert read.names == yam.joint_names
     np.testing.assert_allclose(read.times, expected["timestamp"], atol=1e-6)
     np.testing.assert_allclose(read.positions[:, :6], expected["observation.state"][:, :6], atol=1e-6)
     assert yam.gripper is not None
     np.testing.assert_allclose(read.positions[:, 6], yam.gripper.position(np.linspace(0, 1, 20)), atol=1e-6)
-    assert any("gripper" in note for note in reading.notes)
+    assert "gripper 'gripper': 1 = open, 0 = closed (--gripper-range)" in reading.notes
     assert any("observation.state" in note for note in reading.notes)
 
 
@@ -93,29 +96,66 @@ def test_actions_on_request(dataset: Path) -> None:
     np.testing.assert_allclose(read.positions, episode_rows(1)["action"], atol=1e-6)
 
 
+@pytest.mark.parametrize("column", ["gripper", "gripper_pos", "Gripper_Open", "left_finger_joint"])
+def test_a_gripper_of_any_name_is_not_in_degrees(yam: Robot, column: str) -> None:
+    options = JointOptions(gripper_range=(100.0, 0.0))
+    read = _to_radians(yam, ["joint1", column], options, np.array([[180.0, 50.0]]))
+    np.testing.assert_allclose(read, [[np.pi, 50.0]])
+
+
 def test_degrees_are_converted_but_not_the_gripper(dataset: Path, yam: Robot) -> None:
-    read = read_trajectory(dataset, yam, degrees=True, episode=2)
-    plain = read_trajectory(dataset, yam, episode=2)
+    read = read_trajectory(dataset, yam, degrees=True, episode=2, gripper_range=OPEN_IS_1)
+    plain = read_trajectory(dataset, yam, episode=2, gripper_range=OPEN_IS_1)
     np.testing.assert_allclose(read.positions[:, :6], np.radians(plain.positions[:, :6]), atol=1e-12)
     np.testing.assert_array_equal(read.positions[:, 6], plain.positions[:, 6])
 
 
-@pytest.mark.parametrize("names", [{"motors": NAMES}, {"axes": NAMES}])
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"motors": NAMES},
+        {"axes": NAMES},
+        {"arm": NAMES[:6], "hand": NAMES[6:]},
+        {name: i for i, name in enumerate(NAMES)},
+        [NAMES],
+        [NAMES[:6], NAMES[6:]],
+    ],
+)
 def test_names_may_be_nested(tmp_path: Path, yam: Robot, names: Any) -> None:
-    assert read_trajectory(write_v2(tmp_path / "set", names), yam).names == yam.joint_names
+    folder = write_v2(tmp_path / "set", names)
+    assert read_trajectory(folder, yam, gripper_range=OPEN_IS_1).names == yam.joint_names
 
 
 def test_names_may_be_given_or_be_the_robots(tmp_path: Path, yam: Robot) -> None:
     path = write_v2(tmp_path / "set", None)
-    reading = read_with_notes(path, yam, feature="observation.state")
+    reading = read_with_notes(path, yam, feature="observation.state", gripper_range=OPEN_IS_1)
     assert reading.trajectory.names == yam.joint_names
-    assert any("names no joints" in note for note in reading.notes)
+    assert any("has no names: taken as joint1, joint2" in note for note in reading.notes)
     given = read_trajectory(path, names=list("abcdefg"))
     assert given.names == tuple("abcdefg")
-    with pytest.raises(FileFormatError, match="7 dimensions"):
-        read_trajectory(path)
+    assert read_trajectory(path).names == tuple("0123456")
     with pytest.raises(FileFormatError, match="7 names"):
         read_trajectory(path, names=["a"])
+    wrong = write_v2(tmp_path / "wrong", ["a", "b"])
+    with pytest.raises(FileFormatError, match=r"7 dimensions, but 2 joint names: a, b.*mend 'names' in meta/info.json"):
+        read_trajectory(wrong)
+
+
+def test_other_names_are_an_error_and_can_be_mapped(tmp_path: Path, yam: Robot) -> None:
+    names = [*(f"joint_{i}.pos" for i in range(6)), "gripper.pos"]
+    folder = write_v2(tmp_path / "set", [names])
+    with pytest.raises(FileFormatError, match=r"no values for joint1.*the recording has joint_0, joint_1") as caught:
+        read_trajectory(folder, yam)
+    assert caught.value.code == ErrorCode.UNKNOWN_JOINT
+    for suffix in ("", ".pos"):
+        joint_map = {f"joint_{i}{suffix}": f"joint{i + 1}" for i in range(6)}
+        read = read_trajectory(folder, yam, joint_map=joint_map, gripper_range=(0.0, 1.0))
+        np.testing.assert_allclose(read.positions[:, :6], episode_rows(0)["observation.state"][:, :6], atol=1e-6)
+        assert yam.gripper is not None
+        np.testing.assert_allclose(read.positions[:, 6], yam.gripper.position(np.linspace(1, 0, 20)), atol=1e-6)
+    unnamed = write_v2(tmp_path / "unnamed", None)
+    by_place = {str(i): f"joint{i + 1}" for i in range(6)} | {"6": ""}
+    assert read_trajectory(unnamed, yam, joint_map=by_place).names == yam.joint_names[:6]
 
 
 @pytest.mark.parametrize("episode", [3, 99999, -1])

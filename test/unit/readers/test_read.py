@@ -42,7 +42,8 @@ def test_suffixes_are_read_in_any_case(tmp_path: Path) -> None:
 
 
 def test_notes_go_to_the_log(tmp_path: Path, yam: Robot, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "t.csv").write_text("time,joint1,gantry\n0,0.1,5\n")
+    arm = ",".join(joint.name for joint in yam.arm)
+    (tmp_path / "t.csv").write_text(f"time,{arm},gantry\n0{6 * ',0.1'},5\n")
     with caplog.at_level(logging.INFO):
         read_trajectory(tmp_path / "t.csv", yam)
     assert "gantry" in caplog.text

@@ -57,9 +57,10 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> Non
 
 
 def test_joints_of_other_machines_are_left_out_with_a_note(tmp_path: Path, yam: Robot) -> None:
-    (tmp_path / "t.csv").write_text("time,joint1,gantry\n0,0.1,5\n1,0.2,6\n")
+    arm = [joint.name for joint in yam.arm]
+    (tmp_path / "t.csv").write_text(f"time,{','.join(arm)},gantry\n0{6 * ',0.1'},5\n1{6 * ',0.2'},6\n")
     reading = read_with_notes(tmp_path / "t.csv", yam)
-    assert reading.trajectory.names == ("joint1",)
+    assert reading.trajectory.names == tuple(arm)
     assert any("gantry" in note for note in reading.notes)
     (tmp_path / "t.csv").write_text("time,gantry\n0,5\n")
     with pytest.raises(FileFormatError, match="gantry") as caught:

@@ -23,6 +23,14 @@ def test_the_tightest_moment_counts(tmp_path: Path) -> None:
     assert margins.velocity_ratio == pytest.approx([0.9])
 
 
+def test_a_spline_is_looked_at_between_its_points(tmp_path: Path) -> None:
+    robot = slider(tmp_path, '<sphere radius="0.05"/>')
+    plan = JointTrajectory(("slide",), [0.0, 2.0], [[0.0], [0.4]], [[0.0], [0.0]])
+    assert joint_margins(robot, plan).velocity_ratio == pytest.approx([1.5 * 0.2 / 0.5])
+    there_and_back = JointTrajectory(("slide",), [0.0, 1.0], [[0.9], [0.9]], [[0.32], [-0.32]])
+    assert joint_margins(robot, there_and_back).position == pytest.approx([0.1 - 0.32 / 4])
+
+
 def test_outside_is_negative_and_too_fast_above_one(tmp_path: Path) -> None:
     robot = slider(tmp_path, '<sphere radius="0.05"/>')
     plan = JointTrajectory.from_positions(["slide"], [[0.0], [1.2]], times=[0.0, 1.0])

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.scenes import cast_world, overhead_camera, rollout_of, slider
+from support.scenes import cast_world, overhead_camera, rollout_of, rollout_with, slider
 
 from kinema4d_ros.errors import RolloutError
-from kinema4d_ros.report import PlanReport, make_report
-from kinema4d_ros.rollout import Provenance
+from kinema4d_ros.report import PlanReport, clearance_text, make_report
+from kinema4d_ros.rollout import WARNING, Provenance
 from kinema4d_ros.trajectory import JointTrajectory
 
 CAMERA = overhead_camera()
@@ -71,9 +71,58 @@ def test_an_empty_world_says_so(tmp_path: Path) -> None:
 
 
 def test_an_assumed_table_says_so(tmp_path: Path) -> None:
-    rollout = replace(rollout_of(CAMERA, [TABLE]), provenance=Provenance("composite", "plane"))
+    rollout = replace(rollout_of(CAMERA, [TABLE]), provenance=Provenance("composite", "plane", depth="plane"))
     report = make_report(rollout, slider(tmp_path, BRICK), [[0.1]])
+    assert report.clearance_basis == "plane"
+    assert clearance_text(report) == "80 mm to the assumed table: 'body' at 0.00 s"
     assert any("No depth was measured" in warning for warning in report.warnings)
+
+
+def test_guessed_depth_says_so(tmp_path: Path) -> None:
+    rollout = replace(rollout_of(CAMERA, [TABLE]), provenance=Provenance("diffusion", "nano", depth="lifted"))
+    report = make_report(rollout, slider(tmp_path, BRICK), [[0.1]])
+    assert report.clearance_basis == "lifted"
+    assert clearance_text(report) == "80 mm by depth guessed from the picture: 'body' at 0.00 s"
+    assert any("a network's guess" in warning for warning in report.warnings)
+
+
+def test_what_nothing_supports_is_no_number(tmp_path: Path) -> None:
+    """A bare plane in place of a world nobody knows: fingers in a box would be told to be well clear of it."""
+    rollout = replace(rollout_of(CAMERA, [TABLE] * 2), provenance=Provenance("diffusion", "nano"))
+    robot = slider(tmp_path, BRICK)
+    report = make_report(rollout, robot, [[0.12], [0.1]])
+    assert report.clearance_basis == "unknown"
+    assert np.isnan(report.min_clearance_m)
+    assert np.isnan(report.clearance_m).all()
+    assert clearance_text(report) == "unknown"
+    assert any("cannot be told" in warning for warning in report.warnings)
+    assert not any(character.isdigit() for warning in report.warnings for character in warning)
+    # A plan through the assumed table is told of all the same.
+    through = make_report(rollout, robot, [[0.12], [0.01]])
+    assert through.contact
+    assert through.first_contact_link == "body"
+    assert np.isnan(through.min_clearance_m)
+    assert through.max_penetration_m == 0.0
+
+
+def test_behind_the_robot_nothing_was_measured(tmp_path: Path) -> None:
+    """The table where the robot of the first image hid it is assumed, whatever the camera measured beside it."""
+    robot, heights = slider(tmp_path, BRICK), np.array([[0.1], [0.06]])
+    rollout = rollout_with(robot, heights, CAMERA, [TABLE] * 2)
+    assert make_report(rollout, robot, heights).clearance_basis == "measured"
+    hidden = replace(rollout, robot_mask=rollout.robot_mask.copy())
+    p = hidden.points_base(1)
+    hidden.robot_mask[0] |= np.linalg.norm(p[..., :2], axis=-1) < 0.2
+    report = make_report(hidden, robot, heights)
+    assert report.clearance_basis == "plane"
+    assert any("hidden by the robot" in warning for warning in report.warnings)
+
+
+def test_what_provenance_warns_of_is_repeated(tmp_path: Path) -> None:
+    rollout = replace(
+        rollout_of(CAMERA, [TABLE]), provenance=Provenance("x", versions={WARNING: "No adapter was used."})
+    )
+    assert "No adapter was used." in make_report(rollout, slider(tmp_path, BRICK), [[0.1]]).warnings
 
 
 def test_a_pushed_box_is_reported(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.robot import Robot, VendorJoint
+from kinema4d_ros.robot import Fingers, Robot, VendorJoint
 from kinema4d_ros.robot.semantics import sidecar_path
 
 ROBOT = """
@@ -22,6 +22,7 @@ ROBOT = """
     <limit lower="-1" upper="1" effort="1" velocity="1"/><mimic joint="l" multiplier="-2" offset="0.1"/></joint>
 </robot>
 """
+FINGERS = ", fingers: {pad_width_m: 0.02, width_m: 0.03, thickness_m: 0.01, tip_m: 0.003, length_m: %s}"
 GRIPPER = "{joint: l, closed: 0.0, open: 0.1, width_closed_m: 0.0, width_open_m: 0.2%s}"
 
 
@@ -49,6 +50,16 @@ def test_defaults(load: Load, sidecar: str | None) -> None:
     assert robot.tool_link == "left", "the first of the longest chains of moving joints"
     assert robot.gripper is None
     assert robot.home_position().tolist() == [0, 0]
+
+
+def test_fingers_are_read(load: Load) -> None:
+    more = FINGERS % "0.04, grasp_point_m: [0, 0, 0.1], closing_axis: [0, 3, 0]"
+    gripper = load(f"gripper: {GRIPPER % more}").gripper
+    assert gripper is not None
+    assert gripper.fingers == Fingers(0.02, 0.03, 0.01, 0.04, 0.003, (0, 0, 0.1), (0, 1, 0), "description")
+    bare = load(f"gripper: {GRIPPER % ''}").gripper
+    assert bare is not None
+    assert bare.fingers is None
 
 
 def test_everything(load: Load) -> None:
@@ -84,6 +95,19 @@ def test_everything(load: Load) -> None:
         ("gripper: " + GRIPPER.replace("joint: l", "joint: r") % "", "'r' is a mimic joint", "FILE_MALFORMED"),
         ("gripper: " + GRIPPER.replace("open: 0.1", "open: 0.3") % "", "puts 'l' at 0.3", "TRAJECTORY_OUT_OF_LIMITS"),
         ("gripper: " + GRIPPER.replace("m: 0.2", "m: 0.0") % "", "0.0 m to 0.0 m wide", "URDF_MALFORMED"),
+        ("gripper: " + GRIPPER % ", fingers: 3", "gripper.fingers is int", "FILE_MALFORMED"),
+        ("gripper: " + GRIPPER % ", fingers: {width_m: 0.04}", "lacks pad_width_m, thickness_m", "FILE_MALFORMED"),
+        ("gripper: " + GRIPPER % (FINGERS % "0.04, depth: 1"), "unknown keys depth", "FILE_MALFORMED"),
+        ("gripper: " + GRIPPER % (FINGERS % "0"), "length_m is 0.0", "FILE_MALFORMED"),
+        ("gripper: " + GRIPPER % (FINGERS % ".nan"), "length_m is nan", "FILE_MALFORMED"),
+        ("gripper: " + GRIPPER % (FINGERS % "45"), "fingers of", "FILE_MALFORMED"),
+        ("gripper: " + GRIPPER % (FINGERS % "0.04, closing_axis: [0, 0, 0]"), "close along", "FILE_MALFORMED"),
+        ("gripper: " + GRIPPER % (FINGERS % "0.04, grasp_point_m: [0, 0]"), r"is \[0, 0\]", "FILE_MALFORMED"),
+        (
+            "gripper: " + GRIPPER % (FINGERS % "0.04").replace("m: 0.02,", "m: 0.09,", 1),
+            "pads of 0.09",
+            "FILE_MALFORMED",
+        ),
         ("gripper: " + GRIPPER % ", vendor: 3", "gripper.vendor is not a list", "FILE_MALFORMED"),
         ("gripper: " + GRIPPER % ", vendor: [{name: a}]", "incomplete", "FILE_MALFORMED"),
         ("gripper: " + GRIPPER % ", vendor: [{name: a, joint: j, multiplier: 1}]", "names 'j'", "FILE_MALFORMED"),

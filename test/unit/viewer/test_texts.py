@@ -25,6 +25,7 @@ def report(**changes: object) -> PlanReport:
         "frame_id": "base_link",
         "times": np.array([0.0, 1.0]),
         "clearance_m": np.array([0.1, 0.02]),
+        "clearance_basis": "measured",
         "min_clearance_m": 0.02,
         "min_clearance_s": 1.0,
         "min_clearance_link": "gripper",
@@ -90,6 +91,27 @@ def test_unknown_clearance_is_not_a_number() -> None:
     page = texts.report_table(report(min_clearance_m=np.nan, min_clearance_s=np.nan, min_clearance_link=""))
     assert "unknown" in page
     assert "nan" not in page
+
+
+@pytest.mark.parametrize(("basis", "text"), [("lifted", "guessed from the picture"), ("plane", "assumed table")])
+def test_a_clearance_that_was_not_measured_says_so(basis: str, text: str) -> None:
+    measured, other = texts.report_table(report()), texts.report_table(report(clearance_basis=basis))
+    assert text in other
+    assert text not in measured
+
+
+def test_a_grasp_is_shown_and_is_no_contact() -> None:
+    page = texts.report_table(report(grasp_s=2.5, release_s=6.0))
+    assert "Grasp" in page
+    assert "at 2.5 s" in page
+    assert "until 6.0 s" in page
+    assert "Grasp" not in texts.report_table(report())
+    assert "to the end" in texts.report_table(report(grasp_s=2.5))
+
+
+def test_where_the_world_is_not_known_contact_is_not_excluded() -> None:
+    page = texts.report_table(report(clearance_basis="unknown", min_clearance_m=np.nan, min_clearance_s=np.nan))
+    assert "nothing within" not in page
 
 
 def test_many_warnings_are_cut() -> None:

@@ -21,6 +21,7 @@ from kinema4d_model.data.importers.bag_messages import bag_messages, find_topic,
 from kinema4d_model.data.importers.recording import Recording
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.readers.match import JointOptions
 from kinema4d_ros.readers.unfinished import opened_bag
 from kinema4d_ros.robot import Robot
 
@@ -49,11 +50,13 @@ def bag_recording(
     task: str = "unknown",
     success: bool | None = None,
     details: Mapping[str, Any] | None = None,
+    joints: JointOptions | None = None,
 ) -> Recording:
     """One motion: a whole bag. Topics that are not named are found by their types and names.
 
     Pictures: the colour topic with most messages. Commands: see `bag_joints`. Stamps of the messages count, not when
-    they were recorded; a trajectory without a stamp begins when it was received.
+    they were recorded; a trajectory without a stamp begins when it was received. `joints` says how joint names and the
+    gripper's scale are to be read.
     """
     try:
         with opened_bag(path) as (reader, unfinished):
@@ -72,7 +75,7 @@ def bag_recording(
             if not pictures:
                 raise DataError(f"{path}: topic {colour} has no messages", expected="pictures")
             times = np.array([t for t, _ in pictures])
-            found = read_bag_joints(reader, path, robot[1], times[0], times[-1], joints_topic, actions_topic)
+            found = read_bag_joints(reader, path, robot[1], times[0], times[-1], joints_topic, actions_topic, joints)
     except FileFormatError as error:
         raise DataError(error.what, expected=error.expected, hint=error.hint, code=error.code) from error
     except KinemaError:
@@ -98,6 +101,7 @@ def bag_recording(
             "joints_topic": found.joints_topic,
             "actions_topic": found.actions_topic,
             **({"unfinished": unfinished} if unfinished else {}),
+            **({"notes": list(found.notes)} if found.notes else {}),
             **(details or {}),
         },
     )

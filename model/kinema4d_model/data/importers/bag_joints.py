@@ -10,7 +10,9 @@ leave nothing in a bag: then there are no commands, and nobody may take measured
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from rosbags.rosbag2 import Reader
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag_messages import bag_messages, find_topic, topic_types
 from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.readers.common import keep_known
+from kinema4d_ros.readers.match import JointOptions, match_joints, to_robot
 from kinema4d_ros.readers.series import JointSeries
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
@@ -37,18 +39,35 @@ _BEFORE_S = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class BagJoints:
-    """Joints of a bag, seconds since its first picture, and their topics; None and "" if there are none."""
+    """Joints of a bag, seconds since its first picture, and their topics; None and "" if there are none.
+
+    `notes` say what was chosen, merged or left out.
+    """
 
     joints: JointTrajectory | None
     actions: JointTrajectory | None
     joints_topic: str
     actions_topic: str
+    notes: tuple[str, ...] = ()
 
 
 def read_bag_joints(
-    reader: Reader, path: Path, robot: Robot, first_s: float, last_s: float, joints_topic: str, actions_topic: str
+    reader: Reader,
+    path: Path,
+    robot: Robot,
+    first_s: float,
+    last_s: float,
+    joints_topic: str,
+    actions_topic: str,
+    options: JointOptions | None = None,
 ) -> BagJoints:
-    """Joints of the pictures between two stamps in seconds; topics that are not named are found."""
+    """Joints of the pictures between two stamps in seconds; topics that are not named are found.
+
+    Raises:
+        FileFormatError: a joint of the arm is not measured, or not commanded while unknown joints are.
+    """
+    options = options or JointOptions()
+    notes: list[str] = []
     types = topic_types(reader)
     for topic in (joints_topic, actions_topic):
         if topic and types.get(topic) not in (STATE, TRAJECTORY):
@@ -59,19 +78,53 @@ def read_bag_joints(
                 code=ErrorCode.FILE_UNSUPPORTED,
             )
     seen = joints_topic or find_topic(reader, (STATE,), without=("command",))
-    joints, delay_s = _states(reader, path, robot, seen, first_s) if seen else (None, 0.0)
     told = [actions_topic] if actions_topic else []
     told = told or sorted(t for t, k in types.items() if k == TRAJECTORY and t.endswith(CONTROLLER))
     plans = [topic for topic in told if types[topic] == TRAJECTORY]
-    actions = _plans(reader, path, robot, plans, joints, first_s + delay_s, first_s, last_s) if plans else None
+    state = actions_topic if actions_topic and not plans else find_topic(reader, (STATE,), within="command")
+    named = {topic: _names(reader, topic, types[topic]) for topic in dict.fromkeys((seen, *plans, state)) if topic}
+    options.check(path, robot, [name for names in named.values() for name in names])
+    joints, delay_s = _states(reader, path, robot, seen, first_s, options, notes) if seen else (None, 0.0)
+    actions = None
+    if plans:
+        commanded = list(dict.fromkeys(name for topic in plans for name in named[topic]))
+        matched = match_joints(path, robot, commanded, options, notes, whole_arm=False)
+        in_robot = partial(_in_robot_terms, path, robot, options, matched, notes)
+        actions = _plans(reader, path, in_robot, plans, joints, first_s + delay_s, first_s, last_s)
     if actions is None:
-        state = actions_topic if actions_topic and not plans else find_topic(reader, (STATE,), within="command")
         plans = [state] if state else []
-        actions = _states(reader, path, robot, state, first_s)[0] if state else None
-    return BagJoints(joints, actions, seen, ", ".join(plans))
+        actions = _states(reader, path, robot, state, first_s, options, notes)[0] if state else None
+    return BagJoints(joints, actions, seen, ", ".join(plans), tuple(dict.fromkeys(notes)))
 
 
-def _states(reader: Reader, path: Path, robot: Robot, topic: str, origin_s: float) -> tuple[JointTrajectory, float]:
+def _names(reader: Reader, topic: str, kind: str) -> list[str]:
+    """Every joint that a topic names."""
+    field = "name" if kind == STATE else "joint_names"
+    return list(dict.fromkeys(name for m in bag_messages(reader, topic) for name in getattr(m.message, field)))
+
+
+def _in_robot_terms(
+    path: Path,
+    robot: Robot,
+    options: JointOptions,
+    matched: Mapping[str, str],
+    notes: list[str],
+    names: list[str],
+    positions: Array,
+) -> tuple[list[str], Array]:
+    kept, columns = to_robot(path, robot, names, positions, options, notes, matched)
+    return list(kept), columns
+
+
+def _states(
+    reader: Reader,
+    path: Path,
+    robot: Robot,
+    topic: str,
+    origin_s: float,
+    options: JointOptions,
+    notes: list[str],
+) -> tuple[JointTrajectory, float]:
     """Joint states since `origin_s`, and by how many seconds they were usually recorded after their stamps."""
     series = JointSeries()
     first_ns: dict[str, int] = {}
@@ -82,11 +135,11 @@ def _states(reader: Reader, path: Path, robot: Robot, topic: str, origin_s: floa
         delays_ns.append(found.received_ns - found.time_ns)
         for name in names:
             first_ns[name] = min(found.time_ns, first_ns.get(name, found.time_ns))
-    notes: list[str] = []
-    names, times, positions = series.join(path, robot, notes)
+    matched = match_joints(path, robot, series.names, options, notes) if series.names else None
+    names, times, positions = series.join(path, matched, notes)
     # The series begins when all of its joints report.
     begin_s = 1e-9 * max(first_ns[name] for name in names)
-    kept, columns = keep_known(path, robot, names, positions, notes)
+    kept, columns = to_robot(path, robot, names, positions, options, notes, matched)
     delay_s = 1e-9 * float(np.median(delays_ns)) if delays_ns else 0.0
     return JointTrajectory(tuple(kept), times + (begin_s - origin_s), columns), delay_s
 
@@ -94,7 +147,7 @@ def _states(reader: Reader, path: Path, robot: Robot, topic: str, origin_s: floa
 def _plans(
     reader: Reader,
     path: Path,
-    robot: Robot,
+    in_robot: Callable[[list[str], Array], tuple[list[str], Array]],
     topics: list[str],
     joints: JointTrajectory | None,
     received_origin_s: float,
@@ -104,7 +157,8 @@ def _plans(
     """What the trajectories of some topics command over time; None if there is no trajectory.
 
     Args:
-        reader, path, robot, topics: where they are.
+        reader, path, topics: where they are.
+        in_robot: gives names and columns in the robot's terms.
         joints: measured, seconds since `origin_s`; where a joint was before it got its first command.
         received_origin_s: `origin_s` as the recorder's clock has it.
         origin_s, last_s: stamps of the first and last picture.
@@ -116,7 +170,10 @@ def _plans(
             plan = found.message
             stamped = found.stamp_ns > 0
             start = 1e-9 * found.stamp_ns - origin_s if stamped else 1e-9 * found.received_ns - received_origin_s
-            starts.append((start, *_table(path, topic, plan)))
+            names, times, positions = _table(path, topic, plan)
+            kept, q = in_robot(names, positions)
+            if kept or not names:  # an empty trajectory is a stop
+                starts.append((start, kept, times, q))
         starts.sort(key=lambda entry: entry[0])
         track = _followed(starts, joints, last_s - origin_s)
         if track is not None:
@@ -135,8 +192,7 @@ def _plans(
             if joints is not None and name in joints.names:
                 values[before, j] = joints.at([begin])[0, joints.names.index(name)]
             columns[name] = values[:, j]
-    kept, positions = keep_known(path, robot, list(columns), np.stack(list(columns.values()), axis=1), [])
-    return JointTrajectory(tuple(kept), times, positions)
+    return JointTrajectory(tuple(columns), times, np.stack(list(columns.values()), axis=1))
 
 
 def _table(path: Path, topic: str, plan: object) -> tuple[list[str], Array, Array]:

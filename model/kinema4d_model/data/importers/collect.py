@@ -96,7 +96,8 @@ def collect(
         for shard_file, entry in ledger.shards.items():
             counts[shard_file.split("/")[0]] += int(entry["episodes"])
         refused = {n: why for entry in ledger.shards.values() for n, why in entry["refused"].items()}
-        document = {"name": name, "splits": counts, "refused": refused, "options": ledger.options}
+        notes = list(dict.fromkeys(note for entry in ledger.shards.values() for note in entry["notes"]))
+        document = {"name": name, "splits": counts, "refused": refused, "notes": notes, "options": ledger.options}
         return DatasetFolder.create(target, {**document, "versions": versions()}), refused
 
 
@@ -127,6 +128,7 @@ class _Ledger:
                     "names": str(entry["names"]),
                     "episodes": int(entry["episodes"]),
                     "refused": {str(k): str(v) for k, v in entry["refused"].items()},
+                    "notes": [str(note) for note in entry.get("notes", ())],
                 }
                 for name, entry in there["shards"].items()
             }
@@ -167,6 +169,7 @@ class _Shard:
     ledger: _Ledger
     names: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.path = self.folder / self.file
@@ -195,6 +198,7 @@ class _Shard:
         except Unusable as error:
             self.refused[item.name] = error.what
             return
+        self.notes += [note for note in episode.details.get("notes", ()) if note not in self.notes]
         if self.writer is None:
             self.writer = ShardWriter(self.path).__enter__()
         try:
@@ -223,6 +227,7 @@ class _Shard:
                     path.unlink()
         self.ledger.shards[self.file] = {
             "items": len(self.names), "names": digest, "episodes": episodes, "refused": self.refused,
+            "notes": self.notes,
         }  # fmt: skip
         self.ledger.save()
 

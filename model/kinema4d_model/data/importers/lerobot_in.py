@@ -19,10 +19,12 @@ from kinema4d_model.data.importers.lerobot_images import read_table_images
 from kinema4d_model.data.importers.recording import Recording
 from kinema4d_model.data.importers.video_in import read_video
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, FileFormatError
 from kinema4d_ros.files import read_bytes
-from kinema4d_ros.readers.lerobot import read_lerobot
+from kinema4d_ros.readers.lerobot import FEATURES, read_lerobot
+from kinema4d_ros.readers.match import JointOptions, moves_arm
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["SCENE_FIELDS", "lerobot_recording", "lerobot_rows", "lerobot_scenes"]
 
@@ -80,8 +82,13 @@ def lerobot_recording(
     camera: PinholeCamera | None = None,
     view: str = "",
     details: Mapping[str, Any] | None = None,
+    joints: JointOptions | None = None,
 ) -> Recording:
-    """One episode with the pictures of `view`, by default the first camera in the dataset's order."""
+    """One episode with the pictures of `view`, by default the first camera in the dataset's order.
+
+    `joints` says how joint names and the gripper's scale are to be read. Actions that name no joint of the arm (poses
+    of the tool) stay commands in the dataset's own terms.
+    """
     info = _info(folder)
     features = info["features"]
     views = [n for n, f in features.items() if isinstance(f, dict) and f.get("dtype") in ("video", "image")]
@@ -92,11 +99,22 @@ def lerobot_recording(
             code=ErrorCode.FILE_UNSUPPORTED,
         )
     chosen = view or views[0]
-    tracks = {
-        name: read_lerobot(folder, robot[1], episode=episode, feature=name).trajectory
-        for name in ("observation.state", "action")
-        if name in features
-    }
+    notes: list[str] = []
+    tracks: dict[str, JointTrajectory] = {}
+    own_terms: JointTrajectory | None = None
+    for name in (name for name in FEATURES if name in features):
+        try:
+            reading = read_lerobot(folder, robot[1], joints, episode=episode, feature=name)
+        except FileFormatError as error:
+            if name != "action" or error.code != ErrorCode.UNKNOWN_JOINT or not tracks:
+                raise
+            own_terms = read_lerobot(folder, episode=episode, feature=name).trajectory
+            if moves_arm(robot[1], own_terms.names, joints or JointOptions()):
+                raise
+            notes.append(f"'action' names no joint of the arm: {', '.join(own_terms.names)}; kept as details.commands")
+        else:
+            tracks[name] = reading.trajectory
+            notes += reading.notes
     row = _row(folder, info, episode)
     if features[chosen]["dtype"] == "image":
         images, times = read_table_images(folder, _table_file(folder, info, row), chosen, episode, _fps(folder, info))
@@ -115,7 +133,13 @@ def lerobot_recording(
         robot=robot,
         task=task or "unknown",
         instruction=task,
-        details={"episode": episode, "view": chosen, **(details or {})},
+        commands={} if own_terms is None else {"action": own_terms.at(times - times[0])},
+        details={
+            "episode": episode,
+            "view": chosen,
+            **({"notes": list(dict.fromkeys(notes))} if notes else {}),
+            **(details or {}),
+        },
     )
 
 

@@ -14,11 +14,20 @@ from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 
-__all__ = ["Recording", "ToolTrack", "Unusable", "stand_in_camera"]
+__all__ = ["Missing", "Recording", "ToolTrack", "Unusable", "stand_in_camera"]
 
 
 class Unusable(DataError):  # noqa: N818 - an ordinary event: it is counted with its reason
     """A recording that a quality filter refuses; the text says why."""
+
+
+class Missing(Unusable):
+    """A recording that the source lists and does not have; the text begins with `Missing.MARK`."""
+
+    MARK = "missing: "
+
+    def __init__(self, what: str, **more: Any) -> None:
+        super().__init__(f"{self.MARK}{what}", **more)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,14 +1,16 @@
 """Recordings of RLDS datasets (DROID, Bridge, RT-1, LIBERO): an optional extra, for it needs tensorflow_datasets.
 
-Joints are read where the dataset has joints and the robot that was named has as many: poses of an end effector stay
-poses, and the joints of another arm are missing rather than wrong.
+Joints are read where the dataset has joints and a robot is named, whose arm must have as many: poses of an end effector
+stay poses, and the joints of another arm are an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from kinema4d_model.data.importers.recording import Recording, ToolTrack
 from kinema4d_model.data.importers.rlds_fields import RldsFields, fields_of, value_at
 from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.errors import ErrorCode, SetupError
+from kinema4d_ros.readers.match import GRIPPER, JointOptions, to_robot
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.transforms import axis_angle, from_quaternion, from_rpy, make
@@ -123,8 +126,12 @@ def steps_recording(
     robot: tuple[str, Robot] | None = None,
     camera: PinholeCamera | None = None,
     details: Mapping[str, Any] | None = None,
+    options: JointOptions | None = None,
 ) -> Recording:
-    """The recording of an episode's steps: dictionaries with `observation`, `action` and perhaps words."""
+    """The recording of an episode's steps: dictionaries with `observation`, `action` and perhaps words.
+
+    Joints have no names in RLDS: a joint map calls them 0, 1, ...; without one they are the robot's, in its order.
+    """
     key = episode.key
     images: list[NDArray[np.uint8]] = []
     rows: dict[str, list[Array]] = {}
@@ -154,10 +161,9 @@ def steps_recording(
     file_path = str(episode.metadata.get("file_path", ""))
     if file_path:
         notes["file_path"] = file_path
-    joints = _joints(table, fields, fields.joints, fields.gripper, robot, times, notes)
-    actions = None
-    if joints is not None:
-        actions = _joints(table, fields, fields.commanded_joints, fields.commanded_gripper, robot, times, notes)
+    read = partial(_joints, key, table, fields, robot, times, options or JointOptions(), notes)
+    joints = read(fields.joints, fields.gripper)
+    actions = None if joints is None else read(fields.commanded_joints, fields.commanded_gripper)
     return Recording(
         key=key,
         images=images,
@@ -177,33 +183,52 @@ def steps_recording(
 
 
 def _joints(
+    key: str,
     table: Mapping[str, Array],
     fields: RldsFields,
-    path: str,
-    gripper: str,
     robot: tuple[str, Robot] | None,
     times: Array,
+    options: JointOptions,
     details: dict[str, Any],
+    path: str,
+    gripper: str,
 ) -> JointTrajectory | None:
-    """The joints of a field in the named robot's words; None, and why in `details`, where they are not its own."""
+    """The joints of a field in the named robot's words; None without a robot, and `details` says so.
+
+    Raises:
+        FileFormatError: the robot's arm has another number of joints.
+    """
     values = table.get(path)
     if values is None:
         return None
-    count = fields.joint_count or values.shape[1]
     if robot is None:
-        details["joints"] = f"not read: {count} of {fields.arm}; name it by --robot"
+        details["joints"] = f"not read: {values.shape[1]} of {fields.arm}; name it by --robot"
         return None
     model = robot[1]
     hand = "" if model.gripper is None else model.gripper.joint
     arm = [name for name in model.joint_names if name != hand]
-    names = list(model.joint_names) if not fields.joint_count and values.shape[1] == len(model.joint_names) else arm
-    if values.shape[1] != len(names) or (fields.joint_count and len(arm) != fields.joint_count):
-        details["joints"] = f"not read: {values.shape[1]} of {fields.arm}, robot '{robot[0]}' has {len(arm)}"
-        return None
-    if hand and hand not in names and gripper in table and model.gripper is not None:
-        opening = np.array([fields.opening(v) for v in table[gripper][:, 0]])
-        names, values = [*names, hand], np.column_stack([values, model.gripper.position(opening)])
-    return JointTrajectory(tuple(names), times, values)
+    names, notes = [str(i) for i in range(values.shape[1])], list[str]()
+    options.check(Path(key), model, [*names, GRIPPER])
+    if not options.joint_map:
+        # Only datasets whose fields are known say that a number is the gripper's or not.
+        if len(names) == len(arm) and fields.joint_count in (0, len(arm)):
+            names = arm
+        elif len(names) == len(model.joint_names) and not fields.joint_count:
+            names = [GRIPPER if name == hand else name for name in model.joint_names]
+        notes.append(f"'{path}' has no names: taken as {', '.join(names)}, in this order")
+    if hand and gripper in table and GRIPPER not in names:
+        names, values = [*names, GRIPPER], np.column_stack([values, table[gripper][:, 0]])
+        if options.gripper_range is None:
+            low, high = sorted((fields.opened, fields.closed))
+            # Noise beyond the ends is cut off; values farther away are of another scale, which `to_robot` refuses.
+            near = np.abs(values[:, -1] - (low + high) / 2) < 0.6 * (high - low)
+            values[near, -1] = values[near, -1].clip(low, high)
+            options = replace(
+                options, gripper_range=(fields.opened, fields.closed), range_source="known of this dataset"
+            )
+    kept, positions = to_robot(Path(key), model, names, values, options, notes)
+    details["notes"] = list(dict.fromkeys([*details.get("notes", ()), *notes]))
+    return JointTrajectory(kept, times, positions)
 
 
 def _tool(table: Mapping[str, Array], fields: RldsFields, times: Array) -> ToolTrack | None:

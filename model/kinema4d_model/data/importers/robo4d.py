@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
 from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.importers.recording import Unusable, stand_in_camera
+from kinema4d_model.data.importers.recording import Missing, stand_in_camera
 from kinema4d_model.data.importers.video_in import read_video
 from kinema4d_model.data.versions import versions
 from kinema4d_ros.errors import ErrorCode
@@ -74,10 +74,10 @@ def read_robo4d(folder: Path, number: str, *, frames: int, width: int, height: i
     """One episode at so many frames of that size, uniform in time.
 
     Raises:
-        Unusable: the lists name it, and it has no video.
+        Missing: the lists name it, and it has no video.
     """
     if not (folder / "videos" / f"{number}.mp4").is_file():
-        raise Unusable(f"{number} is in the lists, and there is no videos/{number}.mp4", expected="its video")
+        raise Missing(f"{number} is in the lists, and there is no videos/{number}.mp4", expected="its video")
     rgb, count = _video(folder / "videos" / f"{number}.mp4", frames, width, height, cv2.INTER_AREA)
     pointmap, _ = _video(folder / "pointmap" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)
     robot, _ = _video(folder / "mask_videos" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)

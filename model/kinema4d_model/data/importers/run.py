@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from kinema4d_model.data.importers.collect import Item
 from kinema4d_model.data.importers.lerobot_in import lerobot_recording, lerobot_rows, lerobot_scenes
 from kinema4d_model.data.importers.lifter import VideoLifter
 from kinema4d_model.data.importers.masks import MaskSource
-from kinema4d_model.data.importers.recording import Recording
+from kinema4d_model.data.importers.recording import Missing, Recording
 from kinema4d_model.data.importers.rlds import RldsEpisode, RldsSource, open_rlds, steps_recording
 from kinema4d_model.data.importers.robo4d import read_robo4d, robo4d_numbers
 from kinema4d_model.data.importers.splits import splitter
 from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.readers.match import JointOptions
 from kinema4d_ros.robot import Robot
 
 __all__ = ["SOURCES", "ImportOptions", "items_of", "rlds_items"]
@@ -46,6 +47,7 @@ class ImportOptions:
         view: camera of a LeRobot dataset.
         depth_topic, actions_topic: of a bag; found by their names if they are not given.
         rate_hz: of RLDS; None takes the dataset's known rate.
+        joints: whose joints the recorded names are, and the gripper's scale.
     """
 
     frames: int
@@ -62,6 +64,7 @@ class ImportOptions:
     depth_topic: str = ""
     actions_topic: str = ""
     rate_hz: float | None = None
+    joints: JointOptions = field(default_factory=JointOptions)
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,11 @@ def _split(found: list[_Candidate], options: ImportOptions) -> Iterator[Item]:
 def _lerobot(source: Path, options: ImportOptions) -> Iterator[_Candidate]:
     robot = _robot(options)
     rows = lerobot_rows(source)
-    scenes, field = lerobot_scenes(rows, source.name, options.scene_key)
+    scenes, named = lerobot_scenes(rows, source.name, options.scene_key)
     for number, scene in enumerate(scenes):
-        details = {"scene": scene, "scene_key": field}
-        read = partial(lerobot_recording, source, number, robot, options.camera, options.view, details)
-        yield _Candidate(f"{source.name}/{number}", scene, partial(_built, read, options))
+        details = {"scene": scene, "scene_key": named}
+        read = partial(lerobot_recording, source, number, robot, options.camera, options.view, details, options.joints)
+        yield _Candidate(f"{source.name}/{number}", scene, partial(_built, partial(_there, read), options))
 
 
 def _bag(source: Path, options: ImportOptions) -> Iterator[_Candidate]:
@@ -118,6 +121,7 @@ def _bag(source: Path, options: ImportOptions) -> Iterator[_Candidate]:
             depth_topic=options.depth_topic,
             actions_topic=options.actions_topic,
             details={"scene": scene, "scene_key": options.scene_key or ("episode" if scene == name else "folder")},
+            joints=options.joints,
         )
         yield _Candidate(name, scene, partial(_built, read, options))
 
@@ -136,8 +140,20 @@ def rlds_items(source: RldsSource, options: ImportOptions) -> Iterator[Item]:
             "scene": f"{source.name}/{place}",
             "scene_key": options.scene_key or ("episode" if place == episode.key else "file_path"),
         }
-        read = partial(steps_recording, episode, source.fields, rate_hz, options.robot, options.camera, details)
+        read = partial(
+            steps_recording, episode, source.fields, rate_hz, options.robot, options.camera, details, options.joints
+        )
         yield Item(episode.key, split(place), partial(_built, read, options))
+
+
+def _there(read: Callable[[], Recording]) -> Recording:
+    """A recording whose files may be missing, which is no reason to give up the others."""
+    try:
+        return read()
+    except KinemaError as error:
+        if error.code != ErrorCode.FILE_MISSING:
+            raise
+        raise Missing(error.what, expected=error.expected) from error
 
 
 def _built(read: Callable[[], Recording], options: ImportOptions) -> Episode:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.recording import Recording, ToolTrack, Unusable
+from kinema4d_ros.errors import ErrorCode
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.transforms import slerp, to_quaternion
@@ -52,18 +54,33 @@ def commanded(recording: Recording, times: Array, joints: Array | None, details:
 
     A joint that nobody commanded (a gripper without a controller of its own) stays where it was in the first frame,
     and `details` names it: what it did later is not known before.
+
+    Raises:
+        DataError: a joint of the arm is neither commanded nor measured.
     """
     robot = None if recording.robot is None else recording.robot[1]
     q = _at(recording.actions, robot, times)
-    if q is None or robot is None or recording.actions is None or joints is None:
+    if q is None or robot is None or recording.actions is None:
         return q
     told = set(recording.actions.names)
     if robot.gripper is not None and told & {vendor.name for vendor in robot.gripper.vendor}:
         told.add(robot.gripper.joint)
     quiet = [i for i, name in enumerate(robot.joint_names) if name not in told]
-    if quiet:
+    if not quiet:
+        return q
+    names = [robot.joint_names[i] for i in quiet]
+    if joints is not None:
         q[:, quiet] = joints[0, quiet]
-        details["uncommanded"] = [robot.joint_names[i] for i in quiet]
+        details["uncommanded"] = names
+        note = f"not commanded: {', '.join(names)}; held where they were in the first frame"
+        details["notes"] = [*details.get("notes", ()), note]
+    elif unknown := [joint.name for joint in robot.arm if joint.name in names]:
+        raise DataError(
+            f"'{recording.key}': {', '.join(unknown)} of robot '{robot.name}' is neither commanded nor measured",
+            expected=f"commands for {', '.join(joint.name for joint in robot.arm)}, or joint states",
+            hint="record joint states, or name the recorded joints by --joint-map",
+            code=ErrorCode.UNKNOWN_JOINT,
+        )
     return q
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
-from kinema4d_ros.generators import create_generator
+from kinema4d_ros.generators.load import load_generator
 from kinema4d_ros.generators.protocol import (
     Cancel,
     GenerateRequest,
@@ -43,7 +43,7 @@ _GONE = (ErrorCode.GENERATOR_UNAVAILABLE, ErrorCode.GENERATOR_TIMEOUT)
 
 
 def _ask_node(namespace: str) -> Generator:
-    return create_generator("ros", namespace=namespace, server_timeout_s=FIND_S)
+    return load_generator(f"ros:{namespace}", server_timeout_s=FIND_S)
 
 
 class GeneratorPool:

@@ -1,0 +1,57 @@
+"""Options of every verb that reads joints from a file: whose joint a recorded name is, and the gripper's scale."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from kinema4d_ros.readers import read_with_notes
+from kinema4d_ros.readers.match import parse_gripper_range, parse_joint_map
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.trajectory import JointTrajectory
+
+__all__ = ["add_joint_options", "add_trajectory_options", "joint_options", "read_plan"]
+
+
+def add_joint_options(parser: argparse.ArgumentParser) -> None:
+    """Add --joint-map and --gripper-range."""
+    parser.add_argument(
+        "--joint-map",
+        default="",
+        metavar="RECORDED=ROBOT,...|FILE",
+        help="joints that the recording calls otherwise; 'gripper' is the robot's gripper, RECORDED= leaves one out",
+    )
+    parser.add_argument(
+        "--gripper-range",
+        default="",
+        metavar="OPEN,CLOSED",
+        help="recorded values of an open and a closed gripper: 1,0 (1 = open), 0,1 (1 = closed), 0.085,0 (metres)",
+    )
+
+
+def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
+    """Add what chooses a trajectory in a file with several, and `add_joint_options`."""
+    parser.add_argument("--topic", help="topic to read from a bag that has several")
+    parser.add_argument("--episode", type=int, help="episode to read from a LeRobot dataset")
+    add_joint_options(parser)
+
+
+def joint_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parsed `add_joint_options`, as options of `read_trajectory`."""
+    options: dict[str, Any] = {}
+    if arguments.joint_map:
+        options["joint_map"] = parse_joint_map(arguments.joint_map)
+    if arguments.gripper_range:
+        options["gripper_range"] = parse_gripper_range(arguments.gripper_range)
+    return options
+
+
+def read_plan(path: Any, robot: Robot, arguments: argparse.Namespace) -> JointTrajectory:
+    """The trajectory in a file, by `add_trajectory_options`; prints what the reader chose or left out."""
+    chosen = {"topic": arguments.topic, "episode": arguments.episode}
+    options = {name: value for name, value in chosen.items() if value is not None}
+    reading = read_with_notes(path, robot, **options, **joint_options(arguments))
+    for note in reading.notes:
+        print(f"note: {note}", file=sys.stderr)  # a verb's stdout may be JSON
+    return reading.trajectory

@@ -1,0 +1,272 @@
+"""`load_generator(spec)`: from a word on a command line or in a start-up parameter to an object that generates.
+
+composite              the world at rest with the exact robot in it
+nano, wan14b, ...      a preset of config/model
+path/to/preset.yaml    a preset of your own
+ros, ros:NAMESPACE     the generator node of a running graph
+ros:gpu1+ros:gpu2      one model that several nodes serve (`evaluate`), see `pool`
+package.module:Class   a class of your own
+auto                   the best that this machine can run
+
+A class is imported and runs with the caller's rights. Never pass a spec that came in a message, a goal or a file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Generator, ReportProgress
+from kinema4d_ros.resources import share_directory
+from kinema4d_ros.rollout import Rollout
+
+__all__ = ["SPECS", "GeneratorSpec", "best_preset", "load_generator", "preset_names"]
+
+SPECS = "auto, composite, a preset's name or YAML file, ros:NAMESPACE, or package.module:Class"
+"""For help texts."""
+
+Kind = Literal["composite", "preset", "ros", "class"]
+
+# What stands above the core is imported by name, and only when it is asked for.
+_BUILT_IN = {
+    "composite": "kinema4d_ros.generators.composite:CompositeGenerator",
+    "preset": "kinema4d_model.backend:DiffusionGenerator",
+    "ros": "kinema4d_ros.bridge.remote_generator:RemoteGenerator",
+    "pool": "kinema4d_ros.generators.pool:GeneratorPool",
+}
+_NEEDS = {
+    "preset": ("torch, diffusers and what else requirements/model.in names", "make setup TORCH=cpu, or use composite"),
+    "ros": ("ROS 2 and kinema4d_msgs", "make setup"),
+}
+
+_CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_NODE = re.compile(r"ros(:/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*/?)?)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class GeneratorSpec:
+    """A spec whose form is right; whether its weights, nodes or class are there is not looked at.
+
+    >>> GeneratorSpec.parse("ros:gpu1+ros:/gpu2/").nodes, GeneratorSpec.parse("ros").nodes
+    (('gpu1', 'gpu2'), ('',))
+    >>> GeneratorSpec.parse("my_package.physics:Generator").kind
+    'class'
+    """
+
+    kind: Kind
+    text: str
+    nodes: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> GeneratorSpec:
+        """From text; "auto" becomes what it stands for.
+
+        Raises:
+            GeneratorError: GENERATOR_UNAVAILABLE with the specs there are.
+        """
+        if text == "auto":
+            text = best_preset()
+        if text == "composite":
+            return cls("composite", text)
+        parts = text.split("+")
+        if all(_NODE.fullmatch(part) for part in parts):
+            nodes = tuple(part.partition(":")[2].strip("/") for part in parts)
+            if len(set(nodes)) == len(nodes):
+                return cls("ros", text, nodes)
+        elif _CLASS.fullmatch(text):
+            return cls("class", text)
+        elif text in preset_names() or (text and _is_path(Path(text))):
+            return cls("preset", text)
+        raise GeneratorError(
+            f"generator '{text}' is not known",
+            expected=f"auto, composite, {', '.join(preset_names())}, the path of a preset's YAML file, ros:NAMESPACE, "
+            "nodes joined by + (ros:gpu1+ros:gpu2, each once), or package.module:Class",
+            code=ErrorCode.GENERATOR_UNAVAILABLE,
+        )
+
+
+def load_generator(spec: str, *, offered: Mapping[str, Any] | None = None, **options: Any) -> Generator:
+    """The generator of a spec.
+
+    Args:
+        spec: see above; from a command line or a start-up parameter only.
+        offered: options that it gets if its constructor names them, such as `device`.
+        options: that it must take. None, an empty text and an empty mapping are options that were not given.
+
+    Raises:
+        GeneratorError: GENERATOR_UNAVAILABLE for what is not known, not installed or no generator,
+            GENERATOR_BAD_REQUEST for options that it does not take.
+        KinemaError: the generator's own reason, such as weights that are missing.
+
+    >>> load_generator("composite", table_height_m=0.0).name
+    'composite'
+    """
+    parsed = GeneratorSpec.parse(spec)
+    if parsed.kind == "class":
+        own_class = _import_class(parsed.text)
+        return _make_own(own_class, parsed.text, _fitting(own_class, parsed.text, {}, offered or {}, options))
+    fixed: dict[str, Any] = {}
+    if parsed.kind == "preset":
+        fixed = {"preset": parsed.text}
+    elif parsed.kind == "ros":
+        fixed = {"namespaces": parsed.nodes} if len(parsed.nodes) > 1 else {"namespace": parsed.nodes[0]}
+    make = _built_in("pool" if "namespaces" in fixed else parsed.kind, parsed.text)
+    made: Generator = make(**_fitting(make, parsed.text, fixed, offered or {}, options))
+    return made
+
+
+def best_preset() -> str:
+    """What "auto" stands for: the nano model where its packages and weights are installed, "composite" otherwise."""
+    if any(find_spec(name) is None for name in ("torch", "diffusers", "kinema4d_model")):
+        return "composite"
+    from kinema4d_model.shipped import shipped_weights
+
+    return "nano" if shipped_weights("nano") is not None else "composite"
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the presets that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in (share_directory() / "config" / "model").glob("*.yaml")))
+
+
+def _is_path(path: Path) -> bool:
+    return path.suffix in (".yaml", ".yml") or len(path.parts) > 1
+
+
+def _built_in(kind: str, spec: str) -> Callable[..., Any]:
+    module, _, name = _BUILT_IN[kind].partition(":")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), name)
+    except ImportError as error:
+        expected, hint = _NEEDS.get(kind, ("a complete install of kinema4d_ros", "install the package again"))
+        raise _unavailable(f"generator '{spec}' cannot be loaded: {error}", expected, hint) from error
+    return found
+
+
+def _import_class(spec: str) -> type:
+    module, _, name = spec.partition(":")
+    try:
+        found = getattr(import_module(module), name, None)
+    except Exception as error:  # the user's own code: whatever it raises
+        raise _unavailable(
+            f"generator '{spec}': importing {module} raised {type(error).__name__}: {error}",
+            "package.module:Class of a module that can be imported",
+            "install its package, or put its folder on PYTHONPATH",
+        ) from error
+    if not isinstance(found, type):
+        what = f"has no '{name}'" if found is None else f"has '{name}', but it is no class"
+        raise _unavailable(f"generator '{spec}': module {module} {what}", "package.module:Class")
+    if not callable(getattr(found, "generate", None)):
+        raise _unavailable(f"generator '{spec}': the class has no method generate", _PROTOCOL)
+    return found
+
+
+_PROTOCOL = "a class with a `name` and `generate(request, progress, cancel) -> Rollout`"
+
+
+def _fitting(
+    make: Callable[..., Any],
+    spec: str,
+    fixed: Mapping[str, Any],
+    offered: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Arguments of a constructor: what the spec fixes, what was given, and of the offers those that it names."""
+    given = {name: value for name, value in options.items() if not _is_empty(value)}
+    try:
+        parameters = inspect.signature(make).parameters
+    except ValueError:  # a compiled class that does not tell
+        return {**given, **fixed}
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    known = [name for name, one in parameters.items() if one.kind not in stars and name not in fixed]
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    unknown = [name for name in given if name not in known and not open_ended]
+    chosen = {**{name: value for name, value in offered.items() if name in known}, **given}
+    missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in chosen]
+    if unknown or missing:
+        words = [f"takes no option {', '.join(unknown)}"] if unknown else []
+        words += [f"needs {', '.join(missing)}"] if missing else []
+        raise GeneratorError(
+            f"generator '{spec}' {' and '.join(words)}",
+            expected=f"options of {', '.join(known) or 'no name at all'}",
+            code=ErrorCode.GENERATOR_BAD_REQUEST,
+        )
+    return {**chosen, **fixed}
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | Mapping) and not value)
+
+
+def _make_own(make: Callable[..., Any], spec: str, arguments: Mapping[str, Any]) -> Generator:
+    try:
+        made = make(**arguments)
+    except KinemaError as error:
+        error.name_file(spec)
+        raise
+    except MemoryError:
+        raise
+    except Exception as error:  # the user's own code: whatever it raises
+        raise _unavailable(
+            f"generator '{spec}': its constructor raised {type(error).__name__}: {error}", "a class that can be made"
+        ) from error
+    if not isinstance(made, Generator):
+        raise _unavailable(f"generator '{spec}': the class has no name", _PROTOCOL)
+    try:
+        inspect.signature(made.generate).bind(None, None, None)
+    except TypeError as error:
+        raise _unavailable(f"generator '{spec}': its generate cannot be called: {error}", _PROTOCOL) from None
+    except ValueError:
+        pass  # compiled, and does not tell
+    return _OwnGenerator(made, spec)
+
+
+class _OwnGenerator:
+    """A user's generator whose rollouts are checked before anyone relies on them."""
+
+    def __init__(self, made: Generator, spec: str) -> None:
+        self._made, self._spec = made, spec
+
+    @property
+    def name(self) -> str:
+        """As the class has it."""
+        return str(self._made.name)
+
+    def generate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Rollout:
+        """The class's own rollout; GENERATOR_FAILED if it is none, or not of this request."""
+        rollout = self._made.generate(request, progress, cancel)
+        if not isinstance(rollout, Rollout):
+            raise GeneratorError(
+                f"generator '{self._spec}' returned {type(rollout).__name__}", expected="a Rollout from generate"
+            )
+        size = (request.camera.width, request.camera.height)
+        for what, got, wanted in (
+            ("frames", len(rollout), len(request)),
+            ("pixels", (rollout.camera.width, rollout.camera.height), size),
+            ("plan_hash", rollout.plan_hash, request.plan_hash),
+        ):
+            if got != wanted:
+                raise GeneratorError(
+                    f"generator '{self._spec}' returned a rollout of another request: {what} {got!r}",
+                    expected=f"{wanted!r}, as in the request",
+                )
+        return rollout
+
+    def close(self) -> None:
+        """Close the class's own, if it can be."""
+        close = getattr(self._made, "close", None)
+        if callable(close):
+            close()
+
+
+def _unavailable(what: str, expected: str, hint: str = "") -> GeneratorError:
+    return GeneratorError(what, expected=expected, hint=hint, code=ErrorCode.GENERATOR_UNAVAILABLE)

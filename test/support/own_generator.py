@@ -1,0 +1,89 @@
+"""A user's generators: the one that docs/model.md shows, and some that are wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ros_graph import ROOT
+
+from kinema4d_ros.generators import load_generator
+
+
+def documented(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Spec of the documented example, saved as a user would and put on the path of this and of every child process."""
+    blocks = re.findall(r"```python\n(# my_generator\.py\n.*?)```", (ROOT / "docs" / "model.md").read_text(), re.S)
+    (folder / "my_generator.py").write_text("".join(blocks))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return "my_generator:Grey"
+
+
+class Mute:
+    """Cannot generate."""
+
+    name = "mute"
+
+
+class Nameless:
+    def generate(self, request: Any, progress: Any = None, cancel: Any = None) -> Any:
+        return load_generator("composite").generate(request, progress, cancel)
+
+
+class Blunt(Nameless):
+    """Does not take what every caller gives."""
+
+    name = "blunt"
+
+    def generate(self, request: Any) -> Any:  # type: ignore[override]
+        return super().generate(request)
+
+
+class Stillborn(Nameless):
+    name = "stillborn"
+
+    def __init__(self) -> None:
+        raise ZeroDivisionError("no luck")
+
+
+class Demanding(Nameless):
+    name = "demanding"
+
+    def __init__(self, depth_server: str) -> None:
+        self.depth_server = depth_server
+
+
+class Wrong(Nameless):
+    """Returns what it is told to: other things than the rollout that was asked for."""
+
+    name = "wrong"
+
+    def __init__(self, *, how: str = "", device: str = "", **more: Any) -> None:
+        self.how, self.device, self.more, self.closed = how, device, more, False
+
+    def generate(self, request: Any, progress: Any = None, cancel: Any = None) -> Any:
+        made = super().generate(request, progress, cancel)
+        return {
+            "": made,
+            "array": made.rgb,
+            "frames": replace(
+                made, rgb=made.rgb[1:], xyz=made.xyz[1:], robot_mask=made.robot_mask[1:], times=made.times[1:]
+            ),
+            "plan": replace(made, plan_hash="e" * 64),
+        }[self.how]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Array(Wrong):
+    """Always returns an array."""
+
+    def __init__(self) -> None:
+        super().__init__(how="array")
+
+
+NOT_A_CLASS = Nameless()

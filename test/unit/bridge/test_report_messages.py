@@ -1,0 +1,70 @@
+"""The plan report as a message and as markers: nothing is lost, and what was not measured is marked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.scenes import cast_world, overhead_camera, rollout_of, slider
+
+from kinema4d_ros.bridge.report import AMBER, GREEN, report_to_markers, report_to_msg
+from kinema4d_ros.bridge.stamps import time_from_ns
+from kinema4d_ros.bridge.viewer import report_from_msg
+from kinema4d_ros.report import PlanReport, make_report
+from kinema4d_ros.rollout import Provenance
+
+STAMP = time_from_ns(1_000)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> PlanReport:
+    camera = overhead_camera()
+    robot = slider(tmp_path, '<box size="0.08 0.06 0.04"/>')
+    return make_report(rollout_of(camera, [cast_world(camera)] * 2), robot, [[0.2], [0.1]])
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, (float, np.ndarray)):
+        return bool(np.array_equal(a, b, equal_nan=True))
+    return bool(a == b)
+
+
+def test_a_report_comes_back_from_its_message(report: PlanReport) -> None:
+    sent = replace(report, grasp_s=0.1, clearance_basis="plane")
+    read = report_from_msg(report_to_msg(sent, STAMP))
+    assert read.clearance_basis == "plane"
+    assert read.grasp_s == 0.1
+    assert math.isnan(read.release_s)
+    for field in fields(PlanReport):
+        if field.name != "clearance_links":
+            assert same(getattr(sent, field.name), getattr(read, field.name)), field.name
+
+
+def test_a_basis_that_nobody_knows_is_unknown(report: PlanReport) -> None:
+    message = report_to_msg(report, STAMP)
+    message.clearance_basis = "<b>measured</b>"
+    assert report_from_msg(message).clearance_basis == "unknown"
+
+
+def test_markers_are_green_only_for_what_was_measured(report: PlanReport) -> None:
+    texts, colours = {}, {}
+    for basis in ("measured", "lifted", "plane"):
+        markers = report_to_markers(replace(report, clearance_basis=basis), STAMP).markers
+        text = next(m for m in markers if m.text)
+        texts[basis], colours[basis] = text.text, text.color
+    assert texts["measured"] == "body: 80 mm"
+    assert "guessed from the picture" in texts["lifted"]
+    assert "assumed table" in texts["plane"]
+    assert colours["measured"] == GREEN
+    assert colours["lifted"] == colours["plane"] == AMBER
+
+
+def test_an_unknown_clearance_has_no_marker(tmp_path: Path) -> None:
+    camera = overhead_camera()
+    rollout = replace(rollout_of(camera, [cast_world(camera)]), provenance=Provenance("diffusion"))
+    report = make_report(rollout, slider(tmp_path, '<box size="0.08 0.06 0.04"/>'), [[0.2]])
+    assert [m.ns for m in report_to_markers(report, STAMP).markers if m.ns] == []

@@ -1,0 +1,82 @@
+"""`Task` decides outcomes: the limits, what counts as the end, and what cannot be asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kinema4d_ros.errors import ErrorCode, EvaluationError
+from kinema4d_ros.evaluation import TruthJudge
+from kinema4d_ros.task import LAB_TASKS, TASKS, AtGoal, Lifted, Task, make_task
+
+START = np.array([0.3, 0.0, 0.02])
+HIGH, HALF = START + np.array([0, 0, 0.1]), START + np.array([0, 0, 0.02])
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "done"),
+    [
+        ("push", [0.3, 0.025, 0.02], False),
+        ("push", [0.3, -0.031, 0.02], True),
+        ("pick", [0.3, 0.0, 0.059], False),
+        ("pick", [0.3, 0.0, 0.061], True),
+        ("miss", [0.3, 0.0, 0.061], True),
+        ("place", [0.3, 0.129, 0.02], True),
+        ("place", [0.3, 0.131, 0.02], False),
+        ("place", [0.3, 0.1, 0.06], False),
+        ("stack", [0.3, 0.1, 0.06], True),
+        ("stack", [0.3, 0.1, 0.035], False),
+        ("stack", [0.3, 0.1, 0.10], False),
+    ],
+)
+def test_start_and_end_decide_and_the_judge_of_known_poses_agrees(kind: str, end: list[float], done: bool) -> None:
+    task = make_task(kind, "red_box", goal_xy=(0.3, 0.1), support_m=0.04 if kind == "stack" else 0.0)
+    assert task.outcome([START, end]).success is done
+    poses = np.tile(np.eye(4), (4, 1, 1))
+    poses[:, :3, 3] = [START, START, START, end]
+    assert task.outcome(poses) == task.outcome([START, end])
+    verdict = TruthJudge(poses).judge(None, task)
+    assert (verdict.success, verdict.value_m) == (done, task.outcome(poses).value_m)
+
+
+def test_the_end_of_an_estimated_path_is_a_majority_and_may_be_unknown() -> None:
+    task = Task(Lifted())
+    path = np.array([START, START, HIGH, HIGH, START])
+    assert task.outcome(path).success is False
+    assert task.outcome(path, end_frames=3).success is True
+    assert task.outcome(path, end_frames=3, known=np.array([1, 1, 0, 0, 1], bool)).success is False
+    path[-1] = np.nan
+    assert task.outcome(path).success is None
+    assert task.outcome(path, end_frames=2).success is True
+    assert task.outcome([START, HALF]).progress == pytest.approx(0.5)
+
+
+def test_every_kind_has_its_words_and_those_of_the_lab_are_among_them() -> None:
+    assert set(LAB_TASKS) <= set(TASKS)
+    for kind in TASKS:
+        task = make_task(kind, "red_box", goal_xy=(0.3, 0.1))
+        assert "the red box" in task.instruction
+        assert task.target == "red_box"
+    assert make_task("push", "thing_0", called="blue cup").instruction == "push the blue cup along the table"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_task("juggle"),
+        lambda: make_task("place", "red_box"),
+        lambda: make_task("stack", "red_box", goal_xy=(0.1, 0.2, 0.3)),
+        lambda: AtGoal((0.1, 0.2), support_m=-0.1),
+        lambda: AtGoal((0.1, 0.2), height_m=0.0),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(make: object) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        make()  # type: ignore[operator]
+    assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+
+
+def test_a_path_must_be_one() -> None:
+    for bad in (np.zeros((4, 2)), np.zeros((0, 3)), np.zeros(3)):
+        with pytest.raises(EvaluationError, match="path has shape"):
+            Task(Lifted()).outcome(bad)
