@@ -364,45 +364,55 @@ class ActionWay(ArmWay):
             for c, share in shares.items()
         }
 
-        def rejected() -> list[Controller]:
-            return [c for c, question in asked.items() if question.done() and not question.result().accepted]
+        def rejected() -> bool:
+            return any(question.done() and not question.result().accepted for question in asked.values())
 
-        await self._in_time(asked.values(), unless=lambda: bool(rejected()))
+        await self._in_time(asked.values(), unless=rejected)
         handles = {c: question.result() for c, question in asked.items() if question.done()}
-        if rejected() or len(handles) < len(asked):
-            silent = [c for c in asked if c not in handles]
-            why = [f"the {c.label}'s controller rejected the plan" for c in rejected()]
-            if not why:
-                why = [f"the {c.label}'s controller did not answer within {ANSWER_S:g} s" for c in silent]
-            for controller in silent:
-                # Too late is refused: a motion that begins after all would be one that nobody expects.
-                asked[controller].futures[0].add_done_callback(_cancel_late)
-            doubtful = {c: self._actions[c].handle(ids[c]) for c in silent}
-            taken = {c: handle for c, handle in handles.items() if handle.accepted}
-            raise await self._withdraw("; ".join(why), doubtful, taken)
+        if len(handles) < len(asked) or rejected():
+            raise await self._withdraw(asked, ids)
         self._motion = motion = _Motion(plan_hash, time.monotonic() + float(plan.times[-1]), handles)
         for controller, handle in list(handles.items()):
             handle.get_result_async().add_done_callback(
                 lambda future, controller=controller: self._take_result(motion, controller, future.result())
             )
 
-    async def _withdraw(self, why: str, doubtful: dict[Controller, Any], taken: dict[Controller, Any]) -> KinemaError:
-        """Cancel goals that may have been taken, and those that were; what became of them.
+    async def _withdraw(self, asked: dict[Controller, Question], ids: dict[Controller, Any]) -> KinemaError:
+        """Cancel the goals of all controllers but those that rejected theirs; what became of them.
 
         ARM_REFUSED: nothing follows the plan. ARM_ABORTED: something may.
         """
-        cancelled = {c: Question(handle.cancel_goal_async) for c, handle in {**doubtful, **taken}.items()}
-        ended = {c: Question(handle.get_result_async) for c, handle in taken.items()}
-        await self._in_time([*cancelled.values(), *ended.values()])
-        stopped = [f"the {c.label}'s had taken it and was stopped" for c in taken if ended[c].done()]
-        moving = [f"the {c.label}'s was told to stop and did not say that it has" for c in taken if not ended[c].done()]
-        for controller in doubtful:
-            question = cancelled[controller]
-            if not question.done():
+        silent = [c for c, question in asked.items() if not question.done()]
+        rejected = [c for c in asked if c not in silent and not asked[c].result().accepted]
+        why = [f"the {c.label}'s controller rejected the plan" for c in rejected]
+        if not why:
+            why = [f"the {c.label}'s controller did not answer within {ANSWER_S:g} s" for c in silent]
+        for controller in silent:
+            # An acceptance that arrives from now on is too late: the motion must not begin.
+            asked[controller].futures[0].add_done_callback(_cancel_late)
+        handles = {c: self._actions[c].handle(ids[c]) for c in asked if c not in rejected}
+        cancelled = {c: Question(handle.cancel_goal_async) for c, handle in handles.items()}
+        # A controller that was only slower than the other's rejection may still accept. Its cancellation can overtake
+        # its goal: "unknown goal" alone does not say that it did not.
+        slower = [asked[c] for c in silent if rejected]
+        await self._in_time([*cancelled.values(), *slower])
+        taken, moving = [], []
+        for controller, question in cancelled.items():
+            accepted = asked[controller].done() and asked[controller].result().accepted
+            unknown = CancelGoal.Response.ERROR_UNKNOWN_GOAL_ID
+            if accepted or (question.done() and question.result().return_code != unknown):
+                taken.append(controller)
+            elif not question.done():
                 moving.append(f"the {controller.label}'s did not answer when it was cancelled: it may follow the plan")
-            elif question.result().return_code != CancelGoal.Response.ERROR_UNKNOWN_GOAL_ID:
-                moving.append(f"the {controller.label}'s had taken the plan and was told to stop")
-        text = "; ".join([why, *stopped, *moving])
+        ended = {c: Question(handles[c].get_result_async) for c in taken}
+        await self._in_time(ended.values())
+        stopped = [f"the {c.label}'s had taken it and was stopped" for c in taken if ended[c].done()]
+        moving += [
+            f"the {c.label}'s had taken it, was told to stop and did not say that it has"
+            for c in taken
+            if not ended[c].done()
+        ]
+        text = "; ".join([*why, *stopped, *moving])
         return _aborted(text) if moving else _refused(text, "was stopped" if stopped else "stays where it is")
 
     async def _in_time(self, questions: Any, unless: Callable[[], bool] = lambda: False) -> None:

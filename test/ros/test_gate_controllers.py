@@ -249,13 +249,15 @@ def test_two_controllers_share_a_plan_and_its_end(drivers: Drivers, arm_graph: G
         graph.wait_for(unknown, WAIT_S, "the refusal")
         assert (len(arm.goals), len(gripper.goals)) == before
 
-        # One rejects: the other is cancelled at once.
+        # One rejects: the other is cancelled at once, also when it accepts only after that.
         gripper.rejects = True
-        plan_hash, token = begin(eased(robot, joint1=0.21, left_finger_joint=0.01))
-        assert code_of(graph.execute, plan_hash, token) == ErrorCode.ARM_REFUSED
-        said = stopped(plan_hash, ErrorCode.ARM_REFUSED)
-        assert "gripper's controller rejected the plan; the arm's had taken it and was stopped" in said
-        gripper.rejects = False
+        for joint1, answer_after_s in ((0.21, 0.0), (0.215, 0.7)):
+            arm.answer_after_s = answer_after_s
+            plan_hash, token = begin(eased(robot, joint1=joint1, left_finger_joint=0.01))
+            assert code_of(graph.execute, plan_hash, token) == ErrorCode.ARM_REFUSED
+            said = stopped(plan_hash, ErrorCode.ARM_REFUSED)
+            assert "gripper's controller rejected the plan; the arm's had taken it and was stopped" in said
+        gripper.rejects, arm.answer_after_s = False, 0.0
 
         # One gives up: so does the other, and its reason is told.
         plan_hash, token = begin(eased(robot, joint1=0.22, left_finger_joint=0.01))
