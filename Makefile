@@ -74,7 +74,7 @@ lock: setup ## resolve requirements/*.in again
 	@cd requirements && ../$(VENV)/bin/python -m uv pip compile --quiet --upgrade --universal --python-version 3.10 \
 	  --generate-hashes --no-header --no-annotate -c lock.txt -c model-lock.txt --override overrides.txt bench.in -o bench-lock.txt
 
-error-codes: setup ## write kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros/errors.py
+error-codes: setup ## write kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros/core/errors.py
 	@$(VENV)/bin/python tools/sync_error_codes.py
 
 clean: ## remove .venv and everything that was made

@@ -46,14 +46,14 @@ from kinema4d_ros.assets.synthetic import ORBIT_BOARD, Orbit, board_on_table, or
 from kinema4d_ros.assets.views import View
 from kinema4d_ros.calibration.camera_info import CameraInfo, read_camera_info, write_camera_info
 from kinema4d_ros.calibration.surfaces import robot_surface
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.evaluation.clouds import cloud_distance
+from kinema4d_ros.io.images import write_image
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media import write_image
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation.classical import ClassicalSegmenter
-from kinema4d_ros.transforms import apply
 
 Q = np.array([[0.35, 1.3, 1.5, -0.6, 0.3, 0.3, 0.03], [-0.5, 0.9, 0.9, 0.5, -0.5, -0.8, 0.01]])
 CASES = ("exact", "masks", "two", "classical", "peer")

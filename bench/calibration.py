@@ -50,8 +50,9 @@ from kinema4d_ros.calibration.recon import align_reconstruction
 from kinema4d_ros.calibration.silhouette import Silhouettes, mask_iou
 from kinema4d_ros.calibration.surfaces import Surface, robot_surface
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply, from_rpy, invert, rotation_angle
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.materials import Style
@@ -59,7 +60,6 @@ from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import Prompt, make_segmenter
-from kinema4d_ros.transforms import apply, from_rpy, invert, rotation_angle
 
 SIZE = (720, 480)
 SHARES = (0.5, 0.8, 0.95)

@@ -34,10 +34,10 @@ from kinema4d_model.session import chunk_slices, part_of
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.generators.composite import CompositeGenerator
-from kinema4d_ros.media.studio import studio
-from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.io.images import studio
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -9,7 +9,7 @@
     faded    drawn, and the object half transparent in colour and depth, blurred by 1 px, with noise
     gone     drawn, and the object taken out after the first frame: "cannot tell" is the only right answer
 
-Tasks: pick and push, by the limits of `kinema4d_ros.task`. Ends with one line of JSON.
+Tasks: pick and push, by the limits of `kinema4d_ros.core.task`. Ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.depth import points_from_depth
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.shards import open_index, read_episode
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.core.task import make_task
 from kinema4d_ros.evaluation import Confusion, GeometricJudge, TruthJudge, judge_track
 from kinema4d_ros.evaluation.likeness import scene_without
-from kinema4d_ros.rollout import Provenance, Rollout
-from kinema4d_ros.task import make_task
 
 GOALS = {"lifted": make_task("pick"), "pushed": make_task("push")}
 CONDITIONS = ("true", "found", "drawn", "faded", "gone")

@@ -18,11 +18,11 @@ import numpy as np
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.generators import GenerateRequest, Progress, load_generator
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabCamera, LabSimulation
 from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 FRAMES = 49

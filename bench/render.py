@@ -27,7 +27,7 @@ os.environ.setdefault("PYOPENGL_PLATFORM", os.environ["MUJOCO_GL"])
 
 import numpy as np
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot import Geometry, Robot, TriangleMesh

@@ -30,11 +30,11 @@ from kinema4d_ros.bridge.points import cloud_from_points
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header, nanoseconds
 from kinema4d_ros.cli.sim import node_process
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
-from kinema4d_ros.processes import Supervisor
-from kinema4d_ros.resources import share_path
-from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.runtime.processes import Supervisor
 
 RATE_HZ = 30.0
 VARIANTS = {

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.generators import GenerateRequest, Generator, ReportProgress
+from kinema4d_ros.io.images import studio, write_image
 from kinema4d_ros.live import ArmState, check_plan
-from kinema4d_ros.media import write_image
-from kinema4d_ros.media.studio import studio
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.report import PlanReport, clearance_plot, make_report
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 
 __all__ = ["OfflinePreview", "preview_offline"]
 

@@ -253,7 +253,7 @@ def main():
     venv.step(
         "numba kernels",
         digest(*kernels),
-        lambda: venv.run([str(venv.python), "-m", "kinema4d_ros.warmup"]),
+        lambda: venv.run([str(venv.python), "-m", "kinema4d_ros.runtime.warmup"]),
     )
     if arguments.lerobot:
         lerobot = ROOT / "requirements" / "lerobot.txt"

@@ -1,10 +1,10 @@
-"""Writes the constants of kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros.errors.ErrorCode."""
+"""Writes the constants of kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros.core.errors.ErrorCode."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 MESSAGE = Path(__file__).resolve().parents[1] / "kinema4d_msgs" / "msg" / "ErrorCode.msg"
 

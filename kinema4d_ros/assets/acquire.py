@@ -20,8 +20,8 @@ from kinema4d_ros.assets.sheets import cover_sheet
 from kinema4d_ros.assets.stages import StageRunner, hash_files, read_json, write_json
 from kinema4d_ros.assets.view_stages import make_frames, make_masks, make_poses
 from kinema4d_ros.assets.views import View
+from kinema4d_ros.io.images import write_image
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media import write_image
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Robot
 

@@ -16,10 +16,10 @@ from scipy.spatial import cKDTree
 from kinema4d_ros.assets.grid import ColouredMesh
 from kinema4d_ros.calibration.recon import Reconstruction, align_pairs, align_reconstruction
 from kinema4d_ros.calibration.surfaces import Surface, robot_surface, sample_surface
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply, make, rotation_angle
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import apply, make, rotation_angle
 
 __all__ = ["Alignment", "align_mesh", "place_camera", "with_shapes"]
 

@@ -22,8 +22,8 @@ from kinema4d_ros.assets.grid import ColouredMesh
 from kinema4d_ros.assets.hull import visual_hull
 from kinema4d_ros.assets.mesh_files import MESH_SUFFIXES, read_mesh_file
 from kinema4d_ros.assets.views import View
-from kinema4d_ros.errors import ErrorCode, MeshError
-from kinema4d_ros.media import write_image
+from kinema4d_ros.core.errors import ErrorCode, MeshError
+from kinema4d_ros.io.images import write_image
 
 __all__ = ["ExternalCommand", "HullBackend", "MeshBackend"]
 

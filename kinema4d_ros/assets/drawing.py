@@ -12,11 +12,11 @@ from scipy.spatial import cKDTree
 from kinema4d_ros.assets.grid import ColouredMesh, vertex_normals
 from kinema4d_ros.assets.views import View
 from kinema4d_ros.calibration.silhouette import mask_iou
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.pointmap.sequence import PointmapSequence
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Geometry, TriangleMesh
-from kinema4d_ros.transforms import apply
 
 __all__ = ["coloured", "coverage", "draw_mesh", "gather_colours", "mesh_scene", "settle_colours"]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from kinema4d_ros.assets.errors import AssetError
 from kinema4d_ros.assets.sharpness import MAX_BLUR_PX, blur_px
 from kinema4d_ros.calibration.inputs import image_files
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.media import read_image
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.images import read_image
 
 __all__ = ["FrameSource", "Measured", "choose_frames", "measure_frames"]
 

@@ -19,7 +19,7 @@ from kinema4d_ros.assets.frames import looked_at
 from kinema4d_ros.assets.grid import ColouredMesh, Grid, drop_crumbs, surface_net
 from kinema4d_ros.assets.views import View
 from kinema4d_ros.calibration.silhouette import signed_distance
-from kinema4d_ros.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import ErrorCode, MeshError
 
 __all__ = ["Outlines", "carve", "find_volume", "visual_hull"]
 

@@ -19,10 +19,10 @@ from kinema4d_ros.assets.caps import cap_holes
 from kinema4d_ros.assets.grid import ColouredMesh, Grid, drop_crumbs, surface_net
 from kinema4d_ros.assets.hull import Outlines, carve
 from kinema4d_ros.calibration.surfaces import Surface, sample_surface
-from kinema4d_ros.errors import MeshError
+from kinema4d_ros.core.errors import MeshError
+from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import apply, invert
 
 __all__ = ["LinkShapes", "carve_links", "cut_mesh"]
 

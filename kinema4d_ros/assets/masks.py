@@ -14,10 +14,10 @@ from kinema4d_ros.assets.drawing import draw_mesh, mesh_scene
 from kinema4d_ros.assets.errors import AssetError
 from kinema4d_ros.assets.hull import Outlines, find_volume, visual_hull
 from kinema4d_ros.assets.views import View
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.images import read_image
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media import read_image
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Robot
 

@@ -22,11 +22,11 @@ from kinema4d_ros.assets.stages import read_json, write_json
 from kinema4d_ros.assets.views import View, load_views
 from kinema4d_ros.calibration.pictures import reconstruction_picture
 from kinema4d_ros.calibration.surfaces import robot_surface
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.media import write_image
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import apply
+from kinema4d_ros.io.images import write_image
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Geometry, TriangleMesh
-from kinema4d_ros.transforms import apply
 
 __all__ = ["load_base_views", "load_links", "make_alignment", "make_links", "make_mesh"]
 

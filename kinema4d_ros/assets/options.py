@@ -16,10 +16,10 @@ from kinema4d_ros.assets.errors import AssetError
 from kinema4d_ros.assets.frames import MIN_VIEWS
 from kinema4d_ros.assets.sharpness import MAX_BLUR_PX
 from kinema4d_ros.calibration.boards import Board
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.transforms import require_rigid
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import require_rigid
 
 if TYPE_CHECKING:
     from kinema4d_ros.segmentation.protocol import RobotSegmenter

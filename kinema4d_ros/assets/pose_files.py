@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.files import read_bytes, read_json, reading
-from kinema4d_ros.transforms import from_quaternion, invert
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import from_quaternion, invert
+from kinema4d_ros.io.files import read_bytes, read_json, reading
 
 __all__ = ["read_colmap", "read_pose_file", "read_transforms"]
 

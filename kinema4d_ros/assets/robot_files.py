@@ -19,8 +19,8 @@ from scipy.spatial import ConvexHull, QhullError
 
 from kinema4d_ros.assets.errors import AssetError
 from kinema4d_ros.assets.grid import ColouredMesh
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.files import read_bytes
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.files import read_bytes
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.robot.semantics import sidecar_path
 from kinema4d_ros.robot.xml_screen import screen_xml

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.assets.views import View
 from kinema4d_ros.calibration.pictures import frame_axes, outline_picture
-from kinema4d_ros.media import overlay, strip
+from kinema4d_ros.io.images import overlay, strip
 
 __all__ = ["LINK_COLOURS", "cover_sheet", "frame_sheet", "label_sheet", "mask_sheet", "pose_sheet"]
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import read_json, replacing_folder
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.io.files import read_json, replacing_folder
 
 __all__ = ["STAMP", "StageRunner", "hash_files", "read_json", "write_json"]
 

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.calibration.boards import Board, parse_board
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import apply, from_rpy
+from kinema4d_ros.io.video import VideoWriter
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.lens import Lens
 from kinema4d_ros.lab.materials import Style, linear
@@ -23,9 +25,7 @@ from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import Quality
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.lab.world import Room
-from kinema4d_ros.media.video import VideoWriter
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import apply, from_rpy
 
 __all__ = ["ORBIT_BOARD", "Orbit", "OrbitFrame", "board_on_table", "orbit_cameras", "write_orbit_video"]
 

@@ -26,10 +26,10 @@ from kinema4d_ros.assets.views import (
     read_depth,
 )
 from kinema4d_ros.calibration.recon import align_pairs
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.files import replacing_file
-from kinema4d_ros.media import read_image, write_image
-from kinema4d_ros.pointmap.png import encode_png
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.io.files import replacing_file
+from kinema4d_ros.io.images import read_image, write_image
+from kinema4d_ros.io.png import encode_png
 
 if TYPE_CHECKING:
     from kinema4d_ros.segmentation.protocol import RobotSegmenter

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from kinema4d_ros.assets.errors import AssetError
 from kinema4d_ros.calibration.board_pose import find_board_pose
 from kinema4d_ros.calibration.boards import Board
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.files import read_bytes, read_json, reading
-from kinema4d_ros.media import read_image
-from kinema4d_ros.media.images import decode_image
-from kinema4d_ros.transforms import invert
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.transforms import invert
+from kinema4d_ros.io.files import read_bytes, read_json, reading
+from kinema4d_ros.io.images import decode_image, read_image
 
 __all__ = ["BoardLocator", "FileLocator", "View", "cameras_document", "load_views"]
 

@@ -18,7 +18,7 @@ from kinema4d_ros.bridge import names, qos
 from kinema4d_ros.bridge._tf_tree import FrameTree, InvalidArgumentException, TransformException
 from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
 from kinema4d_ros.bridge.stamps import nanoseconds, time_from_ns
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 
 __all__ = ["Buffer", "StaticTransformBroadcaster", "TransformBroadcaster", "TransformListener"]
 

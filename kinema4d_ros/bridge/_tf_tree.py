@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.transforms import invert, slerp
+from kinema4d_ros.core.transforms import invert, slerp
 
 __all__ = [
     "ConnectivityException",

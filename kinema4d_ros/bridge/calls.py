@@ -33,7 +33,7 @@ from kinema4d_msgs.msg import ExecutionStatus
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.errors import raise_from_msg
 from kinema4d_ros.bridge.names import Endpoint
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["ActionCaller", "GoalServer", "Question", "ServiceCalls", "execute_once", "missing"]
 

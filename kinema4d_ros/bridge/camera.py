@@ -14,8 +14,8 @@ from sensor_msgs.msg import CameraInfo as CameraInfoMsg
 
 from kinema4d_ros.bridge.poses import transform_to_matrix
 from kinema4d_ros.calibration.camera_info import CameraInfo
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError, CameraError, ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode
 
 __all__ = ["camera_from_info", "camera_from_msg", "info_from_camera", "require_affordable"]
 

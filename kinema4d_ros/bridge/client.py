@@ -21,9 +21,9 @@ from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.bridge.streams import Streams
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 
 __all__ = ["PreviewClient"]
 

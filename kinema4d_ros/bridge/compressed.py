@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage
 
 from kinema4d_ros.bridge.images import ImageError
-from kinema4d_ros.errors import PointmapError
-from kinema4d_ros.pointmap.png import decode_png, encode_png
+from kinema4d_ros.core.errors import PointmapError
+from kinema4d_ros.io.png import decode_png, encode_png
 
 __all__ = ["bytes_from_compressed", "compressed_from_bytes", "decode_rgb", "encode_rgb", "parallel"]
 

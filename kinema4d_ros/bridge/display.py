@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from kinema4d_ros.bridge.joints import joint_sample_from_msg, trajectory_from_msg
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
-from kinema4d_ros.trajectory import AT_REST, DERIVATIVES, JointTrajectory
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.trajectory import AT_REST, DERIVATIVES, JointTrajectory
 
 __all__ = ["start_from_display", "trajectory_from_display"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kinema4d_msgs.msg import ErrorCode as ErrorCodeMsg
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["error_from_msg", "error_to_msg", "raise_from_msg"]
 

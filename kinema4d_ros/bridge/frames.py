@@ -13,10 +13,9 @@ from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera, requir
 from kinema4d_ros.bridge.compressed import bytes_from_compressed, compressed_from_bytes
 from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import ErrorCode, PointmapError, RobotError
-from kinema4d_ros.pointmap.grip import GripTrack
-from kinema4d_ros.pointmap.sequence import PointmapSequence
-from kinema4d_ros.pointmap.wire import WireFrames, decode_frames, encode_frames
+from kinema4d_ros.core.errors import ErrorCode, PointmapError, RobotError
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.io.wire import WireFrames, decode_frames, encode_frames
 from kinema4d_ros.robot.gripper import Fingers
 
 __all__ = ["ReceivedFrames", "frames_from_msg", "frames_to_msg"]

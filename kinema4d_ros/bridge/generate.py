@@ -14,7 +14,7 @@ from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.calls import ActionCaller, Question, new_uuid
 from kinema4d_ros.bridge.errors import raise_from_msg
-from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 
 __all__ = ["GenerateClient"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sensor_msgs.msg import Image
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["ImageError", "depth_from_image", "image_from_array", "image_to_array", "new_data", "rgb_from_image"]
 

@@ -12,8 +12,8 @@ from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 from trajectory_msgs.msg import JointTrajectoryPoint
 
 from kinema4d_ros.bridge.stamps import duration_from_ns, is_time, nanoseconds, seconds_to_ns
-from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
-from kinema4d_ros.trajectory import DERIVATIVES, JointTrajectory
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.trajectory import DERIVATIVES, JointTrajectory
 
 __all__ = [
     "JointSample",

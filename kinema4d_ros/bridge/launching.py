@@ -13,11 +13,11 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from kinema4d_ros.bridge.names import RECORDED
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.graph import Argument, NodeSpec, read_arguments
-from kinema4d_ros.lifetime import launched_by_me, tied_to_me
-from kinema4d_ros.processes import FATAL_EXIT
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.runtime.lifetime import launched_by_me, tied_to_me
+from kinema4d_ros.runtime.processes import FATAL_EXIT
 
 __all__ = ["launch_description"]
 
@@ -28,7 +28,7 @@ LEAVE_S = 15
 def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str, str]], tuple[NodeSpec, ...]]) -> Any:
     """Declares the graph's arguments and starts its nodes once their values are known.
 
-    However the launch ends, its nodes end with it: see `kinema4d_ros.lifetime`.
+    However the launch ends, its nodes end with it: see `kinema4d_ros.runtime.lifetime`.
     """
 
     def start(context: Any) -> list[Any]:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sensor_msgs.msg import PointCloud2, PointField
 
-from kinema4d_ros.bridge._point_kernels import pack_cloud
 from kinema4d_ros.bridge.images import new_data
-from kinema4d_ros.errors import ErrorCode, PointmapError
+from kinema4d_ros.core._kernels import pack_cloud
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
 
 __all__ = ["cloud_from_points", "points_from_cloud"]
 

@@ -9,8 +9,8 @@ from geometry_msgs.msg import Pose, PoseArray, Transform
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.bridge.stamps import nanoseconds
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
-from kinema4d_ros.transforms import from_quaternion, to_quaternion
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.transforms import from_quaternion, to_quaternion
 
 __all__ = [
     "matrices_to_pose_array",

@@ -15,9 +15,9 @@ from rclpy.node import Node
 from kinema4d_ros.bridge.generate import GenerateClient
 from kinema4d_ros.bridge.request import request_to_goal
 from kinema4d_ros.bridge.rollout import rollout_from_msg
-from kinema4d_ros.errors import Cancelled, GeneratorError
+from kinema4d_ros.core.errors import Cancelled, GeneratorError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress
-from kinema4d_ros.rollout import Rollout
 
 __all__ = ["RemoteGenerator"]
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from kinema4d_msgs.msg import PointFrame
 from kinema4d_msgs.msg import Provenance as ProvenanceMsg
 from kinema4d_msgs.msg import Rollout as RolloutMsg
-from kinema4d_ros.bridge._point_kernels import measure, points_on_rays, steps_to_xyz, xyz_to_steps, z_to_steps
 from kinema4d_ros.bridge.camera import camera_from_msg, info_from_camera, require_affordable
 from kinema4d_ros.bridge.compressed import (
     Format,
@@ -25,10 +24,11 @@ from kinema4d_ros.bridge.compressed import (
 )
 from kinema4d_ros.bridge.poses import matrix_to_transform
 from kinema4d_ros.bridge.stamps import header, is_time
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, PointmapError
-from kinema4d_ros.pointmap.png import decode_png, encode_png
-from kinema4d_ros.rollout import Provenance, Rollout
+from kinema4d_ros.core._kernels import measure, points_on_rays, steps_to_xyz, xyz_to_steps, z_to_steps
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
+from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.io.png import decode_png, encode_png
 
 __all__ = [
     "ON_RAY_M",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rclpy.impl.implementation_singleton import rclpy_implementation
 
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.core.errors import SetupError
 
 __all__ = ["security_explained"]
 

@@ -17,12 +17,12 @@ from kinema4d_ros.bridge.images import depth_from_image, rgb_from_image
 from kinema4d_ros.bridge.joints import joint_sample_from_msg, trajectory_from_msg
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.poses import path_to_matrices, pose_array_to_matrices
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.bags import opened_bag
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.live import ArmState, JointStateMonitor, plan_from_poses
-from kinema4d_ros.readers.unfinished import opened_bag
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["RecordedPlan", "plans_in_bag"]
 

@@ -12,7 +12,7 @@ from builtin_interfaces.msg import Duration, Time
 from numpy.typing import ArrayLike, NDArray
 from std_msgs.msg import Header
 
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
 
 __all__ = [
     "duration_from_ns",

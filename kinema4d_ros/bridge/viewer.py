@@ -15,12 +15,12 @@ from kinema4d_ros.bridge.compressed import bytes_from_compressed, decode_rgb
 from kinema4d_ros.bridge.errors import error_from_msg
 from kinema4d_ros.bridge.poses import pose_to_matrix
 from kinema4d_ros.bridge.rollout import MAX_TIME_S, decode_points, require_whole
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
+from kinema4d_ros.core.rollout import DepthBasis
+from kinema4d_ros.io.png import decode_png
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
-from kinema4d_ros.pointmap.png import decode_png
 from kinema4d_ros.report import MovedRegion, PlanReport
-from kinema4d_ros.rollout import DepthBasis
 from kinema4d_ros.viewer.page import Progress
 from kinema4d_ros.viewer.prediction import Frame, Prediction, maker
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.errors import CalibrationError
 
 __all__ = ["Fields"]
 

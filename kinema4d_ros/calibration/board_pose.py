@@ -11,9 +11,9 @@ from scipy.optimize import least_squares
 
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.pose_estimate import changed
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import apply
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply
 
 __all__ = ["BoardPose", "find_board_pose", "projection_jacobian", "residual_px"]
 

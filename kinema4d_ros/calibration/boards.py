@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.errors import CalibrationError
 
 __all__ = ["Board", "BoardView", "parse_board"]
 

@@ -9,9 +9,9 @@ from kinema4d_ros.calibration._fields import Fields
 from kinema4d_ros.calibration.camera_info import CameraInfo, read_camera_info
 from kinema4d_ros.calibration.easy_handeye import from_easy_handeye_document
 from kinema4d_ros.calibration.extrinsics import Extrinsics
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.files import read_yaml, reading, write_yaml
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.io.files import read_yaml, reading, write_yaml
 
 __all__ = ["camera_document", "camera_from_document", "load_camera", "read_camera", "read_pose", "save_camera"]
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.calibration._fields import Fields
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.distortion import MODELS
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.files import read_yaml, reading, write_yaml
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.distortion import MODELS
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.io.files import read_yaml, reading, write_yaml
 
 __all__ = ["CameraInfo", "read_camera_info", "write_camera_info"]
 

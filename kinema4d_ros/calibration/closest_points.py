@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 from kinema4d_ros.calibration.board_pose import skew
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.surfaces import Surface
-from kinema4d_ros.transforms import apply
+from kinema4d_ros.core.transforms import apply
 
 __all__ = ["Laid", "closest_points"]
 

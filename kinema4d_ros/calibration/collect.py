@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.intrinsics import COVERAGE_CELLS, coverage
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.errors import CalibrationError
 
 __all__ = ["Offer", "ViewCollector", "blur_px", "coverage_map"]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from kinema4d_ros.calibration.extrinsics import Extrinsics
 from kinema4d_ros.calibration.pose_estimate import Agreement, PoseEstimate, agreement
 from kinema4d_ros.calibration.quality import Finding, finding, sorted_findings
-from kinema4d_ros.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 
 __all__ = ["Comparison", "check_against", "compare"]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.pictures import BOTH, DRAWN, SEEN, write_text
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.transforms import apply
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import apply
 
 __all__ = ["BoardSeen", "board_picture", "telling_views"]
 

@@ -16,8 +16,8 @@ from kinema4d_ros.calibration.markerless import calibrate_markerless, refine_pos
 from kinema4d_ros.calibration.outlines import image_motion
 from kinema4d_ros.calibration.pose_estimate import difference, region_threshold
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.model import Robot
 

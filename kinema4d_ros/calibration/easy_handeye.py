@@ -10,9 +10,9 @@ import numpy as np
 
 from kinema4d_ros.calibration._fields import Fields
 from kinema4d_ros.calibration.extrinsics import Extrinsics, unit_quaternion
-from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.files import read_yaml, reading
-from kinema4d_ros.transforms import make
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.transforms import make
+from kinema4d_ros.io.files import read_yaml, reading
 
 __all__ = ["from_easy_handeye_document", "read_easy_handeye"]
 

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.calibration.outlines import image_motion
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.silhouette import signed_distance
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Robot

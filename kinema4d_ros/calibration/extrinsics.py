@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.calibration._fields import Fields
-from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.files import read_yaml, reading, write_yaml
-from kinema4d_ros.transforms import from_quaternion, make, require_rigid, to_quaternion
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.transforms import from_quaternion, make, require_rigid, to_quaternion
+from kinema4d_ros.io.files import read_yaml, reading, write_yaml
 
 __all__ = ["Extrinsics", "Residuals", "read_extrinsics", "write_extrinsics"]
 

@@ -19,9 +19,9 @@ from kinema4d_ros.calibration.board_pose import find_board_pose, projection_jaco
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed, mean_pose
 from kinema4d_ros.calibration.quality import Quality, pose_spread, sorted_findings
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import invert, make
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import invert, make
 
 __all__ = ["HandEye", "calibrate_hand_eye", "solve_ax_xb"]
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView
-from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError
-from kinema4d_ros.files import read_json, read_yaml
-from kinema4d_ros.media import read_image
-from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_json, read_yaml
+from kinema4d_ros.io.images import read_image
+from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.robot.model import Robot
 
 __all__ = [

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.camera_info import CameraInfo
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, pose_spread, sorted_findings
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.distortion import MODELS
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.distortion import MODELS
+from kinema4d_ros.core.errors import CalibrationError
 
 __all__ = ["COVERAGE_CELLS", "Intrinsics", "calibrate_intrinsics", "coverage"]
 

@@ -16,13 +16,13 @@ from kinema4d_ros.calibration.extrinsics import Extrinsics, Residuals
 from kinema4d_ros.calibration.markerless import calibrate_markerless
 from kinema4d_ros.calibration.pictures import outline_picture
 from kinema4d_ros.calibration.silhouette import mask_iou, rectify_masks, signed_distance
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import from_rpy, to_rpy
+from kinema4d_ros.io.images import overlay
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media import overlay
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import from_rpy, to_rpy
 
 __all__ = ["NUMBERS", "ManualCalibration", "Measured", "Shown", "pose_of"]
 

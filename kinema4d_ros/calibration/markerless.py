@@ -17,10 +17,10 @@ from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed
 from kinema4d_ros.calibration.quality import FINDINGS, Finding, Quality, finding, pose_spread, sorted_findings
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
 from kinema4d_ros.calibration.silhouette_fit import Fit, descend, fine_levels, last_level, shrink
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import require_rigid
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import require_rigid
 
 __all__ = ["Level", "Markerless", "calibrate_markerless", "refine_pose"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.board_pose import skew
 from kinema4d_ros.calibration.silhouette import Edges, Masks, SeenSilhouettes, Silhouettes
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 
 __all__ = ["Level", "image_motion", "outline_rows", "slopes", "weights"]
 

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.calibration.intrinsics import Intrinsics
 from kinema4d_ros.calibration.recon import Reconstruction
 from kinema4d_ros.calibration.surfaces import Surface
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import apply
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply
 
 __all__ = [
     "Tone",

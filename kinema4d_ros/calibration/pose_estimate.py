@@ -16,7 +16,7 @@ from scipy.special import chdtri, fdtri
 
 from kinema4d_ros.calibration.extrinsics import Extrinsics
 from kinema4d_ros.calibration.quality import Quality
-from kinema4d_ros.transforms import make
+from kinema4d_ros.core.transforms import make
 
 __all__ = ["Agreement", "PoseEstimate", "agreement", "changed", "difference", "mean_pose", "region_threshold"]
 

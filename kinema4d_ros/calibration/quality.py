@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
 
 from kinema4d_ros.calibration.extrinsics import Residuals
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.errors import CalibrationError
 
 __all__ = ["FINDINGS", "Finding", "PoseSpread", "Quality", "finding", "pose_spread"]
 

@@ -15,9 +15,9 @@ from kinema4d_ros.calibration.closest_points import closest_points
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
 from kinema4d_ros.calibration.recon_search import search_alignment
 from kinema4d_ros.calibration.surfaces import Surface, robot_surface
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply, make
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import apply, make
 
 __all__ = ["Reconstruction", "align_pairs", "align_reconstruction"]
 

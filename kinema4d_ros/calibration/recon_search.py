@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 
 from kinema4d_ros.calibration.closest_points import closest_points
 from kinema4d_ros.calibration.surfaces import Surface
-from kinema4d_ros.transforms import make, rotation_angle
+from kinema4d_ros.core.transforms import make, rotation_angle
 
 __all__ = ["Search", "search_alignment"]
 

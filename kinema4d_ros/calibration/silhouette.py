@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.pointmap import PointmapSequence
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.render.simplify import merge_vertices
 from kinema4d_ros.robot.model import Robot

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.calibration.outlines import Level, outline_rows, slopes, weights
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.silhouette import SeenSilhouettes, Silhouettes
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 
 __all__ = ["Fit", "descend", "fine_levels", "last_level", "same_place", "shrink"]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError, MeshError
-from kinema4d_ros.files import reading
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, FileFormatError, MeshError
+from kinema4d_ros.core.transforms import apply
+from kinema4d_ros.io.files import reading
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import apply
 
 __all__ = ["Surface", "load_surface", "robot_surface", "sample_surface"]
 

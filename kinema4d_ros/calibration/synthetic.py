@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import RectBivariateSpline
 
 from kinema4d_ros.calibration.boards import Board
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.transforms import make
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import make
 
 __all__ = ["BoardPainter", "random_board_pose"]
 

@@ -13,9 +13,9 @@ from kinema4d_ros.calibration.board_pose import find_board_pose, residual_px
 from kinema4d_ros.calibration.boards import Board, BoardView
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed, difference
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import apply, invert, require_rigid
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply, invert, require_rigid
 
 __all__ = ["TableBoard", "calibrate_table_board"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kinema4d_ros.calibration.extrinsics import Extrinsics
-from kinema4d_ros.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 
 __all__ = ["Trust", "rate_calibration"]
 

@@ -40,7 +40,7 @@ from kinema4d_ros.cli import (
     sim,
     train,
 )
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 
 __all__ = ["main"]
 

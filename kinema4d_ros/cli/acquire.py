@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinema4d_ros.cli.joint_options import add_joint_options, joint_options
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 if TYPE_CHECKING:
     from kinema4d_ros.assets.options import Acquisition
-    from kinema4d_ros.camera import PinholeCamera
+    from kinema4d_ros.core.camera import PinholeCamera
     from kinema4d_ros.segmentation.protocol import RobotSegmenter
 
 __all__ = ["register", "run"]
@@ -121,8 +121,8 @@ def _job(arguments: argparse.Namespace) -> Acquisition:
     from kinema4d_ros.assets.sharpness import MAX_BLUR_PX
     from kinema4d_ros.calibration.boards import parse_board
     from kinema4d_ros.calibration.inputs import read_joints, read_pairs
+    from kinema4d_ros.core.transforms import from_rpy
     from kinema4d_ros.robot import Robot
-    from kinema4d_ros.transforms import from_rpy
 
     robot = Robot.load(arguments.urdf)
     videos = tuple(arguments.videos)
@@ -197,7 +197,7 @@ def _camera(path: Path) -> PinholeCamera:
     import numpy as np
 
     from kinema4d_ros.calibration import read_camera, read_camera_info
-    from kinema4d_ros.files import read_yaml
+    from kinema4d_ros.io.files import read_yaml
 
     return read_camera(path) if "intrinsics" in read_yaml(path) else read_camera_info(path).camera(np.eye(4))
 

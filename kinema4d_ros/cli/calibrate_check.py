@@ -17,12 +17,12 @@ from kinema4d_ros.calibration.drift import Drift, check_drift, check_drift_by_ed
 from kinema4d_ros.calibration.inputs import image_files, read_joints, read_seen_masks
 from kinema4d_ros.calibration.pictures import outline_picture
 from kinema4d_ros.calibration.silhouette import mask_iou, rectify_masks
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli.calibrate_report import CANNOT_TELL, DIFFERS, require_size
 from kinema4d_ros.cli.joint_options import joint_options
-from kinema4d_ros.errors import CalibrationError, ErrorCode, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, KinemaError
+from kinema4d_ros.io.images import read_image, strip, write_image
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media import read_image, strip, write_image
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot import Robot
 

@@ -14,8 +14,8 @@ from tqdm import tqdm
 from kinema4d_ros.calibration.boards import Board
 from kinema4d_ros.calibration.collect import ViewCollector, coverage_map
 from kinema4d_ros.calibration.inputs import image_files
-from kinema4d_ros.errors import CameraError, ErrorCode, KinemaError, SetupError
-from kinema4d_ros.media import read_image, write_image
+from kinema4d_ros.core.errors import CameraError, ErrorCode, KinemaError, SetupError
+from kinema4d_ros.io.images import read_image, write_image
 
 __all__ = ["collect_from_topic"]
 

@@ -17,11 +17,11 @@ import numpy as np
 from kinema4d_ros.calibration import read_pose
 from kinema4d_ros.calibration.inputs import image_files, read_joints, read_seen_masks
 from kinema4d_ros.calibration.manual import ManualCalibration, Shown
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli.joint_options import joint_options
-from kinema4d_ros.errors import CalibrationError, CameraError, ErrorCode, KinemaError, SetupError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode, KinemaError, SetupError
+from kinema4d_ros.io.images import read_image
 from kinema4d_ros.live import JointStateMonitor
-from kinema4d_ros.media import read_image
 from kinema4d_ros.robot import Robot
 
 __all__ = ["page"]

@@ -17,9 +17,9 @@ from kinema4d_ros.calibration.inputs import read_seen_masks
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate
 from kinema4d_ros.calibration.quality import Quality, finding, sorted_findings
 from kinema4d_ros.calibration.silhouette import Silhouettes
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError, ErrorCode, KinemaError
-from kinema4d_ros.files import read_yaml
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, KinemaError
+from kinema4d_ros.io.files import read_yaml
 from kinema4d_ros.robot import Robot
 
 __all__ = ["CANNOT_TELL", "DIFFERS", "camera_of", "joints_of", "pose_result", "report", "require_size", "with_overlap"]

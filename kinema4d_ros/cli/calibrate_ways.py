@@ -23,18 +23,18 @@ from kinema4d_ros.calibration.recon import align_reconstruction
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes
 from kinema4d_ros.calibration.surfaces import load_surface, robot_surface
 from kinema4d_ros.calibration.table_board import calibrate_table_board
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import calibrate_page
 from kinema4d_ros.cli.calibrate_check import check, compare
 from kinema4d_ros.cli.calibrate_live import collect_from_topic
 from kinema4d_ros.cli.calibrate_report import camera_of, joints_of, pose_result, report, require_size, with_overlap
 from kinema4d_ros.cli.joint_options import joint_options
-from kinema4d_ros.errors import CalibrationError, ErrorCode, KinemaError
-from kinema4d_ros.files import write_yaml
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, KinemaError
+from kinema4d_ros.core.transforms import from_rpy, invert
+from kinema4d_ros.io.files import write_yaml
+from kinema4d_ros.io.images import read_image, strip, write_image
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media import read_image, strip, write_image
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import from_rpy, invert
 
 __all__ = ["board", "check", "compare", "extrinsics", "intrinsics", "markerless", "page", "recon"]
 

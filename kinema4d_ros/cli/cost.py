@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["register", "run"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from tqdm import tqdm
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli.joint_options import add_joint_options, joint_options
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.readers.match import JointOptions
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.joint_match import JointOptions
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register_import"]

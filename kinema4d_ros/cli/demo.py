@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from kinema4d_ros.cli.page_picture import PagePicture
-from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.files import replacing_folder
-from kinema4d_ros.lifetime import on_end_signal
-from kinema4d_ros.processes import ProcessSpec, Supervisor
-from kinema4d_ros.readers import read_trajectory
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.io.files import replacing_folder
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.runtime.lifetime import on_end_signal
+from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor
 
 __all__ = ["run_demo"]
 

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from kinema4d_ros.health import Check, examine
+from kinema4d_ros.runtime.health import Check, examine
 
 __all__ = ["register", "run"]
 

@@ -22,7 +22,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 
 if TYPE_CHECKING:
     from kinema4d_ros.trials.settings import EvaluationSettings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 
 __all__ = ["register", "run"]
 

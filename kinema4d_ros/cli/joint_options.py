@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import Any
 
-from kinema4d_ros.readers import read_with_notes
-from kinema4d_ros.readers.match import parse_gripper_range, parse_joint_map
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.joint_match import parse_gripper_range, parse_joint_map
+from kinema4d_ros.io.trajectories import read_with_notes
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["add_joint_options", "add_trajectory_options", "joint_options", "read_plan"]
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.evaluation.compare import Comparison, Motion, Sight, compare
-from kinema4d_ros.files import replacing_file
-from kinema4d_ros.media.images import strip
-from kinema4d_ros.media.video import VideoWriter
+from kinema4d_ros.io.files import replacing_file
+from kinema4d_ros.io.images import strip
+from kinema4d_ros.io.video import VideoWriter
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Rollout
 
 __all__ = ["register", "run"]
 

@@ -17,12 +17,12 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.media import write_image
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.task import LAB_TASKS
+from kinema4d_ros.io.images import write_image
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import make_policy, policy_kinds
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.task import LAB_TASKS
 
 __all__ = ["register"]
 

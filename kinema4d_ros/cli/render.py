@@ -20,17 +20,19 @@ from tqdm import tqdm
 
 from kinema4d_ros import __version__
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
-from kinema4d_ros.errors import ErrorCode, RenderError, TrajectoryError
-from kinema4d_ros.files import replacing_folder
-from kinema4d_ros.media import VideoWriter, overlay, read_image, save_pointmaps, strip, write_image, write_ply
-from kinema4d_ros.media.studio import studio
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, RenderError, TrajectoryError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
+from kinema4d_ros.io.files import replacing_folder
+from kinema4d_ros.io.images import overlay, read_image, strip, studio, write_image
+from kinema4d_ros.io.ply import write_ply
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.io.store import save_pointmaps
+from kinema4d_ros.io.video import VideoWriter
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 
 __all__ = ["register", "run"]
 

@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.generators.load import SPECS
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.report import clearance_text
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]

@@ -15,9 +15,9 @@ from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.calibration.inputs import SEGMENTATION_REPORT as _REPORT
 from kinema4d_ros.calibration.inputs import image_files, read_joints
 from kinema4d_ros.cli.joint_options import joint_options
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.files import replacing_folder
-from kinema4d_ros.media import read_image, write_image
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.files import replacing_folder
+from kinema4d_ros.io.images import read_image, write_image
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import Prompt, RenderedSegmenter, RobotSegmenter, best_method, make_segmenter
 from kinema4d_ros.segmentation.sheet import contact_sheet

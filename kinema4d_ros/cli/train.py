@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
-from kinema4d_ros.files import writing
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.io.files import writing
 
 if TYPE_CHECKING:
     from kinema4d_model.training.config import TrainConfig

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.evaluation.clouds import CloudDistance, consecutive_distances, frame_distances, require_thresholds
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import dynamic_region, psnr, psnr_overall, ssim
 from kinema4d_ros.evaluation.physical import plausibility, robot_adherence
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Rollout
 
 __all__ = ["Comparison", "Motion", "Sight", "compare"]
 

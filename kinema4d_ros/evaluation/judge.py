@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.task import Task, object_path
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.target import find_target
 from kinema4d_ros.evaluation.tracking import Track, track_object
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.task import Task, object_path
 
 __all__ = ["GeometricJudge", "Judge", "TruthJudge", "Verdict", "judge_track"]
 
@@ -90,7 +90,7 @@ class TruthJudge:
         base_T_object: (T, 4, 4) poses, or (T, 3) positions, metres, base frame.
 
     >>> up = np.linspace(0, 0.1, 5)
-    >>> from kinema4d_ros.task import make_task
+    >>> from kinema4d_ros.core.task import make_task
     >>> TruthJudge(np.stack([up * 0, up * 0, up], axis=1)).judge(None, make_task("pick")).success
     True
     """

@@ -6,12 +6,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.judge import Verdict
-from kinema4d_ros.media.images import strip
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.transforms import apply
+from kinema4d_ros.io.images import strip
 
 __all__ = ["draw_path", "verdict_picture"]
 

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.likeness import likeness, palette, scene_without
 from kinema4d_ros.evaluation.target import centre_behind
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.transforms import apply
 
 __all__ = ["Track", "track_object"]
 

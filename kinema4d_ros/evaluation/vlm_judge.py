@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.task import Task
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.judge import Verdict
-from kinema4d_ros.pointmap.png import encode_png
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.task import Task
+from kinema4d_ros.io.png import encode_png
 
 __all__ = ["VlmJudge"]
 

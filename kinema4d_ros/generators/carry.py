@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.generators._carry_kernels import label_things, splat_points
 from kinema4d_ros.generators._kernels import compose_frames
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
-from kinema4d_ros.pointmap.grip import GripTrack
-from kinema4d_ros.pointmap.sequence import PointmapSequence
 
 __all__ = [
     "DESCRIPTION",

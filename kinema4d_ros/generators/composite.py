@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinema4d_ros
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.generators._kernels import compose_frames, shade_frames
 from kinema4d_ros.generators.carry import StillWorld
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 from kinema4d_ros.generators.input_hash import request_sha256
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
-from kinema4d_ros.rollout import Provenance, Rollout
 
 __all__ = ["CompositeGenerator", "plane_depth"]
 

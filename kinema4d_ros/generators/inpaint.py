@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import binary_dilation
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators._patches import paint_patches, search_patches
 
 __all__ = ["grow_mask", "remove_robot"]

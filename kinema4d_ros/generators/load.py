@@ -22,10 +22,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Generator, ReportProgress
-from kinema4d_ros.resources import share_directory
-from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.io.resources import share_directory
 
 __all__ = ["SPECS", "GeneratorSpec", "best_preset", "load_generator", "preset_names"]
 

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators.load import load_generator
 from kinema4d_ros.generators.protocol import (
     Cancel,
@@ -27,7 +28,6 @@ from kinema4d_ros.generators.protocol import (
     ReportProgress,
     raise_if_cancelled,
 )
-from kinema4d_ros.rollout import Rollout
 
 __all__ = ["GeneratorPool"]
 

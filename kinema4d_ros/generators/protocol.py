@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
-from kinema4d_ros.pointmap.sequence import PointmapSequence
-from kinema4d_ros.rollout import Rollout, require_plan_hash, require_seed, require_times
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.rollout import Rollout, require_plan_hash, require_seed, require_times
 
 __all__ = [
     "Cancel",

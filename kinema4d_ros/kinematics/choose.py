@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.core.errors import ErrorCode, KinematicsError
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.robot.model import Robot
 

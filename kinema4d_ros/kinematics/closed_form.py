@@ -17,9 +17,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kinema4d_ros.core.transforms import axis_angle, invert, make
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import axis_angle, invert, make
 
 __all__ = ["ParallelAxesArm"]
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import axis_angle, make, slerp
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.kinematics.pinocchio_backend import PinocchioKinematics
-from kinema4d_ros.readers.tables import write_trajectory
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import axis_angle, make, slerp
 
 __all__ = ["main", "pick_and_place"]
 

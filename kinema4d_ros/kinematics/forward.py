@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["forward_all"]

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.core.pointmap import GripTrack
+from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.pointmap.grip import GripTrack
 from kinema4d_ros.robot.gripper import Fingers, Gripper
 from kinema4d_ros.robot.model import Geometry, Link, Robot
-from kinema4d_ros.transforms import apply, invert
 
 __all__ = ["finger_links", "finger_shape", "grip_track", "tool_T_grip"]
 

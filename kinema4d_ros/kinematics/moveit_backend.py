@@ -13,13 +13,13 @@ import numpy as np
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.core.errors import ErrorCode, KinematicsError
+from kinema4d_ros.core.transforms import rotation_angle, to_quaternion
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.kinematics.path import follow, make_path, require_poses, require_seed
 from kinema4d_ros.kinematics.protocol import IKPath, LocalSolution
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import rotation_angle, to_quaternion
 
 __all__ = ["MoveItKinematics"]
 

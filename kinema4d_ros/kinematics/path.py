@@ -17,10 +17,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.transforms import ROTATION_TOLERANCE, require_rigid, rotation_angle, slerp
 from kinema4d_ros.kinematics.protocol import ROTATION_WEIGHT_M, IKPath, LocalSolution
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import ROTATION_TOLERANCE, require_rigid, rotation_angle, slerp
 
 __all__ = [
     "FLIP_EXCURSION_M",

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import KinematicsError
+from kinema4d_ros.core.errors import KinematicsError
 from kinema4d_ros.kinematics.clik import ArmModel
 from kinema4d_ros.kinematics.closed_form import ParallelAxesArm
 from kinema4d_ros.kinematics.forward import forward_all

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.core.errors import ErrorCode, KinematicsError
 from kinema4d_ros.robot.model import Robot
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.render.api import NEAR_M
 from kinema4d_ros.render.numba_raster import render_frame
 from kinema4d_ros.render.packed import Packed, Scratch, make_scratch

@@ -11,13 +11,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import RenderError, SetupError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import RenderError, SetupError
+from kinema4d_ros.core.transforms import to_quaternion
 from kinema4d_ros.lab.objects import LabObject
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.lab.world import Room, build_model
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import to_quaternion
 
 __all__ = ["GlCamera"]
 

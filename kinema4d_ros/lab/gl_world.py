@@ -7,9 +7,9 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import make, to_quaternion
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.transforms import make, to_quaternion
 
 __all__ = ["VISUAL_GROUP", "add_camera", "add_visuals"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import rotation_angle, slerp
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import rotation_angle, slerp
 
 __all__ = ["Motion"]
 

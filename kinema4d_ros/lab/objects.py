@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.transforms import make
+from kinema4d_ros.core.transforms import make
 
 __all__ = ["SHAPES", "LabObject", "PlacedObject", "Shape", "boxes_of"]
 

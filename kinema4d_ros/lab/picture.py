@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import RenderError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import RenderError
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.lab.draw import Drawing, Painter, join_packed
 from kinema4d_ros.lab.lens import Lens
 from kinema4d_ros.lab.materials import Material, Style, linear, table_texture
@@ -31,7 +32,6 @@ from kinema4d_ros.lab.simulation import LabSimulation, LabState
 from kinema4d_ros.lab.world import Room
 from kinema4d_ros.render.packed import Packed
 from kinema4d_ros.render.scene import Scene
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot.model import Geometry, Robot
 
 __all__ = ["LabCamera", "LabImage"]

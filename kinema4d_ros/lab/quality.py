@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kinema4d_ros.errors import RenderError
+from kinema4d_ros.core.errors import RenderError
 from kinema4d_ros.lab.materials import TEXTURE_PIXELS
 from kinema4d_ros.render.packed import Packed
 from kinema4d_ros.render.scene import Scene

@@ -22,10 +22,10 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.io.resources import share_directory, share_path
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
 from kinema4d_ros.lab.sightline import hidden_fraction
-from kinema4d_ros.resources import share_directory, share_path
 
 __all__ = ["Scenario", "ScenarioError", "demo_eye", "make_scenario", "scenario_names"]
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.core.errors import ErrorCode, KinematicsError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import apply, invert, make
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
 from kinema4d_ros.lab.motion import Motion
@@ -18,8 +20,6 @@ from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
 from kinema4d_ros.robot.gripper import Fingers
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import apply, invert, make
 
 __all__ = ["home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan", "tool_down"]
 

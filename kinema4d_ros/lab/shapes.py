@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.core.transforms import make
 from kinema4d_ros.lab.objects import LabObject, boxes_of
 from kinema4d_ros.robot.model import Geometry, TriangleMesh
 from kinema4d_ros.robot.primitives import sphere_mesh
-from kinema4d_ros.transforms import make
 
 __all__ = ["box_geometry", "object_geometries", "rounded_box", "rounded_cylinder"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.lab.objects import LabObject, PlacedObject
-from kinema4d_ros.transforms import apply, invert
 
 __all__ = ["hidden_fraction"]
 

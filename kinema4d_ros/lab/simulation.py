@@ -14,15 +14,15 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import from_quaternion, make
 from kinema4d_ros.lab.controller import TrajectoryController
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
 from kinema4d_ros.lab.world import TIMESTEP_S, Room, build_model
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import from_quaternion, make
 
 __all__ = ["LabSimulation", "LabState"]
 

@@ -16,13 +16,13 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import to_quaternion
 from kinema4d_ros.kinematics.gripping import finger_links
 from kinema4d_ros.lab.contact_shapes import outer_points
 from kinema4d_ros.lab.gl_world import add_camera, add_visuals
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, boxes_of
 from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot
-from kinema4d_ros.transforms import to_quaternion
 
 __all__ = ["TIMESTEP_S", "Room", "build_model"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["ArmState", "JointStateMonitor", "MonitorCounts"]

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.live.arm import ArmState
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 
 __all__ = ["Approval", "ExecutionGate", "GatePolicy"]
 

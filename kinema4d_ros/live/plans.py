@@ -9,15 +9,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.limits import Overshoot
+from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.transforms import rotation_angle
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.limits import Overshoot
 from kinema4d_ros.live.arm import ArmState
 from kinema4d_ros.live.gate import GatePolicy
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import FRAMES, JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
-from kinema4d_ros.transforms import rotation_angle
 
 __all__ = ["CheckedPlan", "check_plan", "plan_from_poses", "start_gap"]
 

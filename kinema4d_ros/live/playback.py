@@ -8,7 +8,7 @@ import threading
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["PlaybackClock"]
 

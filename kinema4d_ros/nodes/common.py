@@ -31,12 +31,12 @@ from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.streams import Streams
 from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.trust import Trust, rate_calibration
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.lifetime import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.resources import share_directory
 from kinema4d_ros.live import WorldChanges, believed
-from kinema4d_ros.resources import share_directory
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.runtime.lifetime import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
 
 __all__ = ["Health", "KinemaNode", "calibration_path", "load_scene", "load_trust", "run_node"]
 

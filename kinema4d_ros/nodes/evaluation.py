@@ -22,7 +22,7 @@ from kinema4d_ros.bridge.calls import GoalServer
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import Cancelled, ErrorCode
+from kinema4d_ros.core.errors import Cancelled, ErrorCode
 from kinema4d_ros.evaluation.proportions import Interval, PairedOutcomes
 from kinema4d_ros.generators.load import SPECS
 from kinema4d_ros.nodes.common import Health, KinemaNode, calibration_path, run_node

@@ -19,12 +19,12 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.calls import GoalServer
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
-from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.rollout import WARNING
 from kinema4d_ros.generators import best_preset
 from kinema4d_ros.generators.load import SPECS
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, run_node
-from kinema4d_ros.rollout import WARNING
-from kinema4d_ros.worker import Worker, WorkerTimes
+from kinema4d_ros.runtime import Worker, WorkerTimes
 
 __all__ = ["Eta", "GeneratorNode", "main", "warning_of", "worker_command"]
 

@@ -16,7 +16,7 @@ from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge.request import request_from_goal
 from kinema4d_ros.bridge.rollout import rollout_to_msg
 from kinema4d_ros.generators import Generator, Progress, load_generator
-from kinema4d_ros.worker import Job, serve
+from kinema4d_ros.runtime import Job, serve
 
 __all__ = ["main"]
 

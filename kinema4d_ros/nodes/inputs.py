@@ -14,8 +14,8 @@ from kinema4d_ros.bridge.camera import camera_from_info
 from kinema4d_ros.bridge.images import depth_from_image, rgb_from_image
 from kinema4d_ros.bridge.joints import joint_sample_from_msg
 from kinema4d_ros.bridge.stamps import is_time, nanoseconds
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError, ErrorCode, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode, KinemaError
 from kinema4d_ros.live import ArmState, JointStateMonitor, believed
 from kinema4d_ros.nodes.common import KinemaNode
 from kinema4d_ros.robot import Robot

@@ -22,7 +22,7 @@ from kinema4d_ros.bridge.poses import matrix_to_pose
 from kinema4d_ros.bridge.qos import STREAM_OUT
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration.pose_estimate import changed
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.lab import LabSimulation, LabState
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node

@@ -12,7 +12,7 @@ from rclpy.task import Future
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.calls import GoalServer
 from kinema4d_ros.bridge.joints import trajectory_from_msg
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.nodes.common import KinemaNode
 

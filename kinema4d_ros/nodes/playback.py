@@ -13,8 +13,8 @@ from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.points import cloud_from_points
 from kinema4d_ros.bridge.rollout import decode_points, require_whole
 from kinema4d_ros.bridge.stamps import header, nanoseconds
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.live import PlaybackClock
 from kinema4d_ros.nodes.common import Health, KinemaNode, run_node
 

@@ -18,7 +18,7 @@ from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
 from kinema4d_ros.bridge.request import request_to_goal
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
-from kinema4d_ros.errors import CameraError, Cancelled, ErrorCode, KinemaError
+from kinema4d_ros.core.errors import CameraError, Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.live import CheckedPlan, GatePolicy, WorldChanges, check_plan, start_gap

@@ -10,11 +10,11 @@ from kinema4d_ros.bridge.display import trajectory_from_display
 from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.poses import path_to_matrices, pose_array_to_matrices
 from kinema4d_ros.bridge.stamps import nanoseconds
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.live import ArmState, plan_from_poses
 from kinema4d_ros.nodes.common import KinemaNode
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["PlanInputs", "ReadPlan"]
 

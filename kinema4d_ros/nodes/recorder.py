@@ -22,7 +22,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from kinema4d_ros.bridge.names import ENDPOINTS, RECORDED, Endpoint
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.nodes.common import ERROR, Health, KinemaNode, run_node
 
 __all__ = ["FLUSH_S", "Recorder", "main"]

@@ -21,10 +21,10 @@ from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.bridge.tf import StaticTransformBroadcaster, TransformBroadcaster
 from kinema4d_ros.calibration import read_pose
 from kinema4d_ros.calibration.pictures import Tone, caption
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.io.images import overlay
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.live import ArmState
-from kinema4d_ros.media import overlay
 from kinema4d_ros.nodes.common import (
     ERROR,
     WARN,

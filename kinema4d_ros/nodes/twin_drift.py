@@ -13,8 +13,8 @@ from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.calibration.drift import USELESS_PX, Drift, check_drift_by_edges
 from kinema4d_ros.calibration.drift_watch import DriftState, DriftWatch
 from kinema4d_ros.calibration.extrinsics import Extrinsics
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput
 from kinema4d_ros.robot import Robot

@@ -19,7 +19,7 @@ from kinema4d_ros.bridge.errors import error_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.viewer import objects_from_markers, progress_from_msg, report_from_msg
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import scenario_names

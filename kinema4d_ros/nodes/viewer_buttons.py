@@ -11,11 +11,11 @@ from kinema4d_ros.bridge.calls import ANSWER_S, ServiceCalls, execute_once, miss
 from kinema4d_ros.bridge.errors import raise_from_msg
 from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.stamps import header, nanoseconds
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.nodes.common import KinemaNode
 from kinema4d_ros.nodes.inputs import ArmInput
-from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.viewer.demo import plan_home, plan_pick_and_place
 from kinema4d_ros.viewer.desk import PlanDesk
 from kinema4d_ros.viewer.page import Page

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.calls import ServiceCalls
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.nodes.common import KinemaNode
 from kinema4d_ros.viewer.page import Page
 

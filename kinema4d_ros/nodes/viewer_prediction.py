@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.viewer import prediction_from_msg
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.live import WorldChanges, believed
 from kinema4d_ros.nodes.common import KinemaNode
 from kinema4d_ros.nodes.inputs import ArmInput
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.viewer.desk import PlanDesk
 from kinema4d_ros.viewer.page import Page
 from kinema4d_ros.viewer.prediction import Prediction

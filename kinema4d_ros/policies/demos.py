@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.arrays import read_arrays
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import read_json, replacing_file
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.task import make_task
+from kinema4d_ros.io.files import read_arrays, read_json, replacing_file
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
@@ -31,7 +31,6 @@ from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView, demo_view
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.task import make_task
 
 __all__ = ["FIRST_SEED", "DemoSettings", "Demonstration", "make_demos", "read_demo", "record_demo"]
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import from_rpy
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import from_rpy
 
 __all__ = ["ExpertErrors"]
 

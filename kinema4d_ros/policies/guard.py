@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, Policy, PolicyError
 
 __all__ = ["GuardedPolicy"]

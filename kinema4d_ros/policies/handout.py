@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.policies.protocol import ActionChunk, PolicyError
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["PlanHandout"]
 

@@ -14,12 +14,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["ActionChunk", "EpisodeStart", "Observation", "Policy", "PolicyError"]
 

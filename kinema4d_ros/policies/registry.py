@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import Policy, PolicyError
 
 __all__ = ["PolicySpec", "make_policy", "policy_kinds", "register_policy"]

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.files import read_bytes
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.files import read_bytes
+from kinema4d_ros.io.joint_match import parse_gripper_range, parse_joint_map
+from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.lab.controller import START_TOLERANCE_M, START_TOLERANCE_RAD
 from kinema4d_ros.policies.handout import PlanHandout
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
-from kinema4d_ros.readers import read_trajectory
-from kinema4d_ros.readers.match import parse_gripper_range, parse_joint_map
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["ReplayPolicy"]
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.task import LAB_TASKS
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab.scripted import pick_and_place_plan, pick_plan, push_plan
@@ -20,8 +22,6 @@ from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.handout import PlanHandout
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.task import LAB_TASKS
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["ScriptedExpert"]
 

@@ -20,15 +20,15 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection, serve
 
-from kinema4d_ros.access import is_loopback, is_own_name, require_token, same_secret
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.policies.guard import GuardedPolicy
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.registry import PolicySpec, make_policy
 from kinema4d_ros.policies.remote import TOKEN_VARIABLE
 from kinema4d_ros.policies.wire import MAX_MESSAGE_BYTES, PROTOCOL, VERSION, pack, unpack
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.runtime.access import is_loopback, is_own_name, require_token, same_secret
 
 __all__ = ["PolicyServer"]
 

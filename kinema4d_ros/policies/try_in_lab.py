@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.task import Task, make_task
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.policies.protocol import EpisodeStart, Observation, Policy, PolicyError
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.task import Task, make_task
 
 __all__ = ["Outcome", "perform", "try_policy"]
 

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.transforms import rotation_angle
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.policies.protocol import PolicyError
-from kinema4d_ros.resources import share_path
-from kinema4d_ros.transforms import rotation_angle
 
 __all__ = ["WorkspaceView", "demo_view"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import PolicyError
 
 __all__ = ["MAX_MESSAGE_BYTES", "PROTOCOL", "VERSION", "pack", "unpack"]

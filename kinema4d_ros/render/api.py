@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, RenderError, TrajectoryError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, RenderError, TrajectoryError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.kinematics.gripping import grip_track
-from kinema4d_ros.pointmap.sequence import PointmapSequence
 from kinema4d_ros.render import cpu
 from kinema4d_ros.render.scene import GeometryChoice, Scene
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["NEAR_M", "Backend", "Device", "render_pointmaps", "render_poses"]
 

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import RenderError
+from kinema4d_ros.core.errors import RenderError
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.render.clusters import build_clusters
 from kinema4d_ros.render.packed import Packed, Scratch
 from kinema4d_ros.render.shading import base_colours, cluster_normals, corner_normals
 from kinema4d_ros.robot.model import Geometry, Robot, TriangleMesh
-from kinema4d_ros.transforms import apply
 
 __all__ = ["GeometryChoice", "Scene"]
 

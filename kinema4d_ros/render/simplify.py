@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinema4d_ros.errors import MeshError
+from kinema4d_ros.core.errors import MeshError
 from kinema4d_ros.robot.model import TriangleMesh
 
 __all__ = ["merge_vertices"]

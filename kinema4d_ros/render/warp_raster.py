@@ -14,7 +14,7 @@ import numpy as np
 import warp as wp
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, RenderError
+from kinema4d_ros.core.errors import ErrorCode, RenderError
 from kinema4d_ros.render import warp_kernels
 from kinema4d_ros.render.numba_raster import place_parts
 from kinema4d_ros.render.packed import PART_NUMBERS, Packed

@@ -22,15 +22,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-from kinema4d_ros.errors import RolloutError
+from kinema4d_ros.core.errors import RolloutError
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.kinematics.gripping import finger_links
 from kinema4d_ros.report._kernels import TILE, first_seen, hold_frame, nearest_point, tile_bounds
 from kinema4d_ros.report.grasped import Grasped
 from kinema4d_ros.report.surface import RobotSurface
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.transforms import apply, invert
 
 __all__ = ["HELD", "SILHOUETTE_PX", "Clearance", "clearance_over_time", "hidden_pixels", "resting_links"]
 

@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import GripTrack
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.generators.carry import STANDS_M, Grasp, find_grasps, find_thing
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.kinematics.gripping import grip_track
-from kinema4d_ros.pointmap.grip import GripTrack
 from kinema4d_ros.report.plane import fit_plane
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.transforms import apply, invert
 
 __all__ = ["Grasped", "find_grasped"]
 

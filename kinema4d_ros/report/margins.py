@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["Margins", "joint_margins"]
 

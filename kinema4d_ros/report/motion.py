@@ -15,12 +15,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.report._kernels import changed_frames, flood_object
 from kinema4d_ros.report.clearance import hidden_pixels
 from kinema4d_ros.report.plane import fit_plane
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.transforms import apply
 
 __all__ = ["Motion", "MovedRegion", "find_motion"]
 

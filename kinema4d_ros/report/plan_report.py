@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import RolloutError
+from kinema4d_ros.core.errors import RolloutError
+from kinema4d_ros.core.rollout import WARNING, DepthBasis, Rollout
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators.composite import MARGIN_PX
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.report.clearance import HELD, Clearance, clearance_over_time, hidden_pixels
@@ -18,8 +20,6 @@ from kinema4d_ros.report.grasped import find_grasped
 from kinema4d_ros.report.margins import Margins, joint_margins
 from kinema4d_ros.report.motion import Motion, MovedRegion, find_motion
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.rollout import WARNING, DepthBasis, Rollout
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["CONTACT_M", "PlanReport", "clearance_text", "make_report"]
 

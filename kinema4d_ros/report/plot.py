@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from kinema4d_ros.errors import RolloutError
+from kinema4d_ros.core.errors import RolloutError
 from kinema4d_ros.report.plan_report import BASIS_TEXT, PlanReport
 
 __all__ = ["clearance_plot"]

@@ -24,11 +24,11 @@ import coal
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.transforms import make
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot.model import Geometry, Robot
-from kinema4d_ros.transforms import make
 
 __all__ = ["DisabledPair", "colliding_pairs", "disabled_pairs", "srdf_with_pairs"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 from xml.etree import ElementTree
 
-from kinema4d_ros.errors import RobotError
+from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.robot.packages import resolve_mesh
 from kinema4d_ros.robot.xml_screen import screen_xml

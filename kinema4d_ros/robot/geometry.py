@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from urdf_parser_py.urdf import Box, Cylinder, Mesh, Sphere
 
-from kinema4d_ros.errors import RobotError
+from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.model import Geometry, GeometryKind
 from kinema4d_ros.robot.packages import resolve_mesh

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
 
 __all__ = ["Fingers", "Gripper", "VendorJoint"]
 

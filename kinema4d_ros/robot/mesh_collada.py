@@ -10,7 +10,7 @@ import collada.common
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import MeshError
+from kinema4d_ros.core.errors import MeshError
 from kinema4d_ros.robot.topology import Soup
 from kinema4d_ros.robot.xml_screen import screen_xml
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode, MeshError
-from kinema4d_ros.files import read_bytes
+from kinema4d_ros.core.errors import ErrorCode, MeshError
+from kinema4d_ros.io.files import read_bytes
 from kinema4d_ros.robot.topology import Soup
 
 __all__ = ["read_obj"]

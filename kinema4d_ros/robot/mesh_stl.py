@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from kinema4d_ros.errors import MeshError
+from kinema4d_ros.core.errors import MeshError
 from kinema4d_ros.robot.topology import Soup
 
 __all__ = ["read_stl"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kinema4d_ros.errors import ErrorCode, MeshError
-from kinema4d_ros.files import reading, what_it_is
+from kinema4d_ros.core.errors import ErrorCode, MeshError
+from kinema4d_ros.io.files import reading, what_it_is
 from kinema4d_ros.robot.mesh_obj import read_obj
 from kinema4d_ros.robot.mesh_stl import read_stl
 from kinema4d_ros.robot.model import TriangleMesh

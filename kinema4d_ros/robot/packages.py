@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, MeshError
-from kinema4d_ros.resources import share_directory
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, MeshError
+from kinema4d_ros.io.resources import share_directory
 from kinema4d_ros.robot.xml_screen import screen_xml
 
 __all__ = ["MeshFile", "package_roots", "resolve_mesh", "urdf_root"]

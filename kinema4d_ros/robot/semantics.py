@@ -38,9 +38,9 @@ from typing import Any
 
 import numpy as np
 
-from kinema4d_ros.documents import parse_yaml
-from kinema4d_ros.errors import ErrorCode, RobotError
-from kinema4d_ros.files import read_bytes
+from kinema4d_ros.core.errors import ErrorCode, RobotError
+from kinema4d_ros.io.documents import parse_yaml
+from kinema4d_ros.io.files import read_bytes
 from kinema4d_ros.robot.gripper import Fingers, Gripper, VendorJoint
 from kinema4d_ros.robot.model import Joint, Link
 

@@ -11,7 +11,7 @@ import difflib
 import logging
 from xml.etree.ElementTree import Element
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
 
 __all__ = ["prune_urdf"]
 

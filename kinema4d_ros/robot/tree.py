@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kinema4d_ros.errors import RobotError
+from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.robot.model import Joint, Link, Mimic
 
 __all__ = ["order_tree", "resolve_mimics"]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from urdf_parser_py.urdf import URDF
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, RobotError
-from kinema4d_ros.files import read_bytes, reading
-from kinema4d_ros.resources import share_directory
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, RobotError
+from kinema4d_ros.io.files import read_bytes, reading
+from kinema4d_ros.io.resources import share_directory
 from kinema4d_ros.robot.geometry import Materials, read_geometry
 from kinema4d_ros.robot.model import Inertial, Joint, JointLimits, Link, Mimic, Robot
 from kinema4d_ros.robot.semantics import load_semantics, sidecar_path

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import RobotError
-from kinema4d_ros.transforms import from_rpy
+from kinema4d_ros.core.errors import RobotError
+from kinema4d_ros.core.transforms import from_rpy
 
 __all__ = ["finite", "pose_matrix"]
 

@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kinema4d_ros.errors import ErrorCode, RobotError
-from kinema4d_ros.resources import share_directory
+from kinema4d_ros.core.errors import ErrorCode, RobotError
+from kinema4d_ros.io.resources import share_directory
 from kinema4d_ros.robot.packages import urdf_root
 from kinema4d_ros.robot.xml_screen import MAX_XML_BYTES
 

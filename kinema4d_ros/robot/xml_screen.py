@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, ParseError, TreeBuilder
 import defusedxml.ElementTree
 from defusedxml.common import DefusedXmlException
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
 
 __all__ = ["MAX_XML_BYTES", "MAX_XML_DEPTH", "screen_xml"]
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.segmentation.background import MIN_VIDEO, Change, compare, median_background
 from kinema4d_ros.segmentation.choice import better_mask
 from kinema4d_ros.segmentation.prompt import Prompt

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["Prompt"]
 
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Any of these; pixels are those of `kinema4d_ros.camera`: (0, 0) is the image's corner, x right, y down.
+    """Any of these; pixels are those of `kinema4d_ros.core.camera`: (0, 0) is the image's corner, x right, y down.
 
     Attributes:
         text: what to look for, "a robot arm"; needs a grounding detector.

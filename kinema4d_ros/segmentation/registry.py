@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, SetupError
+from kinema4d_ros.core.errors import ErrorCode, SetupError
 from kinema4d_ros.segmentation.protocol import RobotSegmenter, SegmentationError
 
 __all__ = ["METHODS", "best_method", "make_segmenter"]

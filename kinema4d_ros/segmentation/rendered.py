@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.lens import Lens
 from kinema4d_ros.render import Scene, render_poses

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.media.images import strip
+from kinema4d_ros.io.images import strip
 from kinema4d_ros.segmentation.protocol import Segmentation, as_stack
 
 __all__ = ["contact_sheet"]

@@ -13,15 +13,15 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import FileFormatError, KinemaError, RenderError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import FileFormatError, KinemaError, RenderError
+from kinema4d_ros.core.task import make_task
+from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.evaluation.judge import TruthJudge, Verdict
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab import LabCamera, LabImage, LabSimulation, LabState, PlacedObject, Style
 from kinema4d_ros.policies.protocol import EpisodeStart, Observation, Policy, PolicyError
-from kinema4d_ros.task import make_task
-from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 
 __all__ = ["LabArena", "Run"]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import FileFormatError, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import FileFormatError, KinemaError
 from kinema4d_ros.generators import load_generator
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.policies.guard import GuardedPolicy
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import PolicySpec, make_policy
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.trials.arena import LabArena, Run
 from kinema4d_ros.trials.judging import make_judge

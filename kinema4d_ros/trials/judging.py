@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.judge import GeometricJudge, Judge
 from kinema4d_ros.evaluation.vlm_judge import VlmJudge

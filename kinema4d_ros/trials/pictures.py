@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.trials.trial import LabOutcome
 from kinema4d_ros.trials.world import Imagined
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory
 
 import kinema4d_ros
-from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.generators import GeneratorSpec, load_generator
 from kinema4d_ros.generators.pool import FIND_S, GeneratorPool
 from kinema4d_ros.kinematics import choose_kinematics

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.io.files import replacing_file
 
 __all__ = ["Ranks", "Share"]
 

@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import read_bytes, replacing_file
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.files import read_bytes, replacing_file
 from kinema4d_ros.trials.trial import Trial
 
 __all__ = ["REAL_FILE", "keep_real", "read_real"]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.task import LAB_TASKS
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.generators import GeneratorSpec
 from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.policies.registry import PolicySpec, policy_kinds
-from kinema4d_ros.task import LAB_TASKS
 from kinema4d_ros.trials.judging import GEOMETRIC, make_judge
 from kinema4d_ros.trials.trial import Mode, Trial
 

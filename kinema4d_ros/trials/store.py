@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinema4d_ros.documents import parse_json
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.files import read_bytes, read_json, replacing_file
+from kinema4d_ros.io.documents import parse_json
+from kinema4d_ros.io.files import read_bytes, read_json, replacing_file
 from kinema4d_ros.trials.trial import Trial, TrialRecord
 
 __all__ = ["TrialStore"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.judge import Verdict
 

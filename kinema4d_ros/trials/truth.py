@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinema4d_ros.rollout import Provenance, Rollout
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.trials.arena import LabArena, Run
 
 __all__ = ["true_rollout"]

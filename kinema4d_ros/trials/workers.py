@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.trials.execute import Executor
 from kinema4d_ros.trials.settings import EvaluationSettings

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.task import Task
+from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.evaluation.judge import GeometricJudge, Judge, Verdict
 from kinema4d_ros.generators.protocol import GenerateRequest, Generator
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.policies.protocol import Policy, PolicyError
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.task import Task
-from kinema4d_ros.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.trials.arena import LEAST_MOTION_S, SETTLE_S, LabArena
 
 __all__ = ["Imagined", "Scene", "WorldModel", "scene_of"]

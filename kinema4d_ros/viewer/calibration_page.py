@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.calibration.manual import NUMBERS, ManualCalibration
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.viewer import texts
 from kinema4d_ros.viewer.panel import change
 from kinema4d_ros.viewer.prediction import small_picture

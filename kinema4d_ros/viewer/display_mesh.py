@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.render.shading import CREASE_DEG, base_colours
 from kinema4d_ros.robot.model import Geometry, Robot
-from kinema4d_ros.transforms import apply
 
 __all__ = ["TRIANGLES", "DisplayMesh", "robot_display", "simplified", "split_creases"]
 

@@ -26,7 +26,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.typing import Origin
 
-from kinema4d_ros.access import is_loopback, same_secret
+from kinema4d_ros.runtime.access import is_loopback, same_secret
 
 __all__ = ["MAX_CONNECTIONS", "MAX_MESSAGE_BYTES", "MAX_WINDOWS", "TITLE", "BoundedConnection", "FrontDoor", "readable"]
 

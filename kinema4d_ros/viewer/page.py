@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.report import PlanReport
 from kinema4d_ros.report.plot import clearance_plot
 from kinema4d_ros.robot.model import Robot

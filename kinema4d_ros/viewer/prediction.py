@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Rollout
 
 __all__ = ["Cloud", "Prediction", "small_picture"]
 

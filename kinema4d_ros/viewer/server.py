@@ -23,8 +23,8 @@ import viser
 import websockets.asyncio.server
 from viser import _client_autobuild
 
-from kinema4d_ros.access import is_loopback, require_token
-from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.runtime.access import is_loopback, require_token
 from kinema4d_ros.viewer.door import MAX_MESSAGE_BYTES, SOCKET_PROTOCOL, TITLE, BoundedConnection, FrontDoor, readable
 
 __all__ = ["TITLE", "TOKEN_VARIABLE", "PageServer", "is_loopback"]

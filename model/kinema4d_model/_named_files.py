@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_yaml
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_yaml
 
 __all__ = ["find_named", "names_in", "read_extended"]
 

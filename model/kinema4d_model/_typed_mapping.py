@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import reading
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.files import reading
 
 __all__ = ["build", "plain"]
 

@@ -28,11 +28,11 @@ from kinema4d_model.output import Confidence, MetricFit, confidence_of
 from kinema4d_model.pipeline import KinemaPipeline
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.session import Drift, Session, chunk_slices, part_of
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.input_hash import request_sha256
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress
-from kinema4d_ros.rollout import Provenance, Rollout
 
 __all__ = ["Details", "DiffusionGenerator"]
 

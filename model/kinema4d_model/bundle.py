@@ -17,8 +17,8 @@ from kinema4d_model.codec import VideoCodec
 from kinema4d_model.image_encoder import ImageEncoder
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.preset import Preset, load_preset
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.rollout import WARNING
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.rollout import WARNING
 
 __all__ = ["ModelBundle"]
 

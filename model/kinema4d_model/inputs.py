@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.output.resize import pick_pixels, shrink_images
+from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators._kernels import shade_frames
 from kinema4d_ros.generators.carry import carried_frames, describe, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest
-from kinema4d_ros.pointmap import PointmapSequence
 
 __all__ = ["NetworkInputs", "normalise", "prepare_inputs", "shrink_request"]
 

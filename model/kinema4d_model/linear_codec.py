@@ -15,7 +15,7 @@ from diffusers.models.modeling_utils import ModelMixin
 
 from kinema4d_model.codec import VideoCodec
 from kinema4d_model.preset_parts import CodecSpec
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["MODALITIES", "LinearAutoencoder", "LinearCodec"]
 

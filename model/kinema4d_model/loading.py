@@ -16,7 +16,7 @@ from kinema4d_model.checkpoints.official import ADDED_FILE, LORA_FILE, find_offi
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_model.speed import torch_dtype
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 
 __all__ = ["check_bundle", "checkpoint_folder", "load_bundle", "with_options"]
 

@@ -27,11 +27,11 @@ from kinema4d_model.preset_parts import (
     TransformerSpec,
     WeightSource,
 )
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import write_yaml
+from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.generators.carry import DESCRIPTION
 from kinema4d_ros.generators.load import preset_names
-from kinema4d_ros.resources import share_directory
+from kinema4d_ros.io.files import write_yaml
+from kinema4d_ros.io.resources import share_directory
 
 __all__ = ["Preset", "load_preset", "preset_names", "save_preset"]
 

@@ -20,9 +20,9 @@ from kinema4d_model.output import (
     points_on_rays,
 )
 from kinema4d_model.pipeline import Prediction
-from kinema4d_ros.errors import GeneratorError
+from kinema4d_ros.core.errors import GeneratorError
+from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators.protocol import GenerateRequest
-from kinema4d_ros.pointmap import PointmapSequence
 
 __all__ = ["Frames", "finish", "metres"]
 

@@ -22,12 +22,12 @@ from kinema4d_model.output import MetricFit, MetricLimits
 from kinema4d_model.pipeline import KinemaPipeline, Prediction
 from kinema4d_model.rollout_steps import Frames, finish, metres
 from kinema4d_model.two_worlds import predict_two_worlds
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.rollout import DepthBasis
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReportProgress
-from kinema4d_ros.pointmap import PointmapSequence
-from kinema4d_ros.rollout import DepthBasis
 
 __all__ = ["Chunk", "Drift", "Session", "chunk_seed", "chunk_slices"]
 

@@ -23,11 +23,11 @@ from kinema4d_model.output._kernels import blend_frames
 from kinema4d_model.pipeline import Encoded, KinemaPipeline, Prediction
 from kinema4d_model.preset_parts import BlendSpec
 from kinema4d_model.window import Window, choose_window, cut_request
+from kinema4d_ros.core.rollout import DepthBasis
 from kinema4d_ros.generators._kernels import shade_frames
 from kinema4d_ros.generators.carry import LEAST_SHARE, carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator, plane_depth
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
-from kinema4d_ros.rollout import DepthBasis
 
 __all__ = ["Choice", "TwoWorlds", "choose", "predict_two_worlds"]
 

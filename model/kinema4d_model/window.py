@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.generators.carry import find_grasps
 from kinema4d_ros.generators.protocol import GenerateRequest
-from kinema4d_ros.pointmap import GripTrack, PointmapSequence
 
 __all__ = ["VIEW_M", "Window", "choose_window", "cut_request"]
 

@@ -23,8 +23,8 @@ from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.calibration import read_camera, read_pose, save_camera
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -22,7 +22,7 @@ from support.ros_graph import Asker, wait_for
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.names import ENDPOINTS, Endpoint
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.robot import Robot
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -15,8 +15,8 @@ from support.small_disks import READ_ONLY_TEXT, ROOM_TEXT, SmallDisk, small_disk
 
 from kinema4d_ros.calibration import read_camera, save_camera
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.resources import share_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

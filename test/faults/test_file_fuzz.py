@@ -67,7 +67,7 @@ def make(folder):
 
 def read(path):
     import os, signal, time
-    from kinema4d_ros.errors import FileFormatError
+    from kinema4d_ros.core.errors import FileFormatError
     {body}
 
 TABLE = (Reader("broken", make, read),)

@@ -26,11 +26,11 @@ from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header, time_from_ns
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 
 WAIT_S = 60.0
 APPROVAL_S, PLAN_S = 4.0, 8.0

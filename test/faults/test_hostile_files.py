@@ -20,10 +20,10 @@ from support.hostile_files import ATTACKS, CONTROLS, zeros_npz, zeros_png
 from support.ros_graph import ROOT
 
 from kinema4d_ros.assets.backends import ExternalCommand
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.files import read_yaml
-from kinema4d_ros.media import read_image
-from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.files import read_yaml
+from kinema4d_ros.io.images import read_image
+from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.xml_screen import screen_xml
 

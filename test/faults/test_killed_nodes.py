@@ -28,10 +28,10 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.nodes.recorder import FLUSH_S
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 from kinema4d_ros.trials.store import TrialStore
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(3600)]

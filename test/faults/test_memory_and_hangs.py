@@ -18,7 +18,7 @@ from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import NodeProcess
 from support.slow_generator import SPEC, VARIABLE
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 

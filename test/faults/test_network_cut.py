@@ -21,7 +21,7 @@ from support.sim_graph import START_S, NodeProcess, process_environment, small_c
 from support.slow_generator import SPEC, VARIABLE
 from support.two_machines import Cable, two_machines
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -119,7 +119,7 @@ def test_the_page_listens_on_loopback_alone(page: Served) -> None:
 def test_another_address_of_this_machine_does_not_reach_it_without_a_token(figures: Figures) -> None:
     said = in_own_network("""
 import secrets, socket
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.viewer.server import PageServer
 from support.knocking import ask, raw, status
 def reached(server, host):

@@ -27,14 +27,14 @@ from support.ros_graph import ROOT, wait_for
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.policies import EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.remote import TOKEN_VARIABLE, RemotePolicy
 from kinema4d_ros.policies.server import MAX_CLIENTS, MAX_CONNECTIONS, PolicyServer
 from kinema4d_ros.policies.wire import pack, unpack
-from kinema4d_ros.readers import write_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 pytestmark = pytest.mark.timeout(900)
 

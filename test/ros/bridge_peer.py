@@ -22,10 +22,10 @@ from kinema4d_ros.bridge.poses import matrix_to_transform
 from kinema4d_ros.bridge.rollout import rollout_to_msg
 from kinema4d_ros.bridge.stamps import header, time_from_ns
 from kinema4d_ros.bridge.tf import StaticTransformBroadcaster, TransformBroadcaster
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.rollout import Provenance, Rollout
-from kinema4d_ros.transforms import from_rpy
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.core.transforms import from_rpy
 
 CAMERA = PinholeCamera.look_at((1.0, 0.2, 0.8), (0.2, 0.0, 0.1), width=720, height=480, fov_y_deg=45)
 ROLLOUT_ID = "0123456789abcdef"

@@ -23,8 +23,8 @@ from kinema4d_ros.bridge.poses import transform_to_matrix
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import nanoseconds, time_from_ns
 from kinema4d_ros.bridge.tf import Buffer, ExtrapolationException, LookupException, TransformListener
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.pointmap import PointmapSequence
 
 PEER = Path(__file__).with_name("bridge_peer.py")
 

@@ -20,7 +20,7 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.bridge.images import rgb_from_image
 from kinema4d_ros.calibration import Extrinsics, Residuals, read_camera, save_camera
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.io.resources import share_path
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -24,15 +24,15 @@ from support.seen_robot import random_joints
 
 from kinema4d_ros.calibration import read_camera, read_pose, save_camera
 from kinema4d_ros.calibration.pose_estimate import changed, difference
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.images import write_image
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
-from kinema4d_ros.media import write_image
-from kinema4d_ros.readers.tables import write_trajectory
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.viewer.calibration_page import COARSE
 
 pytest.importorskip("playwright", reason="needs playwright")

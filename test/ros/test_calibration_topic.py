@@ -21,7 +21,7 @@ from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera_info
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -23,10 +23,10 @@ from kinema4d_ros.bridge.calls import GoalServer
 from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.bridge.generate import GenerateClient
 from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.nodes import arm_ways
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 PLAN, TOKEN = "ab" * 32, "cd" * 16
 

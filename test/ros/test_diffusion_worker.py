@@ -25,10 +25,10 @@ from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.params import check
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
+from kinema4d_ros.core.errors import Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.evaluation import GeometricJudge, Lifted, Task
 from kinema4d_ros.nodes.generator import Settings, warning_of, worker_command
-from kinema4d_ros.worker import Worker, WorkerTimes
+from kinema4d_ros.runtime import Worker, WorkerTimes
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,8 +20,8 @@ from kinema4d_ros.bridge.frames import frames_to_msg
 from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.media.studio import studio
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.images import studio
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 

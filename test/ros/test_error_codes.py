@@ -33,9 +33,9 @@ from kinema4d_ros.bridge.poses import matrices_to_pose_array
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.images import studio
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media.studio import studio
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 

@@ -18,7 +18,7 @@ from kinema4d_msgs.action import EvaluatePolicy
 from kinema4d_msgs.msg import EvaluatedTrial
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.trials.campaign import Campaign
 from kinema4d_ros.trials.preflight import check_setup
 from kinema4d_ros.trials.settings import EvaluationSettings

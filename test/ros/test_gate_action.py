@@ -17,8 +17,8 @@ from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.trajectory import JointTrajectory
 
 NODES = ("lab", "preview", "generator", "gate")
 

@@ -15,7 +15,7 @@ from support.ros_graph import Graph, own_domain, wait_for
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.generate import GenerateClient
-from kinema4d_ros.errors import Cancelled, ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError
 
 WAIT_S = 60.0
 

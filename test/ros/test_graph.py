@@ -23,11 +23,11 @@ from kinema4d_ros.bridge.poses import matrices_to_pose_array
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 
 NODES = ("lab", "twin", "preview", "generator", "playback", "gate")
 

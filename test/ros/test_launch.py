@@ -29,9 +29,9 @@ from launch_ros.actions import Node
 
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.launching import _shutdown_without
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, sim_graph
-from kinema4d_ros.processes import FATAL_EXIT
+from kinema4d_ros.runtime.processes import FATAL_EXIT
 
 FILES = {"sim.launch.py": SIM_ARGUMENTS, "generator.launch.py": GENERATOR_ARGUMENTS}
 WAIT_S = 240.0

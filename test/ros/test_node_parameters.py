@@ -15,7 +15,7 @@ from rclpy.parameter import Parameter
 from support.ros_graph import DISCOVERY_S, Graph
 
 from kinema4d_ros.bridge.params import ParameterError, check, declare, parameter, watch
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.nodes import gate, preview
 
 ROOT = Path(__file__).parents[2]

@@ -29,16 +29,16 @@ from kinema4d_ros.bridge.request import request_to_goal
 from kinema4d_ros.bridge.rollout import rollout_from_msg
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import GenerateRequest, best_preset, load_generator
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.nodes.evaluation import Evaluation
 from kinema4d_ros.nodes.evaluation import Settings as EvaluationNodeSettings
 from kinema4d_ros.nodes.generator import Settings, worker_command
 from kinema4d_ros.nodes.generator_worker import Handler
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.worker import Worker, WorkerTimes
+from kinema4d_ros.runtime import Worker, WorkerTimes
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -19,13 +19,13 @@ from kinema4d_ros.bridge.joints import trajectory_to_msg
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.media.studio import studio
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.io.images import studio
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.nodes.recorder import _new_bag
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 
 WAIT_S = 60.0
 

@@ -24,7 +24,7 @@ from kinema4d_ros.bridge._tf_standin import (
 from kinema4d_ros.bridge._tf_tree import ExtrapolationException, InvalidArgumentException, LookupException
 from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
 from kinema4d_ros.bridge.stamps import header, nanoseconds
-from kinema4d_ros.transforms import from_rpy, invert
+from kinema4d_ros.core.transforms import from_rpy, invert
 
 SECOND = 10**9
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView, parse_board
 from kinema4d_ros.calibration.pose_estimate import changed
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import apply, from_rpy, invert
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import apply, from_rpy, invert
 
 BOARD = parse_board("charuco:7x5:0.02:0.015")
 GRIPPER_T_BOARD = from_rpy([0.1, 0.05, -0.1], [-0.07, -0.05, 0.15])

@@ -15,8 +15,8 @@ from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.media.studio import studio
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.io.images import studio
 from kinema4d_ros.robot import Robot
 
 

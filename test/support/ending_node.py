@@ -11,7 +11,7 @@ from rclpy.action import ActionClient
 from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.nodes import common
 from kinema4d_ros.nodes.common import KinemaNode, run_node
 

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.generators import Progress, load_generator, raise_if_cancelled
 
 WORK, MEMORY, BUG, EXIT, SEGFAULT, HANG, SLOW = range(7)

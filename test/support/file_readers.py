@@ -16,9 +16,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.rollout import Provenance, Rollout
-from kinema4d_ros.trajectory import JointTrajectory
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.core.trajectory import JointTrajectory
 
 __all__ = ["CORE", "Reader", "small_rollout"]
 
@@ -266,7 +266,7 @@ def _image(suffix: str, **kind: Any) -> Callable[[Path], Path]:
 
 
 def _read_image(path: Path) -> Any:
-    from kinema4d_ros.media import read_image
+    from kinema4d_ros.io.images import read_image
 
     return read_image(path)
 
@@ -278,7 +278,7 @@ def _depth(path: Path) -> Any:
 
 
 def _video(folder: Path) -> Path:
-    from kinema4d_ros.media.video import VideoWriter
+    from kinema4d_ros.io.video import VideoWriter
 
     with VideoWriter(folder / "video.mp4", 10.0, (32, 24)) as video:
         for i in range(4):
@@ -294,7 +294,7 @@ def _frames(path: Path) -> Any:
 
 def _trajectory(suffix: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        from kinema4d_ros.readers import write_trajectory
+        from kinema4d_ros.io.tables import write_trajectory
 
         times = np.linspace(0, 1, 5)
         write_trajectory(JointTrajectory(("j1", "j2"), times, np.stack([times, times**2], 1)), folder / f"plan{suffix}")
@@ -304,7 +304,7 @@ def _trajectory(suffix: str) -> Callable[[Path], Path]:
 
 
 def _read_trajectory(path: Path) -> Any:
-    from kinema4d_ros.readers import read_trajectory
+    from kinema4d_ros.io.trajectories import read_trajectory
 
     return read_trajectory(path)
 
@@ -334,8 +334,8 @@ def _sign_rollout(folder: Path) -> None:
 
 def _pointmaps(lossless: bool) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
-        from kinema4d_ros.media import save_pointmaps
-        from kinema4d_ros.pointmap.sequence import PointmapSequence
+        from kinema4d_ros.core.pointmap import PointmapSequence
+        from kinema4d_ros.io.store import save_pointmaps
 
         camera = small_camera()
         depth = np.full((2, camera.height, camera.width), 0.7, np.float32)
@@ -349,7 +349,7 @@ def _pointmaps(lossless: bool) -> Callable[[Path], Path]:
 
 
 def _load_pointmaps(path: Path) -> Any:
-    from kinema4d_ros.media import load_pointmaps
+    from kinema4d_ros.io.store import load_pointmaps
 
     return load_pointmaps(path)
 
@@ -397,7 +397,7 @@ def _poses(path: Path) -> Any:
 def _views(folder: Path) -> Path:
     from kinema4d_ros.assets.stages import write_json
     from kinema4d_ros.assets.views import cameras_document
-    from kinema4d_ros.media import write_image
+    from kinema4d_ros.io.images import write_image
 
     (folder / "poses").mkdir()
     write_json(

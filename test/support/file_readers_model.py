@@ -25,7 +25,7 @@ from kinema4d_model.checkpoints.official import find_official, load_4dnex, load_
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.shards import index_path, open_index, read_document, read_episode, stream_shard, write_shard
 from kinema4d_model.preset import load_preset
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.io.resources import share_path
 
 __all__ = ["MODEL"]
 
@@ -70,7 +70,7 @@ def _bag_file(kind: str, suffix: str) -> Callable[[Path], Path]:
 
 
 def _read_trajectory(path: Path) -> Any:
-    from kinema4d_ros.readers import read_trajectory
+    from kinema4d_ros.io.trajectories import read_trajectory
 
     return read_trajectory(path)
 
@@ -108,7 +108,7 @@ def _lerobot(version: str) -> Callable[[Path], Path]:
 def _episode() -> Any:
     from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
     from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome
-    from kinema4d_ros.camera import PinholeCamera
+    from kinema4d_ros.core.camera import PinholeCamera
 
     frames, height, width = 3, 8, 12
     rng = np.random.default_rng(0)
@@ -370,7 +370,7 @@ def _lerobot_policy(folder: Path) -> Path:
 def _read_lerobot_policy(path: Path) -> Any:
     """As far as it is read before LeRobot itself, which need not be installed, is asked for."""
     from kinema4d_model.policies.lerobot_policy import LerobotPolicy
-    from kinema4d_ros.errors import KinemaError
+    from kinema4d_ros.core.errors import KinemaError
 
     try:
         return LerobotPolicy(str(path))

@@ -189,7 +189,7 @@ def _odd(path: Path, what: str) -> None:
 
 
 def _judge(reader: Any, path: Path, what: str, work: Path) -> dict[str, Any]:
-    from kinema4d_ros.errors import ErrorCode, KinemaError
+    from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:

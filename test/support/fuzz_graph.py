@@ -24,7 +24,7 @@ from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.bridge.names import Endpoint
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.robot import Robot
 
 __all__ = ["LAB", "FuzzGraph"]

@@ -30,17 +30,17 @@ from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
 from kinema4d_ros.bridge.request import request_to_goal
 from kinema4d_ros.bridge.rollout import rollout_to_msg
 from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.generators import GenerateRequest, load_generator
+from kinema4d_ros.io.images import studio
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media.studio import studio
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.report import make_report
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.description import robot_description
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 
 __all__ = ["Seeds"]
 

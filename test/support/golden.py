@@ -22,12 +22,12 @@ from support.seen_robot import see_robot
 
 from kinema4d_ros.calibration import Extrinsics, read_camera, save_camera
 from kinema4d_ros.cli import build_parser, main
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.images import write_image
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.lab import LabCamera, LabSimulation
-from kinema4d_ros.media import write_image
-from kinema4d_ros.readers.tables import write_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.trajectory import JointTrajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 

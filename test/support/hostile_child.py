@@ -36,7 +36,7 @@ class Watch:
 def main(folder: Path, names: list[str], out: int) -> None:
     from support.hostile_files import ATTACKS, CONTROLS, Place, secret_bytes
 
-    from kinema4d_ros.errors import KinemaError
+    from kinema4d_ros.core.errors import KinemaError
     from kinema4d_ros.robot import xacro_file
 
     xacro_file.TIME_LIMIT_S = 15.0

@@ -22,7 +22,7 @@ from support.slow_generator import SPEC, VARIABLE
 
 from kinema4d_ros.cli.sim import node_process
 from kinema4d_ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
-from kinema4d_ros.processes import Supervisor
+from kinema4d_ros.runtime.processes import Supervisor
 
 WORKER = "generator's worker"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where DDS keeps it

@@ -27,11 +27,11 @@ sys.path[:0] = [str(ROOT / "test"), str(ROOT), str(ROOT / "model")]
 import numpy as np  # noqa: E402
 from support.scenes import cast_world, overhead_camera  # noqa: E402
 
-from kinema4d_ros.errors import KinemaError  # noqa: E402
-from kinema4d_ros.files import replacing_file  # noqa: E402
+from kinema4d_ros.core.errors import KinemaError  # noqa: E402
+from kinema4d_ros.core.rollout import Provenance, Rollout  # noqa: E402
+from kinema4d_ros.io.files import replacing_file  # noqa: E402
 from kinema4d_ros.policies.demos import DemoSettings, make_demos, read_demo  # noqa: E402
 from kinema4d_ros.policies.view import demo_view  # noqa: E402
-from kinema4d_ros.rollout import Provenance, Rollout  # noqa: E402
 
 ENOUGH_S = 600.0
 

@@ -13,13 +13,13 @@ from kinema4d_ros.assets.synthetic import orbit_cameras
 from kinema4d_ros.assets.views import View
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.synthetic import BoardPainter
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import from_rpy
+from kinema4d_ros.io.images import write_image
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.media import write_image
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.description import robot_description
-from kinema4d_ros.transforms import from_rpy
 
 BOARD = parse_board("charuco:7x5:0.06:0.045")
 BASE_T_BOARD = from_rpy([np.pi, 0.0, 0.0], [0.08, 0.16, 0.0])

@@ -12,11 +12,11 @@ from kinema4d_ros.bridge.frames import frames_to_msg
 from kinema4d_ros.bridge.images import image_from_array
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabCamera, LabSimulation
 from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.robot import Robot
 
 

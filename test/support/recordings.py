@@ -13,10 +13,10 @@ from rosbags.typesys import Stores, get_typestore
 
 from kinema4d_model.data.episode import load_robot
 from kinema4d_model.data.importers.recording import Recording
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 N, W, H, FPS = 21, 96, 64, 10.0
 STORE = get_typestore(Stores.ROS2_JAZZY)

@@ -19,8 +19,8 @@ from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.calls import ActionCaller
 from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.bridge.stamps import nanoseconds
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.readers.unfinished import opened_bag
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.bags import opened_bag
 
 ANSWER_S = 3.0
 """How long one question may take before it is asked again."""

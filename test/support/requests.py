@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from support.scenes import overhead_camera
 
-from kinema4d_ros.pointmap.sequence import PointmapSequence
+from kinema4d_ros.core.pointmap import PointmapSequence
 
 
 def robot_of_a_square(

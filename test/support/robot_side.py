@@ -21,9 +21,9 @@ from support.ros_graph import Graph
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 ENOUGH_S = 300.0
 

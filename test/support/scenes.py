@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Provenance, Rollout
 
 Box = tuple[Sequence[float], Sequence[float]]
 """Centre and full size, metres, base frame, along the axes."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.silhouette import signed_distance
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.lens import Lens
 from kinema4d_ros.render import Scene, render_poses

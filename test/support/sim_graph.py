@@ -18,7 +18,7 @@ from support.ros_graph import ROOT
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.calibration import read_camera, save_camera
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.io.resources import share_path
 
 START_S = 120.0
 """A loaded machine imports, compiles and discovers slowly; nothing here asserts how slowly."""

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from kinema4d_model.segmentation.sam2_weights import build_sam2
-from kinema4d_ros.files import write_yaml
+from kinema4d_ros.io.files import write_yaml
 
 CONFIG = "configs/sam2.1/sam2.1_hiera_t.yaml"
 _ATTENTION = "model.memory_attention.layer"

@@ -13,10 +13,11 @@ import cv2
 import numpy as np
 import pytest
 
-from kinema4d_ros.media import load_pointmaps, write_image
-from kinema4d_ros.readers import write_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.images import write_image
+from kinema4d_ros.io.store import load_pointmaps
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 

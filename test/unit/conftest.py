@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import PointmapSequence
 
 
 def build_sequence(

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.rollout import Provenance, Rollout
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Provenance, Rollout
 
 CAMERA = PinholeCamera.look_at([1.0, 0.0, 0.6], [0.3, 0.0, 0.03], width=144, height=96, fov_y_deg=24.0)
 TABLE = np.array([150.0, 130.0, 110.0])

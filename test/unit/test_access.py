@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kinema4d_ros.access import MIN_TOKEN_LENGTH, is_own_name, require_token, same_secret
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.policies import PolicyError
+from kinema4d_ros.runtime.access import MIN_TOKEN_LENGTH, is_own_name, require_token, same_secret
 
 GOOD = "x" * MIN_TOKEN_LENGTH
 

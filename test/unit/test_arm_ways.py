@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.bridge.params import ParameterError
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.nodes.arm_ways import controllers, require_covered
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 SIX = tuple(f"joint{i}" for i in range(1, 7))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.arrays import read_arrays
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_arrays
 
 
 def test_arrays_come_back_and_can_be_written_to(tmp_path: Path) -> None:

@@ -24,13 +24,13 @@ from kinema4d_ros.calibration.camera_info import CameraInfo
 from kinema4d_ros.calibration.silhouette import mask_iou
 from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.cli import acquire as verb
-from kinema4d_ros.errors import CalibrationError, KinemaError
-from kinema4d_ros.files import write_yaml
-from kinema4d_ros.media import read_image, write_image
-from kinema4d_ros.readers.tables import write_trajectory
+from kinema4d_ros.core.errors import CalibrationError, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import apply, from_rpy, to_quaternion
+from kinema4d_ros.io.files import write_yaml
+from kinema4d_ros.io.images import read_image, write_image
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import apply, from_rpy, to_quaternion
 
 VOXEL = "0.006"
 

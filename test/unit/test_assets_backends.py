@@ -16,7 +16,7 @@ from kinema4d_ros.assets.grid import ColouredMesh
 from kinema4d_ros.assets.mesh_files import read_mesh_file, write_mesh_ply
 from kinema4d_ros.assets.synthetic import orbit_cameras
 from kinema4d_ros.assets.views import View
-from kinema4d_ros.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import ErrorCode, MeshError
 
 TETRAHEDRON = ColouredMesh(
     np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]),

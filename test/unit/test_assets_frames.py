@@ -20,9 +20,9 @@ from kinema4d_ros.assets.frames import (
 )
 from kinema4d_ros.assets.sharpness import blur_px
 from kinema4d_ros.assets.synthetic import orbit_cameras
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.media import write_image
-from kinema4d_ros.media.video import VideoWriter
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.images import write_image
+from kinema4d_ros.io.video import VideoWriter
 
 
 def scene(seed: int = 0, size: int = 256) -> np.ndarray:

@@ -15,7 +15,7 @@ from kinema4d_ros.assets.grid import ColouredMesh, Grid, drop_crumbs, surface_ne
 from kinema4d_ros.assets.hull import Outlines, carve, visual_hull
 from kinema4d_ros.assets.synthetic import orbit_cameras
 from kinema4d_ros.assets.views import View
-from kinema4d_ros.errors import MeshError
+from kinema4d_ros.core.errors import MeshError
 from kinema4d_ros.robot.topology import Soup, clean_mesh
 
 CENTRE = np.array([0.18, 0.0, 0.20])

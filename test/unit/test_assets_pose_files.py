@@ -11,9 +11,9 @@ import pytest
 from kinema4d_ros.assets.pose_files import read_pose_file
 from kinema4d_ros.assets.synthetic import orbit_cameras
 from kinema4d_ros.assets.views import FileLocator
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError, FileFormatError
-from kinema4d_ros.transforms import invert, to_quaternion
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, FileFormatError
+from kinema4d_ros.core.transforms import invert, to_quaternion
 
 FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
 LENS = (-0.08, 0.02, 0.0004, -0.0003)

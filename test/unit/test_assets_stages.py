@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinema4d_ros.assets.stages import STAMP, StageRunner, hash_files, read_json
-from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.core.errors import FileFormatError
 
 
 def work(text: str):

@@ -7,9 +7,9 @@ import pytest
 
 from kinema4d_ros.calibration.boards import Board, parse_board
 from kinema4d_ros.calibration.synthetic import BoardPainter
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import apply, from_rpy
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply, from_rpy
 
 CAMERA = PinholeCamera(
     480, 360, [[470, 0, 242], [0, 472, 177], [0, 0, 1]], distortion=(-0.2, 0.05, 0.0008, -0.0005, 0.0)

@@ -19,15 +19,15 @@ from kinema4d_ros.calibration.inputs import read_seen_masks
 from kinema4d_ros.calibration.pose_estimate import difference
 from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.files import read_yaml, write_yaml
-from kinema4d_ros.media import read_image, write_image
-from kinema4d_ros.readers.tables import write_trajectory
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import apply, from_rpy, invert
+from kinema4d_ros.io.files import read_yaml, write_yaml
+from kinema4d_ros.io.images import read_image, write_image
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import apply, from_rpy, invert
 
 CHARUCO = parse_board("charuco:9x6:0.03:0.0225")
 CAMERA = PinholeCamera.look_at(

@@ -7,8 +7,8 @@ import pytest
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.collect import BLUR_PX, ViewCollector, blur_px, coverage_map
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
 
 BOARD = parse_board("charuco:9x6:0.03:0.0225")
 CAMERA = PinholeCamera(640, 480, [[600.0, 0, 322], [0, 600, 238], [0, 0, 1]], distortion=(-0.1, 0.02, 0, 0, 0))

@@ -13,8 +13,8 @@ from kinema4d_ros.calibration import Extrinsics, write_extrinsics
 from kinema4d_ros.calibration.compare import compare
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.transforms import from_rpy
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.transforms import from_rpy
 
 POSE = from_rpy([0.1, 0.2, 0.3], [0.5, 0.4, 0.3])
 SURE = np.diag([1e-6] * 3 + [1e-8] * 3)

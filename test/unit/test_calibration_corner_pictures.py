@@ -7,8 +7,8 @@ import numpy as np
 from kinema4d_ros.calibration.boards import BoardView, parse_board
 from kinema4d_ros.calibration.corner_pictures import BoardSeen, board_picture, telling_views
 from kinema4d_ros.calibration.pictures import BOTH, DRAWN, SEEN
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.transforms import apply, from_rpy
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import apply, from_rpy
 
 BOARD = parse_board("charuco:7x5:0.02:0.015")
 CAMERA = PinholeCamera(320, 240, [[300.0, 0, 160], [0, 300.0, 120], [0, 0, 1]])

@@ -14,10 +14,10 @@ from support.seen_robot import draw_masks, random_camera, random_joints, wobble
 from kinema4d_ros.calibration import Extrinsics, Residuals, save_camera
 from kinema4d_ros.calibration.drift import Drift, check_drift, check_drift_by_edges
 from kinema4d_ros.calibration.pose_estimate import changed
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.media import write_image
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.io.images import write_image
 from kinema4d_ros.robot import Robot
 
 EYE = PinholeCamera.look_at((1.1, -0.9, 0.7), (0.25, 0.0, 0.4), width=240, height=180, focal_px=220)

@@ -11,12 +11,12 @@ from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.calibration.drift import check_drift_by_edges
 from kinema4d_ros.calibration.edge_fit import fit_edges, match_edges, outline_way
 from kinema4d_ros.calibration.pose_estimate import changed
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 SIZE = (480, 320)

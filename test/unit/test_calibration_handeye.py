@@ -15,9 +15,9 @@ from kinema4d_ros.calibration.board_pose import find_board_pose
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.handeye import Corners, HandEye, calibrate_hand_eye, solve_ax_xb
 from kinema4d_ros.calibration.pose_estimate import changed, difference
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import from_rpy, invert
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import from_rpy, invert
 
 
 def solve(series: Series) -> HandEye:

@@ -11,9 +11,9 @@ from kinema4d_ros.calibration.boards import BoardView, parse_board
 from kinema4d_ros.calibration.camera_info import read_camera_info, write_camera_info
 from kinema4d_ros.calibration.intrinsics import Intrinsics, calibrate_intrinsics, coverage
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import apply
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply
 
 BOARD = parse_board("charuco:9x6:0.03:0.0225")
 TRUTH = PinholeCamera(

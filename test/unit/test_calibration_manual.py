@@ -12,13 +12,13 @@ from support.seen_robot import random_joints
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.calibration.manual import ManualCalibration, Shown, numbers_of, pose_of
 from kinema4d_ros.calibration.pose_estimate import changed, difference
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 TRUTH = read_camera(share_path("calibration/demo_lab.yaml")).scaled(360, 240)

@@ -13,8 +13,8 @@ from support.seen_robot import Seen, draw_masks, see_robot, wobble
 from kinema4d_ros.calibration.markerless import Markerless, calibrate_markerless, refine_pose
 from kinema4d_ros.calibration.pose_estimate import changed, difference
 from kinema4d_ros.calibration.silhouette import Silhouettes, mask_iou, signed_distance
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
 from kinema4d_ros.robot import Robot
 
 PANDA_EYE = PinholeCamera.look_at((1.1, -0.9, 0.7), (0.25, 0.0, 0.4), width=240, height=180, focal_px=220)

@@ -7,8 +7,8 @@ import pytest
 
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate, agreement, changed, mean_pose, region_threshold
 from kinema4d_ros.calibration.quality import FINDINGS, Quality, finding, pose_spread
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import from_rpy
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import from_rpy
 
 
 def test_turns_about_one_axis_have_no_second_one() -> None:

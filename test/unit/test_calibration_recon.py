@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kinema4d_ros.calibration.pictures import reconstruction_picture
 from kinema4d_ros.calibration.recon import align_pairs, align_reconstruction
 from kinema4d_ros.calibration.surfaces import Surface, load_surface, robot_surface, sample_surface
-from kinema4d_ros.errors import CalibrationError, FileFormatError
-from kinema4d_ros.media import write_ply
+from kinema4d_ros.core.errors import CalibrationError, FileFormatError
+from kinema4d_ros.core.transforms import apply, from_rpy, invert, rotation_angle
+from kinema4d_ros.io.ply import write_ply
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import apply, from_rpy, invert, rotation_angle
 
 TRUTH = from_rpy([0.4, -0.2, 2.0], [0.3, -0.5, 0.8])
 Q = np.array([0.3, 0.9, 1.1, 0.2, -0.3, 0.4, -0.02])

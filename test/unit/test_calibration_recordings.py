@@ -14,7 +14,7 @@ from kinema4d_model.data.importers.video_in import read_video
 from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.drift import Drift, check_drift_by_edges
 from kinema4d_ros.calibration.markerless import calibrate_markerless
-from kinema4d_ros.errors import CalibrationError
+from kinema4d_ros.core.errors import CalibrationError
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import ClassicalSegmenter, Prompt, rendered_masks
 

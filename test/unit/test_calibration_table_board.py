@@ -12,9 +12,9 @@ from kinema4d_ros.calibration.boards import BoardView, parse_board
 from kinema4d_ros.calibration.compare import check_against
 from kinema4d_ros.calibration.pose_estimate import changed, difference
 from kinema4d_ros.calibration.table_board import calibrate_table_board
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError
-from kinema4d_ros.transforms import apply, from_rpy
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.core.transforms import apply, from_rpy
 
 BOARD = parse_board("charuco:9x6:0.03:0.0225")
 PLACE = from_rpy([np.pi, 0.0, 0.3], [0.3, 0.1, 0.0])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kinema4d_ros.calibration import Extrinsics, Residuals
 from kinema4d_ros.calibration.trust import rate_calibration
-from kinema4d_ros.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 
 
 def extrinsics(**residuals: float) -> Extrinsics:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros import camera as camera_module
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError, ErrorCode
-from kinema4d_ros.transforms import apply, from_rpy
+from kinema4d_ros.core import camera as camera_module
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode
+from kinema4d_ros.core.transforms import apply, from_rpy
 
 K_OPENCV = [[612.0, 0.0, 355.3], [0.0, 608.0, 243.9], [0.0, 0.0, 1.0]]
 BARREL = (-0.28, 0.07, 1e-3, -5e-4, 0.0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinema4d_ros.distortion import LensDistortion
-from kinema4d_ros.errors import CameraError, ErrorCode
+from kinema4d_ros.core.distortion import LensDistortion
+from kinema4d_ros.core.errors import CameraError, ErrorCode
 
 LENSES = {
     "barrel": LensDistortion((-0.28, 0.07, 1e-3, -5e-4, 0.0)),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kinema4d_ros.documents import MAX_DEPTH, parse_json, parse_yaml
-from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.documents import MAX_DEPTH, parse_json, parse_yaml
 
 LAUGHS = b"a: &a [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n".encode() for a, b in zip("abcdefg", "bcdefgh", strict=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,8 +4,8 @@ import doctest
 
 import pytest
 
-from kinema4d_ros import errors
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core import errors
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 
 def test_text_says_code_what_expected_and_hint() -> None:

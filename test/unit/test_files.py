@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import (
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.io.files import (
     read_bytes,
     read_yaml,
     reading,
@@ -137,7 +137,7 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from kinema4d_ros.files import replacing_file, replacing_folder
+from kinema4d_ros.io.files import replacing_file, replacing_folder
 with replacing_file(sys.argv[1]) as file, replacing_folder(sys.argv[2], lambda _: True) as folder:
     file.write_text("half")
     (folder / "a").write_text("half")

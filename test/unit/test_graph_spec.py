@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from kinema4d_ros.cli.sim import node_process
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, generator_graph, read_arguments, sim_graph
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from judge_scenes import CAMERA, GREEN, RADIUS, RED, Ball, ball_mask, film, fingers, pick
 
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.evaluation import EvaluationError
 from kinema4d_ros.evaluation.target import centre_behind, find_target, tip_path
 from kinema4d_ros.evaluation.tracking import track_object
-from kinema4d_ros.rollout import Provenance, Rollout
 
 
 def moved(track) -> np.ndarray:

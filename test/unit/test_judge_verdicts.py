@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_scenes import RADIUS, RED, Ball, ball_mask, film, pick
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation import (
     AtGoal,
     Confusion,

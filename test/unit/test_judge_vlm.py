@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from judge_scenes import pick
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation import EvaluationError, Lifted, Task
 from kinema4d_ros.evaluation.vlm_judge import VlmJudge
 

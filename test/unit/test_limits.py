@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
-from kinema4d_ros.limits import POSITION_TOLERANCE_M, POSITION_TOLERANCE_RAD, check_positions, check_speeds
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.limits import POSITION_TOLERANCE_M, POSITION_TOLERANCE_RAD, check_positions, check_speeds
 from kinema4d_ros.robot import Robot
 
 

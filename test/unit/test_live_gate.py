@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.live import ArmState, ExecutionGate, GatePolicy, check_plan
 from kinema4d_ros.live.gate import REMEMBERED
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 
 DURATION_S = 4.0
 

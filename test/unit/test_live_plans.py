@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.live import ArmState, check_plan, plan_from_poses, start_gap
 from kinema4d_ros.live.plans import STRETCH
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
 
 
 def arm_at(q: np.ndarray) -> ArmState:

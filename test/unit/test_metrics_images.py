@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation import EvaluationError, dynamic_region, psnr, psnr_overall, ssim
 
 WANG = {"channel_axis": -1, "gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False, "data_range": 255}

@@ -22,7 +22,7 @@ from kinema4d_model.metrics.alexnet import AlexNetLpips
 from kinema4d_model.metrics.i3d import I3dFeatures
 from kinema4d_model.metrics.inception import InceptionFeatures
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.evaluation import EvaluationError
 
 
@@ -204,7 +204,7 @@ def test_bad_names_sizes_and_counts_are_refused(weights: Path) -> None:
 
 
 def test_the_verb_adds_them(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from kinema4d_ros.media import VideoWriter
+    from kinema4d_ros.io.video import VideoWriter
 
     predicted, truth = videos(3, 48, 64)
     for name, video in (("a", predicted), ("b", truth)):

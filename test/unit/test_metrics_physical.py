@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from judge_scenes import CAMERA, GREEN, RADIUS, RED, Ball, film, fingers, pick
 
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.evaluation import EvaluationError, plausibility, robot_adherence
-from kinema4d_ros.rollout import Provenance, Rollout
 
 STILL = np.array([0.3, 0.0, RADIUS])
 

@@ -13,14 +13,14 @@ from judge_scenes import CAMERA, pick
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.cli import main
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.evaluation import frame_distances, psnr_overall, ssim
 from kinema4d_ros.evaluation.compare import Motion, Sight, compare
 from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.media import VideoWriter
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.io.video import VideoWriter
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Provenance, Rollout
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.task import make_task
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabSimulation, LabState, PlacedObject
 from kinema4d_ros.policies import EpisodeStart, Observation, Policy, PolicyError
@@ -20,8 +22,6 @@ from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.policies.scripted import ScriptedExpert
 from kinema4d_ros.policies.try_in_lab import perform
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.task import make_task
-from kinema4d_ros.trajectory import JointTrajectory
 
 CAMERA = PinholeCamera(4, 3, [[4, 0, 2], [0, 4, 1.5], [0, 0, 1]])
 YAM = Robot.load("yam")

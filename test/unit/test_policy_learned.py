@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.lab import SMALL, LabCamera, LabSimulation
 from kinema4d_ros.policies import EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.demos import FIRST_SEED, DemoSettings, make_demos, read_demo
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.policies.view import WorkspaceView, demo_view
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 torch = pytest.importorskip("torch", reason="learned policies need torch")

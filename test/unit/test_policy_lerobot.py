@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.policies import EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.registry import make_policy
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 torch = pytest.importorskip("torch", reason="learned policies need torch")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.policies import ActionChunk, EpisodeStart, Observation, Policy, PolicyError
 from kinema4d_ros.policies.guard import GuardedPolicy

@@ -17,16 +17,16 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.sync.server import Server, ServerConnection, serve
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.policies import EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.policies.remote import TOKEN_VARIABLE, RemotePolicy
 from kinema4d_ros.policies.server import PolicyServer
 from kinema4d_ros.policies.wire import MAX_MESSAGE_BYTES, PROTOCOL, pack, unpack
-from kinema4d_ros.readers import write_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 CAMERA = PinholeCamera(4, 3, [[4, 0, 2], [0, 4, 1.5], [0, 0, 1]])
 HELLO = {"protocol": PROTOCOL, "version": 1, "name": "odd"}

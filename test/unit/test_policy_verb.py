@@ -13,14 +13,14 @@ import cv2
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.policies import EpisodeStart, Observation
 from kinema4d_ros.policies.demos import read_demo
 from kinema4d_ros.policies.registry import make_policy, policy_kinds
-from kinema4d_ros.readers import write_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 
 def test_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:

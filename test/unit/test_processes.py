@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from kinema4d_ros.processes import ProcessSpec, Supervisor
+from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor
 
 
 def python(name: str, code: str) -> ProcessSpec:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import kinema4d_ros
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.resources import share_directory, share_path
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.resources import share_directory, share_path
 
 PACKAGE = Path(kinema4d_ros.__file__).resolve().parent
-SHOW = "from kinema4d_ros.resources import share_path; print(share_path('urdf/a.urdf'))"
+SHOW = "from kinema4d_ros.io.resources import share_path; print(share_path('urdf/a.urdf'))"
 
 
 def test_data_files_are_found() -> None:

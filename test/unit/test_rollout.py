@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.scenes import cast_world, overhead_camera
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError, ErrorCode, KinemaError, RolloutError
-from kinema4d_ros.rollout import Provenance, Rollout, new_rollout_id
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode, KinemaError, RolloutError
+from kinema4d_ros.core.rollout import Provenance, Rollout, new_rollout_id
 
 
 def fields(frames: int = 3) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from PIL import Image
 from support.scenes import cast_world, overhead_camera
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.rollout import Provenance, Rollout
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.rollout import Provenance, Rollout
 
 
 def make(frames: int = 4, width: int = 36, height: int = 24, seed: int = 0) -> Rollout:

@@ -17,10 +17,10 @@ from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.calibration.inputs import marked_masks, read_masks
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.silhouette import mask_iou
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.media import write_image
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.images import write_image
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, EvaluationError
+from kinema4d_ros.core.errors import ErrorCode, EvaluationError
+from kinema4d_ros.core.task import LAB_TASKS, TASKS, AtGoal, Lifted, Task, make_task
 from kinema4d_ros.evaluation import TruthJudge
-from kinema4d_ros.task import LAB_TASKS, TASKS, AtGoal, Lifted, Task, make_task
 
 START = np.array([0.3, 0.0, 0.02])
 HIGH, HALF = START + np.array([0, 0, 0.1]), START + np.array([0, 0, 0.02])

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.trajectory import FRAMES, HOLD_PERIOD_S, JointTrajectory
+from kinema4d_ros.core.transforms import slerp
 from kinema4d_ros.kinematics import NoSolution
 from kinema4d_ros.kinematics.pinocchio_backend import PinocchioKinematics
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import FRAMES, HOLD_PERIOD_S, JointTrajectory
-from kinema4d_ros.transforms import slerp
 
 POSITIONS = st.floats(-10, 10)
 

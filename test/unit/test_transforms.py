@@ -8,8 +8,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from kinema4d_ros import transforms as tf
-from kinema4d_ros.errors import CameraError, ErrorCode
+from kinema4d_ros.core import transforms as tf
+from kinema4d_ros.core.errors import CameraError, ErrorCode
 
 Array = NDArray[np.float64]
 

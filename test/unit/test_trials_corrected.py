@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.evaluation.correction import prediction_powered
 from kinema4d_ros.trials.report import write_report
 from kinema4d_ros.trials.report.corrected import corrected_table, corrected_words, worth_table, worth_words

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.trials.preflight import check_apart, check_setup
 from kinema4d_ros.trials.settings import EvaluationSettings

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.trials.report.disagreements import choose, disagreements, strip_uri
 from kinema4d_ros.trials.report.plots import bias_plot, rates_plot
 from kinema4d_ros.trials.report.tables import correction_table, paper_table, ranking_table, rates_table

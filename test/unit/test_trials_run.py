@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.odd_policies import Watches
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.kinematics import choose_kinematics

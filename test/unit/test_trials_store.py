@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.trials.campaign import Campaign, Share
 from kinema4d_ros.trials.settings import EvaluationSettings

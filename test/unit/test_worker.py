@@ -14,14 +14,14 @@ import cv2
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import Cancelled, ErrorCode, KinemaError
-from kinema4d_ros.worker import Worker, WorkerTimes
-from kinema4d_ros.worker.frames import error_from_json, error_to_json
+from kinema4d_ros.core.errors import Cancelled, ErrorCode, KinemaError
+from kinema4d_ros.runtime import Worker, WorkerTimes
+from kinema4d_ros.runtime.frames import error_from_json, error_to_json
 
 CHILD = """
 import ctypes, os, signal, sys, time
-from kinema4d_ros.errors import ErrorCode, GeneratorError
-from kinema4d_ros.worker import serve
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.runtime import serve
 
 def handle(request, job):
     verb = request.decode()

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.trials.real import REAL_FILE, keep_real, read_real
 from kinema4d_ros.trials.report.disagreements import choose, disagreements, strip_uri
 from kinema4d_ros.trials.report.html import html_report

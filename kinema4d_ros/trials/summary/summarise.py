@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.trials.settings import EvaluationSettings, model_label, model_modes
 from kinema4d_ros.trials.summary.cells import ALL, Cell, Failure, Outcomes, Pair, collect, count_cell

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from kinema4d_ros.core.pointmap import GripTrack
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.task import make_task
 from kinema4d_ros.generators.carry import find_grasps
-from kinema4d_ros.pointmap import GripTrack
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.task import make_task
 
 __all__ = ["held_pixels", "holds"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kinema4d_model.assessment.run import GRASPS
 from kinema4d_model.data.episode import Episode
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["LeakTable", "blind_features", "leak_table"]
 

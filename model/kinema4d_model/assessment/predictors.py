@@ -9,10 +9,10 @@ import numpy as np
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.lifting import Lifter
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.generators.carry import carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest, Generator
-from kinema4d_ros.rollout import Provenance, Rollout
 
 __all__ = ["Predictor", "carry", "composite", "episode_request", "first_frame", "generated", "truth"]
 

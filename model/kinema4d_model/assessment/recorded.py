@@ -15,12 +15,12 @@ import numpy as np
 from kinema4d_model.assessment.run import episodes_of
 from kinema4d_model.data.episode import Episode, load_robot, recorded_task
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.task import Task
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.evaluation.judge import TruthJudge
 from kinema4d_ros.generators import load_generator
 from kinema4d_ros.kinematics import choose_kinematics
-from kinema4d_ros.task import Task
-from kinema4d_ros.trajectory import JointTrajectory
 from kinema4d_ros.trials.judging import GEOMETRIC, make_judge
 from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
 from kinema4d_ros.trials.settings import has_weights, model_label

@@ -16,9 +16,9 @@ from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig
 from kinema4d_model.data.shards import read_episode
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.task import make_task
 from kinema4d_ros.evaluation.judge import GeometricJudge
-from kinema4d_ros.rollout import Rollout
-from kinema4d_ros.task import make_task
 
 __all__ = [
     "GRASPS",

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.evaluation import dynamic_region, frame_distances, psnr_overall, ssim
-from kinema4d_ros.rollout import Rollout
 
 __all__ = ["NAMES", "Summary", "episode_region", "score", "summarise"]
 

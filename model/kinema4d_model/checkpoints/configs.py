@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kinema4d_model.checkpoints.tensor_files import raise_if
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import read_json
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.files import read_json
 
 __all__ = ["check_config", "check_shift"]
 

@@ -23,8 +23,8 @@ from kinema4d_model.checkpoints.modules import load_module
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.network.rope import SharedRotaryEmbedding
 from kinema4d_model.preset import Preset, save_preset
-from kinema4d_ros.errors import GeneratorError
-from kinema4d_ros.files import replacing_folder
+from kinema4d_ros.core.errors import GeneratorError
+from kinema4d_ros.io.files import replacing_folder
 
 __all__ = ["PRESET_FILE", "load_clip", "load_transformer", "load_vae", "write_folder"]
 

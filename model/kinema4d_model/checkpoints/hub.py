@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from kinema4d_model.checkpoints.manifest import Manifest, read_manifest, write_manifest
 from kinema4d_model.preset_parts import WeightSource
-from kinema4d_ros.errors import ErrorCode, FileFormatError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, SetupError
 
 __all__ = ["RemoteFile", "fetch", "list_remote"]
 

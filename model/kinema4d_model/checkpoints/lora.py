@@ -20,7 +20,7 @@ from kinema4d_model.checkpoints.tensor_files import (
     tensor_shapes,
 )
 from kinema4d_model.network import KinemaTransformer
-from kinema4d_ros.errors import FileFormatError, GeneratorError
+from kinema4d_ros.core.errors import FileFormatError, GeneratorError
 
 __all__ = [
     "activate",

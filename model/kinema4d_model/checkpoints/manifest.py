@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import read_json, replacing_file
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.files import read_json, replacing_file
 
 __all__ = ["MANIFEST", "Manifest", "check_manifest", "file_sha256", "read_manifest", "weight_files", "write_manifest"]
 

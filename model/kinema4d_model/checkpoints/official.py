@@ -22,7 +22,7 @@ from kinema4d_model.checkpoints.pickled import load_pickled
 from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.preset_parts import LoraSpec
-from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.core.errors import FileFormatError
 
 __all__ = [
     "ADDED_NAMES",

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import require_plain
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import require_plain
 
 __all__ = ["load_pickled"]
 

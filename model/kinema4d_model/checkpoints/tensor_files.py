@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_json
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_json
 
 __all__ = ["differences", "file_metadata", "find_shards", "name_some", "raise_if", "read_tensors", "tensor_shapes"]
 

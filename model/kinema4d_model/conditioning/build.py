@@ -10,7 +10,7 @@ from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, so
 from kinema4d_model.conditioning.videos import first_frame_video, robot_videos
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["build_conditions"]
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from kinema4d_model.preset_parts import Ablation, ConditionSpec
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["downsample_mask", "mask_channels", "soft_robot_mask", "soften"]
 

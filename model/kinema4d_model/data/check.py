@@ -11,7 +11,7 @@ from kinema4d_model.data.check_episode import check_episode
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import ShardIndex, index_path, open_index, read_episode, scan_shard
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 
 __all__ = ["Defect", "check_dataset"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 
 __all__ = ["DEPTH_UNIT_M", "pack_depth", "point_bounds", "points_from_depth", "unpack_depth"]
 

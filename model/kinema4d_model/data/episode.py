@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.depth import points_from_depth
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, EvaluationError
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, EvaluationError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.task import TASKS, Task, make_task
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.task import TASKS, Task, make_task
 
 __all__ = ["Episode", "ObjectTrack", "Outcome", "StoredCondition", "load_robot", "recorded_task"]
 

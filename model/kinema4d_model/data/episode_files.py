@@ -26,10 +26,10 @@ from kinema4d_model.data.depth import DEPTH_UNIT_M, pack_depth, unpack_depth
 from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition, recorded_task
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.streams import MAX_FRAMES, StreamKind, decode_stream, encode_stream
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.task import TASKS
-from kinema4d_ros.transforms import from_quaternion, to_quaternion
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.task import TASKS
+from kinema4d_ros.core.transforms import from_quaternion, to_quaternion
 
 __all__ = ["FORMAT", "STREAMS", "decode_episode", "encode_episode", "parse_document"]
 

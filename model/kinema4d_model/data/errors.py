@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["DataError"]
 

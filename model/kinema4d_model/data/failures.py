@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import from_rpy, make
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import from_rpy, make
 
 __all__ = ["RATE_HZ", "SEGMENTS", "SIGMAS", "UNIT_M", "UNIT_RAD", "VARIANTS", "disturb"]
 

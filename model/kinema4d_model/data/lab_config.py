@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.files import read_yaml
-from kinema4d_ros.resources import share_directory, share_path
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.files import read_yaml
+from kinema4d_ros.io.resources import share_directory, share_path
 
 __all__ = ["KINDS", "MISSES", "SPLITS", "LabConfig", "Ranges", "load_config"]
 

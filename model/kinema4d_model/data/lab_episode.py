@@ -22,7 +22,7 @@ from kinema4d_model.data.lab_plans import Unreachable, start_position
 from kinema4d_model.data.lab_reach import reach_of
 from kinema4d_model.data.lab_record import Refused, Scene, first_look, outcome_of, record, simulate
 from kinema4d_model.data.lab_scene import SceneDraw
-from kinema4d_ros.errors import TrajectoryError
+from kinema4d_ros.core.errors import TrajectoryError
 from kinema4d_ros.kinematics import Kinematics, NoSolution, choose_kinematics
 from kinema4d_ros.lab import PlacedObject
 

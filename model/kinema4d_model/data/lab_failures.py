@@ -22,7 +22,7 @@ from kinema4d_model.data.lab_config import SPLITS, LabConfig
 from kinema4d_model.data.lab_episode import ATTEMPTS, draw_scene, kinematics_of
 from kinema4d_model.data.lab_record import Refused, Scene, first_look, outcome_of, record, simulate
 from kinema4d_model.data.lab_scene import SceneDraw
-from kinema4d_ros.errors import TrajectoryError
+from kinema4d_ros.core.errors import TrajectoryError
 from kinema4d_ros.lab import PlacedObject
 
 __all__ = ["Demonstration", "failure_episodes", "failure_key"]

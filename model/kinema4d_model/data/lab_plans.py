@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.lab_reach import Reach, reach_of
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
 from kinema4d_ros.lab.motion import Motion
 from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scripted import tool_down
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import make
 
 __all__ = ["Grasp", "Plan", "Unreachable", "grasp_plan", "place_plan", "push_plan", "start_position"]
 

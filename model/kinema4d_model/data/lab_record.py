@@ -16,8 +16,9 @@ from kinema4d_model.data.lab_cast import Cast
 from kinema4d_model.data.lab_config import LabConfig
 from kinema4d_model.data.lab_scene import colour_word
 from kinema4d_model.data.versions import versions
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.task import Task
 from kinema4d_ros.lab import (
     FULL,
     SMALL,
@@ -31,7 +32,6 @@ from kinema4d_ros.lab import (
     Style,
 )
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.task import Task
 
 __all__ = ["Refused", "Scene", "first_look", "outcome_of", "record", "simulate"]
 

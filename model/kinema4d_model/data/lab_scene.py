@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.lab_config import Ranges
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.lab import LabObject, PlacedObject, Style
 
 __all__ = ["SceneDraw", "colour_word"]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.files import replacing_folder
-from kinema4d_ros.media.video import VideoWriter
+from kinema4d_ros.io.files import replacing_folder
+from kinema4d_ros.io.video import VideoWriter
 
 __all__ = ["VIEW", "export_lerobot"]
 

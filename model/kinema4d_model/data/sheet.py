@@ -18,9 +18,9 @@ from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import read_episode
-from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.files import replacing_file
-from kinema4d_ros.pointmap.png import encode_png
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.io.files import replacing_file
+from kinema4d_ros.io.png import encode_png
 
 __all__ = ["choose_episodes", "episode_row", "write_sheet"]
 

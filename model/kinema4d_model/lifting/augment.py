@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinema4d_model.lifting.frames import ROBOT, THING, UNKNOWN, WORLD, FrameSet
 from kinema4d_model.lifting.geometry import PlaneView, view_plane
 from kinema4d_model.lifting.lifter import network_input
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 
 __all__ = ["Sample", "augmented_sample", "plain_sample"]
 

@@ -20,8 +20,8 @@ from kinema4d_model.lifting.frames import ROBOT, TARGET, THING, FrameSet, load_f
 from kinema4d_model.lifting.geometry import view_plane
 from kinema4d_model.lifting.lifter import LearnedLifter, load_lifter
 from kinema4d_model.lifting.score import LiftScore, PlaneLifter, score_lifter, target_overlap
-from kinema4d_ros.files import replacing_file
-from kinema4d_ros.pointmap.png import encode_png
+from kinema4d_ros.io.files import replacing_file
+from kinema4d_ros.io.png import encode_png
 
 __all__ = ["draw_cases", "main"]
 

@@ -17,9 +17,9 @@ from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import ShardIndex, open_index, read_episode
 from kinema4d_model.lifting.geometry import view_plane
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.files import replacing_file
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.files import replacing_file
 
 __all__ = ["ROBOT", "TARGET", "THING", "UNKNOWN", "WORLD", "FrameSet", "frames_of", "load_frames"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError
 
 __all__ = ["GEOMETRY_CHANNELS", "MAX_RANGE_M", "PlaneView", "view_plane"]
 

@@ -22,9 +22,9 @@ from kinema4d_model.lifting.geometry import MAX_RANGE_M, PlaneView, view_plane
 from kinema4d_model.lifting.network import HEIGHT_UNIT_M, STRIDE, HeightNet, probability
 from kinema4d_model.lifting.protocol import LiftedDepth
 from kinema4d_model.lifting.upsample import guided_upsample, upsample_within
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError, ErrorCode, FileFormatError, GeneratorError
-from kinema4d_ros.files import read_json
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.io.files import read_json
 
 __all__ = ["WEIGHTS", "LearnedLifter", "load_lifter", "network_input", "working_size"]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kinema4d_model.lifting.frames import ROBOT, TARGET, THING, FrameSet
 from kinema4d_model.lifting.geometry import view_plane
 from kinema4d_model.lifting.protocol import LiftedDepth, Lifter
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 
 __all__ = ["LiftScore", "PlaneLifter", "score_lifter", "target_overlap"]
 

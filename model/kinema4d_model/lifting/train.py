@@ -20,8 +20,8 @@ from kinema4d_model.training.checkpoints import Progress
 from kinema4d_model.training.config import TrainConfig
 from kinema4d_model.training.loop import Trainer, make_accelerator
 from kinema4d_model.training.randomness import derive
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import replacing_folder
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.files import replacing_folder
 
 __all__ = ["train_lifter", "train_on_frames"]
 

@@ -23,7 +23,7 @@ from kinema4d_model.metrics.i3d import I3dFeatures
 from kinema4d_model.metrics.inception import InceptionFeatures
 from kinema4d_model.preset import load_preset
 from kinema4d_model.shipped import shipped_weights
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 
 __all__ = ["EXPECTED", "Expected", "load_codec", "load_network"]
 

@@ -24,7 +24,7 @@ from kinema4d_model.network.embedding import TimeContextEmbedding
 from kinema4d_model.network.robot_tokens import ActionTokens, RobotInjection, RobotTokens
 from kinema4d_model.network.rope import SharedRotaryEmbedding
 from kinema4d_model.preset import Preset
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["KinemaTransformer", "Prepared"]
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.output._kernels import move_onto_rays, paste_frames
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import PointmapSequence
 
 __all__ = ["paste_robot", "points_on_rays"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kinema4d_model.policies.examples import to_picture
 from kinema4d_model.policies.folder import read_policy
 from kinema4d_model.policies.pace import paced
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 
 __all__ = ["DiffusionChunkPolicy"]

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from kinema4d_model.policies.folder import Numbers
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_json
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_json
 from kinema4d_ros.policies.demos import read_demo
 from kinema4d_ros.policies.protocol import PolicyError
 

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from kinema4d_model.checkpoints.tensor_files import read_tensors
 from kinema4d_model.policies.network import NetworkConfig, PolicyNetwork
 from kinema4d_model.training.checkpoints import restore_weights
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import read_json, reading, replacing_folder
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.io.files import read_json, reading, replacing_folder
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView
 

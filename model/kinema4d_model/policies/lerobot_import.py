@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import PolicyError
 
 __all__ = ["find_lerobot", "policy_class", "policy_types", "require_lerobot"]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from kinema4d_model.policies.lerobot_import import policy_class, require_lerobot
 from kinema4d_model.policies.pace import paced
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_json
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_json
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
 from kinema4d_ros.policies.view import demo_view
 

@@ -20,7 +20,7 @@ from diffusers import DDIMScheduler
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import PolicyError
 
 __all__ = ["NetworkConfig", "PolicyNetwork"]

@@ -24,7 +24,7 @@ from kinema4d_model.training.checkpoints import (
     restore_weights,
 )
 from kinema4d_model.training.ema import Ema
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["Denoiser", "guided_velocity", "passes", "velocity_from_residual"]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["TRAIN_STEPS", "SolverKind", "make_scheduler"]
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from kinema4d_model.checkpoints.tensor_files import find_shards
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.files import read_bytes
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.io.files import read_bytes
 
 __all__ = ["KINDS", "GroundingDetector"]
 

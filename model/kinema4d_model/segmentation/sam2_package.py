@@ -7,7 +7,7 @@ import types
 from typing import Any, NamedTuple
 
 from kinema4d_model.segmentation.plain_transforms import Normalize, Resize, ToTensor
-from kinema4d_ros.errors import ErrorCode, SetupError
+from kinema4d_ros.core.errors import ErrorCode, SetupError
 
 __all__ = ["Sam2Package", "import_sam2"]
 

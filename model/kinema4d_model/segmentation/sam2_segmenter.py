@@ -18,7 +18,7 @@ from kinema4d_model.segmentation.grounding import GroundingDetector
 from kinema4d_model.segmentation.robot_prompts import mask_box, mask_logits, mask_points
 from kinema4d_model.segmentation.sam2_package import import_sam2
 from kinema4d_model.segmentation.sam2_weights import load_sam2
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.segmentation import Prompt, ReportFrame, Segmentation, SegmentationError
 from kinema4d_ros.segmentation.protocol import as_stack, result_of
 

@@ -11,7 +11,7 @@ from kinema4d_model.speed.attention import set_attention
 from kinema4d_model.speed.parallel import enable_context_parallel
 from kinema4d_model.speed.place import Residence
 from kinema4d_model.speed.quantise import quantise_blocks
-from kinema4d_ros.errors import ErrorCode, GeneratorError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, SetupError
 
 __all__ = ["apply_speed", "cast", "choose_device", "torch_dtype"]
 

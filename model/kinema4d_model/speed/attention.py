@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, SetupError
 
 __all__ = ["attention_backends", "set_attention"]
 

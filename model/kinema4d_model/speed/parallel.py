@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.core.errors import SetupError
 
 __all__ = ["enable_context_parallel"]
 

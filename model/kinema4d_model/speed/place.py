@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["OFFLOADS", "Residence"]
 

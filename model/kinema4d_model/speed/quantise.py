@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, SetupError
 
 __all__ = ["quantise_blocks"]
 

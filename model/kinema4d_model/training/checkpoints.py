@@ -25,8 +25,8 @@ from safetensors.torch import save_file
 
 from kinema4d_model.checkpoints.manifest import file_sha256
 from kinema4d_model.checkpoints.tensor_files import differences, raise_if, read_tensors
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_json, swap, writing
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_json, swap, writing
 
 __all__ = ["Checkpoint", "CheckpointFolder", "Progress"]
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 from kinema4d_model._named_files import find_named, names_in, read_extended
 from kinema4d_model._typed_mapping import build, plain
 from kinema4d_model.preset import preset_names
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import write_yaml
-from kinema4d_ros.resources import share_directory
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.files import write_yaml
+from kinema4d_ros.io.resources import share_directory
 
 __all__ = [
     "AugmentSpec",

@@ -25,8 +25,8 @@ from kinema4d_model.data.errors import DataError
 from kinema4d_model.pipeline import carry_tensors
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.examples import Example, ExampleSource, picture, values, video
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.files import read_json, replacing_file
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.files import read_json, replacing_file
 
 __all__ = ["INDEX", "encode_example", "encode_source", "fingerprint"]
 

@@ -24,10 +24,10 @@ from kinema4d_model.lifting import LearnedLifter, Lifter
 from kinema4d_model.output.resize import pick_pixels, shrink_images
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.randomness import derive
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest
-from kinema4d_ros.pointmap import PointmapSequence
 
 __all__ = ["EpisodeExamples", "Example", "ExampleSource", "example_from_episode", "picture", "values", "video"]
 

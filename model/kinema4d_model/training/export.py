@@ -18,8 +18,8 @@ from kinema4d_model.speed import torch_dtype
 from kinema4d_model.training.checkpoints import Checkpoint, CheckpointFolder, restore_weights
 from kinema4d_model.training.config import TrainConfig
 from kinema4d_model.training.metrics_log import read_log
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_json, replacing_file, replacing_folder
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_json, replacing_file, replacing_folder
 
 __all__ = ["CARD", "export"]
 

@@ -12,7 +12,7 @@ from kinema4d_model.linear_codec import LinearAutoencoder, LinearCodec
 from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import CodecFitSpec
 from kinema4d_model.training.examples import Example, ExampleSource, values, video
-from kinema4d_ros.errors import GeneratorError
+from kinema4d_ros.core.errors import GeneratorError
 
 __all__ = ["PatchStatistics", "fit_linear_codec"]
 

@@ -16,8 +16,8 @@ from kinema4d_model.data.errors import DataError
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.config import AugmentSpec
 from kinema4d_model.training.encode import FORMAT, INDEX
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_json, reading
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import read_json, reading
 
 __all__ = ["LatentSet", "Sample", "collate"]
 

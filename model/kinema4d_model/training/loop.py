@@ -35,7 +35,7 @@ from kinema4d_model.training.metrics_log import MetricsLog
 from kinema4d_model.training.optimisers import learning_rate, make_optimiser
 from kinema4d_model.training.randomness import batch_indices, derive
 from kinema4d_model.training.strips import write_strips
-from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, GeneratorError
 
 __all__ = ["Task", "Trainer", "gather_learning", "make_accelerator"]
 

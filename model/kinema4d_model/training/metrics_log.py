@@ -10,9 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kinema4d_ros.documents import parse_json
-from kinema4d_ros.errors import FileFormatError, SetupError
-from kinema4d_ros.files import read_bytes, replacing_file, writing
+from kinema4d_ros.core.errors import FileFormatError, SetupError
+from kinema4d_ros.io.documents import parse_json
+from kinema4d_ros.io.files import read_bytes, replacing_file, writing
 
 __all__ = ["MetricsLog", "read_log"]
 

@@ -35,8 +35,8 @@ from kinema4d_model.training.fit_codec import fit_linear_codec
 from kinema4d_model.training.latents import LatentSet
 from kinema4d_model.training.loop import Trainer, make_accelerator
 from kinema4d_model.training.network_task import NetworkTask
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.files import replacing_folder
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.io.files import replacing_folder
 
 __all__ = ["ADAPTER", "STAGES", "make_bundle", "run_stages"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kinema4d_ros.media.images import write_image
+from kinema4d_ros.io.images import write_image
 
 __all__ = ["psnr", "rows_of", "write_strips"]
 

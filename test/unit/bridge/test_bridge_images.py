@@ -13,7 +13,7 @@ from sensor_msgs.msg import Image
 from kinema4d_ros.bridge.compressed import decode_rgb, encode_rgb
 from kinema4d_ros.bridge.images import ImageError, depth_from_image, image_from_array, image_to_array, rgb_from_image
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 HEADER = header(1_500_000_000, "camera")
 ENCODINGS = {

@@ -14,9 +14,9 @@ from trajectory_msgs.msg import JointTrajectoryPoint, MultiDOFJointTrajectoryPoi
 from kinema4d_ros.bridge.display import start_from_display, trajectory_from_display
 from kinema4d_ros.bridge.joints import JointStateError, joint_sample_from_msg, trajectory_from_msg, trajectory_to_msg
 from kinema4d_ros.bridge.stamps import duration_from_ns, header
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
 
 NAN = float("nan")
 

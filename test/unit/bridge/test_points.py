@@ -13,7 +13,7 @@ from sensor_msgs.msg import PointCloud2, PointField
 
 from kinema4d_ros.bridge.points import cloud_from_points, points_from_cloud
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.errors import ErrorCode, PointmapError
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
 
 HEADER = header(7, "camera_optical_frame")
 

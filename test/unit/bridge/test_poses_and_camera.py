@@ -21,9 +21,9 @@ from kinema4d_ros.bridge.poses import (
     transform_to_matrix,
 )
 from kinema4d_ros.bridge.stamps import header, time_from_ns
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError, ErrorCode, TrajectoryError
-from kinema4d_ros.transforms import from_rpy
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode, TrajectoryError
+from kinema4d_ros.core.transforms import from_rpy
 
 angles = st.tuples(*[st.floats(-3.1, 3.1)] * 3)
 places = st.tuples(*[st.floats(-10, 10)] * 3)

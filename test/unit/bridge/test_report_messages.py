@@ -14,8 +14,8 @@ from support.scenes import cast_world, overhead_camera, rollout_of, slider
 from kinema4d_ros.bridge.report import AMBER, GREEN, report_to_markers, report_to_msg
 from kinema4d_ros.bridge.stamps import time_from_ns
 from kinema4d_ros.bridge.viewer import report_from_msg
+from kinema4d_ros.core.rollout import Provenance
 from kinema4d_ros.report import PlanReport, make_report
-from kinema4d_ros.rollout import Provenance
 
 STAMP = time_from_ns(1_000)
 

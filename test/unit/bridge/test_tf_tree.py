@@ -14,7 +14,7 @@ from kinema4d_ros.bridge._tf_tree import (
     InvalidArgumentException,
     LookupException,
 )
-from kinema4d_ros.transforms import from_rpy, invert, rotation_angle, slerp
+from kinema4d_ros.core.transforms import from_rpy, invert, rotation_angle, slerp
 
 SECOND = 10**9
 

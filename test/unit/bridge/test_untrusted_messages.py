@@ -19,10 +19,10 @@ from kinema4d_ros.bridge.request import request_from_goal
 from kinema4d_ros.bridge.rollout import require_whole, rollout_to_msg
 from kinema4d_ros.bridge.stamps import header, time_from_ns
 from kinema4d_ros.bridge.viewer import report_from_msg
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.pointmap import PointmapSequence
-from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.rollout import Rollout
 
 STAMP = time_from_ns(1_700_000_000_000_000_000)
 

@@ -18,10 +18,10 @@ from kinema4d_ros.calibration import (
     write_camera_info,
     write_extrinsics,
 )
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CalibrationError, ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.resources import share_path
-from kinema4d_ros.transforms import apply, from_rpy
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.transforms import apply, from_rpy
+from kinema4d_ros.io.resources import share_path
 
 CAMERA = PinholeCamera(
     720,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.calibration import CameraInfo, read_camera_info, write_camera_info
-from kinema4d_ros.errors import CalibrationError, CameraError, ErrorCode
+from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode
 
 # As camera_calibration's `ost.yaml` looks.
 OST = """\

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from kinema4d_ros.calibration import read_easy_handeye
-from kinema4d_ros.errors import CalibrationError, ErrorCode
-from kinema4d_ros.transforms import from_quaternion, from_rpy, to_quaternion
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.transforms import from_quaternion, from_rpy, to_quaternion
 
 BASE_T_CAMERA = from_rpy([-2.0, 0.1, 0.6], [0.8, -0.5, 0.6])
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kinema4d_ros.calibration import Extrinsics, Residuals, read_extrinsics, write_extrinsics
-from kinema4d_ros.errors import CameraError, ErrorCode
-from kinema4d_ros.transforms import from_quaternion, from_rpy, to_quaternion
+from kinema4d_ros.core.errors import CameraError, ErrorCode
+from kinema4d_ros.core.transforms import from_quaternion, from_rpy, to_quaternion
 
 GOOD: dict[str, Any] = {
     "parent_frame": "base_link",

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from support.scenes import cast_world
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import PointmapError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import PointmapError
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.generators.carry import (
     DESCRIPTION,
     Grasp,
@@ -20,7 +21,6 @@ from kinema4d_ros.generators.carry import (
     find_candidate,
     find_grasps,
 )
-from kinema4d_ros.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.robot import Fingers
 
 FRAMES, CLOSED = 8, 4

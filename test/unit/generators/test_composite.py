@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from support.requests import robot_of_a_square
 from support.scenes import cast_world, overhead_camera
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import Cancelled, GenerateRequest, Progress, load_generator
 from kinema4d_ros.generators.composite import plane_depth
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Rollout
 
 
 def request(frames: int = 3, *, depth: bool = False, distance_m: float = 0.4, rgb: bool = True) -> GenerateRequest:

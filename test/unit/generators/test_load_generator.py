@@ -13,10 +13,10 @@ from support import own_generator
 from support.requests import robot_of_a_square
 
 import kinema4d_ros
-from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import GenerateRequest, Generator, GeneratorSpec, best_preset, load_generator
 from kinema4d_ros.generators.load import preset_names
-from kinema4d_ros.rollout import Rollout
 
 OWN = "support.own_generator:"
 
@@ -154,7 +154,7 @@ def test_a_class_is_closed() -> None:
 
 def test_a_class_s_own_refusal_keeps_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "refusing.py").write_text(
-        "from kinema4d_ros.errors import FileFormatError\n"
+        "from kinema4d_ros.core.errors import FileFormatError\n"
         "class Refusing:\n"
         "    name = 'refusing'\n"
         "    def __init__(self): raise FileFormatError('no map')\n"

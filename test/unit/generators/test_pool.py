@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.pool import GeneratorPool
 from kinema4d_ros.trials.settings import has_weights, node_names
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.requests import robot_of_a_square
 
-from kinema4d_ros.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.generators import Cancelled, GenerateRequest, Progress, raise_if_cancelled
 
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinematicsError
+from kinema4d_ros.core.errors import ErrorCode, KinematicsError
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.pinocchio_backend import PinocchioKinematics
 from kinema4d_ros.robot import Robot

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from kinema4d_ros.core.transforms import from_rpy, rotation_angle
 from kinema4d_ros.kinematics.clik import ArmModel
 from kinema4d_ros.kinematics.closed_form import ParallelAxesArm
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.model import Joint, JointLimits, Link
-from kinema4d_ros.transforms import from_rpy, rotation_angle
 
 
 def serial_arm(frames: list[tuple[list[float], list[float], list[float]]], limit: float = np.pi) -> Robot:

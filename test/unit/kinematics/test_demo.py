@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.kinematics import forward_all
 from kinema4d_ros.kinematics.demo import DIGITS, PICK, PLACE, main, pick_and_place
-from kinema4d_ros.readers import read_trajectory
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 
 

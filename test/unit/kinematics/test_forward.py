@@ -10,7 +10,7 @@ import numpy as np
 import pinocchio as pin
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
 from kinema4d_ros.kinematics import forward_all
 from kinema4d_ros.robot import Robot
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import PointmapError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import PointmapError
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.kinematics.gripping import finger_links, finger_shape, grip_track, tool_T_grip
-from kinema4d_ros.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Fingers, Robot
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from kinema4d_ros.core.transforms import axis_angle, make
 from kinema4d_ros.kinematics.path import MAX_JOINT_STEP, count_flips, follow, is_flip, pose_distance
 from kinema4d_ros.kinematics.protocol import LocalSolution
-from kinema4d_ros.transforms import axis_angle, make
 
 
 class PlanarArm:

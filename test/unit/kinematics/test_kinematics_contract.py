@@ -7,12 +7,12 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.transforms import from_rpy, rotation_angle, slerp
 from kinema4d_ros.kinematics import Kinematics, NoSolution, choose_kinematics, forward_all
 from kinema4d_ros.kinematics.choose import BACKENDS
 from kinema4d_ros.kinematics.protocol import POSITION_TOLERANCE_M, ROTATION_TOLERANCE_RAD
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import from_rpy, rotation_angle, slerp
 
 
 @pytest.fixture(params=list(BACKENDS), scope="module")

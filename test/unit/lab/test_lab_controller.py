@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.lab.controller import BLEND_S, TrajectoryController
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 
 @pytest.fixture

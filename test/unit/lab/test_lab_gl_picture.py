@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import RenderError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import RenderError
 from kinema4d_ros.lab import LabCamera, LabSimulation
 from kinema4d_ros.lab.gl_picture import GlCamera
 from kinema4d_ros.robot import Robot
@@ -18,8 +18,8 @@ from kinema4d_ros.robot import Robot
 COMPARE = """
 import sys
 import numpy as np
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import SetupError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.lab import LabCamera, LabSimulation
 from kinema4d_ros.lab.gl_picture import GlCamera
 from kinema4d_ros.lab.simulation import LabSimulation

@@ -5,12 +5,12 @@ import time
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import RenderError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import RenderError
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.lab import LabCamera, LabSimulation, Style
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import apply
 
 SMALL = (180, 120)
 

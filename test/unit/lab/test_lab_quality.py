@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import KinemaError, MeshError, RenderError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import KinemaError, MeshError, RenderError
 from kinema4d_ros.lab import SMALL, LabCamera, LabSimulation, Quality, Style
 from kinema4d_ros.render.simplify import merge_vertices
 from kinema4d_ros.robot import Robot

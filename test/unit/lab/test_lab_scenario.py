@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics import Kinematics, choose_kinematics
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, demo_eye, make_scenario, scenario_names
 from kinema4d_ros.lab.sightline import hidden_fraction
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import make
 
 SEEDS = range(40)
 

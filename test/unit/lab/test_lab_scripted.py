@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.kinematics import Kinematics, NoSolution
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.lab import (

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics import Kinematics, forward_all
 from kinema4d_ros.lab import LabSimulation, LabState, ScenarioError, home_plan, pick_plan, scenario_names
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 
 def swing(robot: Robot, by: float = 0.5, duration_s: float = 1.5) -> JointTrajectory:

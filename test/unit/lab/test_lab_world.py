@@ -4,11 +4,11 @@ import mujoco
 import numpy as np
 import pytest
 
+from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.objects import LabObject, PlacedObject
 from kinema4d_ros.lab.world import Room, build_model
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import make
 
 
 def simulated_poses(robot: Robot, model: mujoco.MjModel, q: np.ndarray) -> np.ndarray:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, RenderError
-from kinema4d_ros.media import colour_depth, overlay, read_image, strip, write_image
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, RenderError
+from kinema4d_ros.io.images import colour_depth, overlay, read_image, strip, write_image
 
 RNG = np.random.default_rng(0)
 BACKGROUND = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)

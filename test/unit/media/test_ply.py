@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import trimesh
 
-from kinema4d_ros.errors import ErrorCode, PointmapError
-from kinema4d_ros.media import write_ply
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.io.ply import write_ply
 
 
 def test_another_program_reads_points_and_colours(

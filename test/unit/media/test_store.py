@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError, PointmapError
-from kinema4d_ros.media import load_pointmaps, save_pointmaps
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError, PointmapError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.io.store import load_pointmaps, save_pointmaps
 
 Make = Callable[..., PointmapSequence]
 

@@ -7,8 +7,8 @@ import av
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, RenderError
-from kinema4d_ros.media import VideoWriter
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, RenderError
+from kinema4d_ros.io.video import VideoWriter
 
 
 def frames(count: int, width: int, height: int) -> list[Any]:

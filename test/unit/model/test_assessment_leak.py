@@ -10,7 +10,7 @@ import pytest
 from support.scenes import overhead_camera
 
 from kinema4d_model.assessment.leak import leak_table
-from kinema4d_ros.errors import KinemaError
+from kinema4d_ros.core.errors import KinemaError
 
 
 def motions(count: int, told: float, seed: int = 0) -> list[Any]:

@@ -33,8 +33,8 @@ from kinema4d_model.data.shards import read_episode
 from kinema4d_model.data.warn import dataset_warnings
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.readers.match import JointOptions
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.joint_match import JointOptions
 
 START = 50.0
 DELAY = 0.5

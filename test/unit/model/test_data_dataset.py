@@ -18,7 +18,7 @@ from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import write_shard
 from kinema4d_model.inputs import normalise
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
 
 T, H, W = 5, 8, 12
 

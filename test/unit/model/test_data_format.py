@@ -19,8 +19,8 @@ from kinema4d_model.data.episode_files import decode_episode, encode_episode, pa
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import index_path, open_index, read_episode, stream_shard, write_shard
 from kinema4d_model.data.streams import decode_stream, encode_stream
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.transforms import from_quaternion
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import from_quaternion
 
 T, H, W = 5, 12, 16
 

@@ -35,14 +35,14 @@ from kinema4d_model.data.lerobot_out import VIEW, export_lerobot
 from kinema4d_model.data.shards import read_episode
 from kinema4d_model.lifting import load_lifter
 from kinema4d_ros.calibration import save_camera
-from kinema4d_ros.camera import PinholeCamera
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import FileFormatError
-from kinema4d_ros.media.video import VideoWriter
-from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.trajectories import read_trajectory
+from kinema4d_ros.io.video import VideoWriter
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 
 @pytest.fixture(scope="module")

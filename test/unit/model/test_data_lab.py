@@ -31,6 +31,8 @@ from kinema4d_model.data.lab_scene import SceneDraw, colour_word
 from kinema4d_model.data.make import make_dataset, pending_jobs
 from kinema4d_model.data.shards import open_index, read_episode
 from kinema4d_ros.cli import main
+from kinema4d_ros.core.task import make_task
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.evaluation import TruthJudge
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.gripping import finger_shape
@@ -38,8 +40,6 @@ from kinema4d_ros.lab import LabObject, PlacedObject
 from kinema4d_ros.lab.scripted import tool_down
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.task import make_task
-from kinema4d_ros.trajectory import JointTrajectory
 
 SMALL = {"frames": 6, "width": 48, "height": 32, "shard_episodes": 1}
 

@@ -20,10 +20,10 @@ from kinema4d_model.data.importers.rlds import RldsEpisode, RldsSource, open_rld
 from kinema4d_model.data.importers.rlds_fields import UNKNOWN, fields_of
 from kinema4d_model.data.importers.run import ImportOptions, rlds_items
 from kinema4d_model.data.shards import read_episode
-from kinema4d_ros.errors import ErrorCode, FileFormatError, SetupError
-from kinema4d_ros.readers.match import JointOptions
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, SetupError
+from kinema4d_ros.core.transforms import from_quaternion, to_rpy
+from kinema4d_ros.io.joint_match import JointOptions
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import from_quaternion, to_rpy
 
 SEVEN = """<robot name="seven"><link name="base"/>{}</robot>"""
 JOINT = """<joint name="panda_{i}" type="revolute"><parent link="{parent}"/><child link="l{i}"/><origin xyz="0 0 0.1"/>

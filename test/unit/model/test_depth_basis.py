@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from kinema4d_model.lifting import LiftedDepth
 from kinema4d_model.two_worlds import _lift
 from kinema4d_model.window import Window
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators import GenerateRequest
-from kinema4d_ros.pointmap import PointmapSequence
 
 CAMERA = PinholeCamera.look_at((0.9, -0.4, 0.7), (0.3, 0.0, 0.03), width=48, height=32, focal_px=60.0)
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinema4d_model.lifting.geometry import GEOMETRY_CHANNELS, view_plane
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, KinemaError
+from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.composite import plane_depth
-from kinema4d_ros.transforms import make
 
 
 def camera_at(azimuth_deg: float = -30, elevation_deg: float = 40, distance_m: float = 0.9) -> PinholeCamera:

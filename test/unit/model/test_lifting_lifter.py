@@ -17,8 +17,8 @@ from kinema4d_model.lifting.geometry import view_plane
 from kinema4d_model.lifting.lifter import WEIGHTS, working_size
 from kinema4d_model.lifting.network import HeightNet
 from kinema4d_model.lifting.score import PlaneLifter, score_lifter, target_overlap
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import CameraError, ErrorCode, FileFormatError, GeneratorError, KinemaError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode, FileFormatError, GeneratorError, KinemaError
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import CodecFitSpec
 from kinema4d_model.training.examples import values, video
 from kinema4d_model.training.fit_codec import PatchStatistics, fit_linear_codec
-from kinema4d_ros.errors import FileFormatError, GeneratorError
+from kinema4d_ros.core.errors import FileFormatError, GeneratorError
 
 SPEC = CodecSpec(kind="linear", latent_channels=16)
 

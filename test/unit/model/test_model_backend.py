@@ -18,10 +18,10 @@ from kinema4d_model.inputs import prepare_inputs, shrink_request
 from kinema4d_model.pipeline import KinemaPipeline, Prediction
 from kinema4d_model.preset import Preset
 from kinema4d_model.session import Session, chunk_seed, chunk_slices
-from kinema4d_ros.errors import Cancelled, ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.core.errors import Cancelled, ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import GenerateRequest, Generator, Progress, load_generator
 from kinema4d_ros.generators.composite import CompositeGenerator
-from kinema4d_ros.rollout import Rollout
 
 
 def request(frames: int = 9, seed: int = 7, **size: int) -> GenerateRequest:

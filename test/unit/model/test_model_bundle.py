@@ -17,7 +17,7 @@ from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.checkpoints.lora import adapter_names
 from kinema4d_model.checkpoints.manifest import check_manifest, write_manifest
 from kinema4d_model.preset import Preset
-from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, GeneratorError
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 

@@ -25,7 +25,7 @@ from kinema4d_model.conditioning import (
 from kinema4d_model.conditioning.ablations import ablation_table
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation, ConditionSpec
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 
 def brute_force_mask(mask: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from kinema4d_model.checkpoints.manifest import check_manifest
 from kinema4d_model.preset import load_preset
 from kinema4d_model.preset_parts import WeightSource
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import ErrorCode, FileFormatError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, SetupError
 
 SOURCE = WeightSource("act", "owner/name", ("ckpt/*.safetensors",))
 FILES = {"ckpt/a.safetensors": bytes(range(256)) * 40, "ckpt/b.safetensors": b"b" * 999, "ckpt/notes.txt": b"no"}

@@ -20,7 +20,7 @@ from kinema4d_model.checkpoints.manifest import file_sha256, write_manifest
 from kinema4d_model.loading import check_bundle, load_bundle
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.preset_parts import LoraSpec
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 
 FOLDERS = {"act": "kinema4d_ckpt", "pm": "kinema4d_pmcond_ckpt"}
 KEY = "blocks.1.attn2.to_v.weight"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kinema4d_model.output import MetricLimits, bounds_fit, fit_metric
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 SHAPE = (3, 24, 36)
 scales = st.tuples(*[st.floats(0.2, 5.0)] * 3).map(np.array)

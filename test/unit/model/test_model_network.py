@@ -20,7 +20,7 @@ from kinema4d_model.network.rope import SharedRotaryEmbedding
 from kinema4d_model.network.trainable import set_trainable
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation
-from kinema4d_ros.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 TIME = torch.tensor([500.0])
 

@@ -29,7 +29,7 @@ from kinema4d_model.checkpoints.official import (
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import LoraSpec
-from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, GeneratorError
 
 RANK = LoraSpec(rank=4, alpha=2)
 KEY = "transformer.blocks.1.attn2.to_out.0.lora_B.weight"

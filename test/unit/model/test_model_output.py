@@ -20,9 +20,9 @@ from kinema4d_model.output import (
     points_on_rays,
     shrink_images,
 )
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import GeneratorError
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import GeneratorError
+from kinema4d_ros.core.pointmap import PointmapSequence
 
 sizes = st.tuples(st.integers(2, 30), st.integers(2, 30))
 

@@ -16,7 +16,7 @@ from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import SpeedSpec
 from kinema4d_model.sampling import initial_noise
 from kinema4d_model.speed import attention_backends
-from kinema4d_ros.errors import Cancelled, GeneratorError, SetupError
+from kinema4d_ros.core.errors import Cancelled, GeneratorError, SetupError
 from kinema4d_ros.generators import Progress
 
 SEED = 3

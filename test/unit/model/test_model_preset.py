@@ -9,7 +9,7 @@ import yaml
 from kinema4d_model._typed_mapping import plain
 from kinema4d_model.preset import Preset, load_preset, preset_names, save_preset
 from kinema4d_model.preset_parts import Ablation
-from kinema4d_ros.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 
 
 @pytest.mark.parametrize("name", preset_names())

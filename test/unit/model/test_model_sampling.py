@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinema4d_model.sampling import guided_velocity, initial_noise, make_scheduler, sample, velocity_from_residual
-from kinema4d_ros.errors import Cancelled, GeneratorError
+from kinema4d_ros.core.errors import Cancelled, GeneratorError
 from kinema4d_ros.generators import Progress
 
 SHAPE = (1, 16, 3, 4, 12)

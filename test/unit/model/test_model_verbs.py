@@ -11,15 +11,15 @@ from support.official_files import write_official, write_wan
 
 from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.preset import load_preset
-from kinema4d_ros import health
 from kinema4d_ros.cli import main
-from kinema4d_ros.resources import share_path
-from kinema4d_ros.rollout import Rollout
+from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.runtime import health
 
 
 def test_generate_writes_a_rollout_with_its_details(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from kinema4d_ros.calibration import read_camera
-    from kinema4d_ros.media import write_image
+    from kinema4d_ros.io.images import write_image
 
     ModelBundle.from_preset("tiny", seed=1).save_pretrained(tmp_path / "weights")
     camera = read_camera(share_path("calibration/demo_lab.yaml"))

@@ -19,12 +19,12 @@ from kinema4d_ros.assets.views import load_views
 from kinema4d_ros.calibration import write_camera_info
 from kinema4d_ros.calibration.camera_info import CameraInfo
 from kinema4d_ros.cli import acquire as verb
-from kinema4d_ros.errors import KinemaError
-from kinema4d_ros.media import read_image
-from kinema4d_ros.readers.tables import write_trajectory
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.images import read_image
+from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import Prompt
-from kinema4d_ros.trajectory import JointTrajectory
 
 WORDS = "a robot arm"
 

@@ -11,7 +11,7 @@ from support.tiny_detectors import save_grounding_dino
 from support.tiny_sam2 import tiny_sam2
 
 from kinema4d_model.segmentation import GroundingDetector, Sam2Segmenter
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.segmentation import Prompt
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (90, 120, 3), dtype=np.uint8)

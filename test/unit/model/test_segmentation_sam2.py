@@ -17,8 +17,8 @@ from kinema4d_model.segmentation.robot_prompts import mask_box, mask_logits, mas
 from kinema4d_model.segmentation.sam2_package import import_sam2
 from kinema4d_model.segmentation.sam2_segmenter import _fill_holes
 from kinema4d_model.segmentation.sam2_weights import build_sam2
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import write_yaml
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.files import write_yaml
 from kinema4d_ros.segmentation import Prompt, RobotSegmenter, SegmentationError, make_segmenter
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (90, 120, 3), dtype=np.uint8)

@@ -8,8 +8,8 @@ import yaml
 
 from kinema4d_model.preset import load_preset
 from kinema4d_model.training.config import TrainConfig, config_names, load_config, save_config
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.resources import share_directory
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.resources import share_directory
 
 SMALLEST = {"name": "x", "preset": "tiny", "data": {"latents": "somewhere"}}
 

@@ -22,7 +22,7 @@ from kinema4d_model.training.examples import Example, picture, values, video
 from kinema4d_model.training.latents import LatentSet, collate
 from kinema4d_model.training.randomness import generator
 from kinema4d_model.training.stages import make_bundle
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 PLAIN = AugmentSpec(soft_ratio=0.0)
 

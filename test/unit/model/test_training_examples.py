@@ -14,8 +14,8 @@ from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import write_shard
 from kinema4d_model.preset import load_preset
 from kinema4d_model.training.examples import EpisodeExamples, example_from_episode
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
 
 T, H, W = 17, 64, 96
 

@@ -30,8 +30,8 @@ from kinema4d_model.training.loop import Trainer, gather_learning, make_accelera
 from kinema4d_model.training.metrics_log import MetricsLog, read_log
 from kinema4d_model.training.network_task import NetworkTask
 from kinema4d_model.training.stages import learning_names, make_bundle, run_stages
-from kinema4d_ros.errors import ErrorCode, FileFormatError, GeneratorError, SetupError
-from kinema4d_ros.media.images import read_image
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, GeneratorError, SetupError
+from kinema4d_ros.io.images import read_image
 
 ROOT = Path(__file__).resolve().parents[3]
 

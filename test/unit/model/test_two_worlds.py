@@ -14,17 +14,17 @@ from kinema4d_model.pipeline import KinemaPipeline
 from kinema4d_model.preset import load_preset
 from kinema4d_model.two_worlds import choose, predict_two_worlds
 from kinema4d_model.window import VIEW_M, Window, choose_window, cut_request
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import Cancelled
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import Cancelled
+from kinema4d_ros.core.pointmap import GripTrack
+from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.carry import carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab.motion import Motion
-from kinema4d_ros.pointmap import GripTrack
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.transforms import make
 
 WIDTH, HEIGHT, FRAMES = 240, 160, 31
 SPOT = np.array([0.30, 0.0])

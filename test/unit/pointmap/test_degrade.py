@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros.errors import PointmapError
-from kinema4d_ros.pointmap import PointmapSequence
-from kinema4d_ros.pointmap.degrade import (
+from kinema4d_ros.core.degrade import (
     add_noise,
     drop_points,
     random_rotation,
@@ -18,6 +16,8 @@ from kinema4d_ros.pointmap.degrade import (
     rotate_image,
     shift_pixels,
 )
+from kinema4d_ros.core.errors import PointmapError
+from kinema4d_ros.core.pointmap import PointmapSequence
 
 Make = Callable[..., PointmapSequence]
 Degrade = Callable[[PointmapSequence, int], PointmapSequence]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
-from kinema4d_ros.errors import ErrorCode, PointmapError
-from kinema4d_ros.pointmap.png import decode_png, encode_png
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
+from kinema4d_ros.io.png import decode_png, encode_png
 
 shapes = array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12)
 images = st.one_of(

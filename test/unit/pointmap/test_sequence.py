@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError, PointmapError
-from kinema4d_ros.pointmap import PointmapSequence, denormalise
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
+from kinema4d_ros.core.pointmap import PointmapSequence, denormalise
 
 Make = Callable[..., PointmapSequence]
 CAMERA = PinholeCamera(4, 3, [[5.0, 0, 2], [0, 5, 1.5], [0, 0, 1]])

@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, PointmapError
-from kinema4d_ros.pointmap import PointmapSequence, XyzImage, decode_frames, decode_xyz, encode_frames, encode_xyz
-from kinema4d_ros.pointmap.png import encode_png
-from kinema4d_ros.pointmap.wire import DEPTH_UNIT_M, MAX_DEPTH_M, SOME_LINK
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.io.png import encode_png
+from kinema4d_ros.io.wire import (
+    DEPTH_UNIT_M,
+    MAX_DEPTH_M,
+    SOME_LINK,
+    XyzImage,
+    decode_frames,
+    decode_xyz,
+    encode_frames,
+    encode_xyz,
+)
 
 Make = Callable[..., PointmapSequence]
 CAMERA = PinholeCamera(5, 4, [[6.0, 0, 2.2], [0, 7, 1.9], [0, 0, 1]])

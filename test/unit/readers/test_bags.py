@@ -12,8 +12,8 @@ import pytest
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError, TrajectoryError
-from kinema4d_ros.readers import read_trajectory, read_with_notes
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError, TrajectoryError
+from kinema4d_ros.io.trajectories import read_trajectory, read_with_notes
 from kinema4d_ros.robot import Robot
 
 STORE = get_typestore(Stores.ROS2_JAZZY)

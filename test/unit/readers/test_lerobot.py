@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.readers import read_trajectory, read_with_notes
-from kinema4d_ros.readers.lerobot import _to_radians
-from kinema4d_ros.readers.match import JointOptions
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.io.joint_match import JointOptions
+from kinema4d_ros.io.lerobot import _to_radians
+from kinema4d_ros.io.trajectories import read_trajectory, read_with_notes
 from kinema4d_ros.robot import Robot
 
 NAMES = [*(f"joint{i}.pos" for i in range(1, 7)), "gripper.pos"]

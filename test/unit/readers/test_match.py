@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.cli import main
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.readers import read_trajectory, read_with_notes, write_trajectory
-from kinema4d_ros.readers.match import GRIPPER, JointOptions, parse_gripper_range, parse_joint_map
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.joint_match import GRIPPER, JointOptions, parse_gripper_range, parse_joint_map
+from kinema4d_ros.io.tables import write_trajectory
+from kinema4d_ros.io.trajectories import read_trajectory, read_with_notes
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 OTHERS = tuple(f"joint_{i}" for i in range(6))
 MAP = {name: f"joint{i + 1}" for i, name in enumerate(OTHERS)}

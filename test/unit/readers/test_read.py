@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.readers import read_trajectory
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.robot import Robot
 
 

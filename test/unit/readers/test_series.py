@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, TrajectoryError
-from kinema4d_ros.readers.common import MAX_JOINTS
-from kinema4d_ros.readers.series import JointSeries
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, TrajectoryError
+from kinema4d_ros.io.bags import JointSeries
+from kinema4d_ros.io.reading import MAX_JOINTS
 
 BAG = Path("bag")
 

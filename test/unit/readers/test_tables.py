@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError, TrajectoryError
-from kinema4d_ros.readers import read_trajectory, read_with_notes, write_trajectory
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError, TrajectoryError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.tables import write_trajectory
+from kinema4d_ros.io.trajectories import read_trajectory, read_with_notes
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 SUFFIXES = [".csv", ".json", ".npz"]
 

@@ -11,9 +11,9 @@ from rosbags.rosbag2 import ReaderError, StoragePlugin, Writer
 from rosbags.rosbag2.storage_mcap import McapWriter
 from rosbags.typesys import Stores, get_typestore
 
-from kinema4d_ros.errors import FileFormatError, KinemaError
-from kinema4d_ros.readers import read_with_notes
-from kinema4d_ros.readers.unfinished import opened_bag
+from kinema4d_ros.core.errors import FileFormatError, KinemaError
+from kinema4d_ros.io.bags import opened_bag
+from kinema4d_ros.io.trajectories import read_with_notes
 
 STORE = get_typestore(Stores.ROS2_JAZZY)
 KIND = "sensor_msgs/msg/JointState"

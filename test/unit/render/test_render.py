@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.raycast import cast, robot_triangles
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.transforms import from_rpy
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.pointmap.sequence import PointmapSequence
 from kinema4d_ros.render import NEAR_M, Scene, render_pointmaps, render_poses
 from kinema4d_ros.robot import Geometry, Robot, TriangleMesh
 from kinema4d_ros.robot.primitives import box_mesh, sphere_mesh
-from kinema4d_ros.transforms import from_rpy
 
 BACKENDS = ("numba", "warp")
 

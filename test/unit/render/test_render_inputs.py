@@ -9,14 +9,14 @@ import sys
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError, RenderError
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, RenderError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.pointmap.sequence import PointmapSequence
 from kinema4d_ros.render import Scene, render_pointmaps, render_poses
 from kinema4d_ros.robot import Geometry, Link, Robot
 from kinema4d_ros.robot.primitives import box_mesh
-from kinema4d_ros.trajectory import JointTrajectory
 
 
 @pytest.fixture(scope="module")

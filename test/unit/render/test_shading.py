@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import from_rpy
 from kinema4d_ros.render import Scene, render_pointmaps, render_poses
 from kinema4d_ros.render.clusters import face_normals
 from kinema4d_ros.render.shading import base_colours, corner_normals
 from kinema4d_ros.robot import Geometry, Robot
 from kinema4d_ros.robot.primitives import box_mesh, sphere_mesh
-from kinema4d_ros.transforms import from_rpy
 
 
 def test_sphere_normals_are_smooth() -> None:

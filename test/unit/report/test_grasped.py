@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from support.scenes import Box, cast_world, grabber, overhead_camera, rollout_with
 
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.report import make_report
 from kinema4d_ros.report.clearance import HELD, clearance_over_time, hidden_pixels
 from kinema4d_ros.report.grasped import find_grasped
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.rollout import Rollout
 
 CAMERA = overhead_camera(270, 180)
 SIZE = (0.04, 0.04, 0.05)

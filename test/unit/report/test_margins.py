@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from support.scenes import slider
 
-from kinema4d_ros.errors import RobotError
+from kinema4d_ros.core.errors import RobotError
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.report.margins import joint_margins
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 
 def test_the_tightest_moment_counts(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from kinema4d_ros.errors import FileFormatError
+from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.core.transforms import apply
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.collisions import (
     BEGIN,
@@ -22,7 +23,6 @@ from kinema4d_ros.robot.collisions import (
     main,
     srdf_with_pairs,
 )
-from kinema4d_ros.transforms import apply
 
 TEST_SAMPLES = 2000
 

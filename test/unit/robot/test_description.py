@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from defusedxml.ElementTree import fromstring
 
-from kinema4d_ros.errors import RobotError
+from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot, robot_description
 

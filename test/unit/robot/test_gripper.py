@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
 from kinema4d_ros.robot import Gripper, Robot, VendorJoint
 from kinema4d_ros.robot.gripper import RANGE_TOLERANCE
 

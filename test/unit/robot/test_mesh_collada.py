@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, MeshError, RobotError
+from kinema4d_ros.core.errors import ErrorCode, MeshError, RobotError
 from kinema4d_ros.robot.mesh_collada import read_collada
 
 DOCUMENT = """<?xml version="1.0"?>

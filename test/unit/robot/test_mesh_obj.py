@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import ErrorCode, MeshError
 from kinema4d_ros.robot.mesh_obj import read_obj
 
 QUAD = b"""# comment

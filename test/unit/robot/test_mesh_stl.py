@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import ErrorCode, MeshError
 from kinema4d_ros.robot.mesh_stl import read_stl
 
 ASCII = b"""solid thing

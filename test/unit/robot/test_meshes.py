@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import ErrorCode, MeshError
 from kinema4d_ros.robot import meshes
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.model import TriangleMesh

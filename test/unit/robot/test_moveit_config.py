@@ -11,7 +11,7 @@ import pinocchio
 import pytest
 import yaml
 
-from kinema4d_ros.resources import share_path
+from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
 
 RATED_SPEED = [36.0 * np.pi / 30.0] * 3 + [120.0 * np.pi / 30.0] * 3

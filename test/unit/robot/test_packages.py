@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, MeshError
-from kinema4d_ros.resources import share_directory
+from kinema4d_ros.core.errors import ErrorCode, MeshError
+from kinema4d_ros.io.resources import share_directory
 from kinema4d_ros.robot.packages import package_roots, resolve_mesh, urdf_root
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, MeshError, RobotError
+from kinema4d_ros.core.errors import ErrorCode, MeshError, RobotError
 from kinema4d_ros.robot.model import Geometry
 from kinema4d_ros.robot.urdf import load_robot
 

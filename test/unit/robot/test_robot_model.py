@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
 from kinema4d_ros.robot import Robot
 
 ARM = ("joint1", "joint2", "joint3", "joint4", "joint5", "joint6")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.robot import Fingers, Robot, VendorJoint
 from kinema4d_ros.robot.semantics import sidecar_path
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from defusedxml.ElementTree import fromstring
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
 from kinema4d_ros.robot.structure import prune_urdf
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import RobotError
+from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.robot.model import Joint, JointLimits, Link, Mimic
 from kinema4d_ros.robot.tree import order_tree, resolve_mimics
 

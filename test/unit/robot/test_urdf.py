@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError, RobotError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError, RobotError
+from kinema4d_ros.core.transforms import from_rpy
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.urdf import available_robots, load_robot
-from kinema4d_ros.transforms import from_rpy
 
 Write = Callable[[str], Path]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, RobotError
+from kinema4d_ros.core.errors import ErrorCode, RobotError
 from kinema4d_ros.robot.xacro_file import expand_xacro
 
 HEAD = '<robot name="r" xmlns:xacro="http://www.ros.org/wiki/xacro">'

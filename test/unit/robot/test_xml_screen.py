@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, MeshError, RobotError
+from kinema4d_ros.core.errors import ErrorCode, MeshError, RobotError
 from kinema4d_ros.robot import xml_screen
 from kinema4d_ros.robot.xml_screen import screen_xml
 

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull
 
+from kinema4d_ros.core.transforms import apply, invert, rotation_angle
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Geometry, Robot
-from kinema4d_ros.transforms import apply, invert, rotation_angle
 
 VENDOR_LINKS = {"left_finger": "tip_left", "right_finger": "tip_right"}
 LINKS = ("base", "link1", "link2", "link3", "link4", "link5", "gripper", "left_finger", "right_finger")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.rollout import Provenance, Rollout
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.viewer.prediction import PICTURE_WIDTH, Prediction, small_picture
 
 

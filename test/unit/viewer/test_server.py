@@ -12,7 +12,7 @@ import viser
 import websockets
 from websockets.asyncio.client import connect
 
-from kinema4d_ros.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.viewer import server as module
 from kinema4d_ros.viewer.server import TITLE, PageServer, is_loopback
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.robot import Robot

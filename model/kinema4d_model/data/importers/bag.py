@@ -19,10 +19,10 @@ from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag_joints import read_bag_joints
 from kinema4d_model.data.importers.bag_messages import bag_messages, find_topic, topic_types
 from kinema4d_model.data.importers.recording import Recording
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.readers.match import JointOptions
-from kinema4d_ros.readers.unfinished import opened_bag
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.io.bags import opened_bag
+from kinema4d_ros.io.joint_match import JointOptions
 from kinema4d_ros.robot import Robot
 
 __all__ = ["bag_recording"]

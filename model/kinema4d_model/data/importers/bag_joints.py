@@ -21,11 +21,11 @@ from rosbags.rosbag2 import Reader
 
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag_messages import bag_messages, find_topic, topic_types
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.readers.match import JointOptions, match_joints, to_robot
-from kinema4d_ros.readers.series import JointSeries
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.bags import JointSeries
+from kinema4d_ros.io.joint_match import JointOptions, match_joints, to_robot
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["BagJoints", "read_bag_joints"]
 

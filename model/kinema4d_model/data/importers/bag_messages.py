@@ -11,7 +11,7 @@ from rosbags.typesys import Stores, get_typestore
 from rosbags.typesys.store import Typestore
 
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 __all__ = ["Stamped", "bag_messages", "find_topic", "topic_types"]
 

@@ -22,8 +22,8 @@ from kinema4d_model.data.importers.masks import MaskSource, Pictures
 from kinema4d_model.data.importers.recording import Recording, Unusable, stand_in_camera
 from kinema4d_model.data.importers.tracks import commanded, measured, pictured, plain_tracks
 from kinema4d_model.data.versions import versions
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.pointmap import PointmapSequence
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.render import render_pointmaps
 
 __all__ = ["build_episode"]

@@ -24,7 +24,7 @@ from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.recording import Unusable
 from kinema4d_model.data.shards import ShardWriter, index_path, open_index
 from kinema4d_model.data.versions import versions
-from kinema4d_ros.files import read_bytes, replacing_file
+from kinema4d_ros.io.files import read_bytes, replacing_file
 
 __all__ = ["Item", "collect"]
 

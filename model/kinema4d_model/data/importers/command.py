@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.errors import ErrorCode
-from kinema4d_ros.pointmap.png import encode_png
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.io.png import encode_png
 
 __all__ = ["PictureCommand"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.video_in import MAX_BYTES
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
 
 __all__ = ["read_table_images"]
 

@@ -18,13 +18,13 @@ from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.lerobot_images import read_table_images
 from kinema4d_model.data.importers.recording import Recording
 from kinema4d_model.data.importers.video_in import read_video
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, FileFormatError
-from kinema4d_ros.files import read_bytes
-from kinema4d_ros.readers.lerobot import FEATURES, read_lerobot
-from kinema4d_ros.readers.match import JointOptions, moves_arm
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.io.files import read_bytes
+from kinema4d_ros.io.joint_match import JointOptions, moves_arm
+from kinema4d_ros.io.lerobot import FEATURES, read_lerobot
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["SCENE_FIELDS", "lerobot_recording", "lerobot_rows", "lerobot_scenes"]
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.command import PictureCommand
 from kinema4d_model.lifting import Lifter, load_lifter
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode
 
 __all__ = ["CommandLifter", "Lifted", "PictureLifter", "RobotSeen", "VideoLifter", "make_lifter"]
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
-from kinema4d_ros.camera import PinholeCamera
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
 
 __all__ = ["Missing", "Recording", "ToolTrack", "Unusable", "stand_in_camera"]
 

@@ -21,9 +21,9 @@ from kinema4d_model.data.importers.recording import Missing, Recording
 from kinema4d_model.data.importers.rlds import RldsEpisode, RldsSource, open_rlds, steps_recording
 from kinema4d_model.data.importers.robo4d import read_robo4d, robo4d_numbers
 from kinema4d_model.data.importers.splits import splitter
-from kinema4d_ros.camera import PinholeCamera
-from kinema4d_ros.errors import ErrorCode, KinemaError
-from kinema4d_ros.readers.match import JointOptions
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.joint_match import JointOptions
 from kinema4d_ros.robot import Robot
 
 __all__ = ["SOURCES", "ImportOptions", "items_of", "rlds_items"]

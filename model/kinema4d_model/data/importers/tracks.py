@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.recording import Recording, ToolTrack, Unusable
-from kinema4d_ros.errors import ErrorCode
+from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import slerp, to_quaternion
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trajectory import JointTrajectory
-from kinema4d_ros.transforms import slerp, to_quaternion
 
 __all__ = ["commanded", "measured", "pictured", "plain_tracks"]
 

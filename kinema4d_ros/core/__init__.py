@@ -1,0 +1,1 @@
+"""The types everything else speaks: camera, trajectory, robot pointmap, rollout, task, errors."""

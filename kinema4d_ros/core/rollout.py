@@ -1,0 +1,234 @@
+"""A predicted future: synchronised images and point clouds of the world while the robot follows a plan.
+
+>>> from kinema4d_ros.core.camera import PinholeCamera
+>>> import numpy as np
+>>> camera = PinholeCamera(4, 3, [[4, 0, 2], [0, 4, 1.5], [0, 0, 1]])
+>>> rollout = Rollout(
+...     rgb=np.zeros((2, 3, 4, 3), np.uint8),
+...     xyz=np.full((2, 3, 4, 3), np.nan, np.float32),
+...     robot_mask=np.zeros((2, 3, 4), bool),
+...     camera=camera,
+...     times=[0.0, 0.1],
+...     provenance=Provenance("composite"),
+... )
+>>> len(rollout), rollout.duration_s, len(rollout.rollout_id)
+(2, 0.1, 16)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode, RolloutError
+
+__all__ = ["WARNING", "DepthBasis", "Provenance", "Rollout", "new_rollout_id"]
+
+WARNING = "warning"
+"""Key of `Provenance.versions` for what makes a rollout less than its preset promises; reports repeat its text."""
+
+DepthBasis = Literal["measured", "lifted", "plane", "unknown"]
+"""What points rest on: a depth camera, a network's guess, the assumed table, or nothing that is known."""
+
+_MAX_SEED = 2**64 - 1
+
+
+def new_rollout_id() -> str:
+    """16 random hex digits: two rollouts of the same inputs are still two rollouts."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made a rollout: enough to make it again.
+
+    Attributes:
+        generator: the back-end's name, e.g. "composite".
+        preset: of the model; for "composite" what its world is made of, "depth" (measured) or "plane" (assumed);
+            "" for a back-end without one.
+        checkpoint_sha256: 64 hex digits of the weights' hash; "" for a back-end without weights.
+        input_sha256: 64 hex digits over image, depth, camera and robot frames; "" when not computed.
+        seed: of all randomness, 0 to 2^64 - 1.
+        metric_residual_m: RMS error of the metric fit on the robot's own pixels, metres; 0 where the points
+            are exact by construction.
+        versions: of what took part, by name.
+        depth: what the world's points rest on.
+    """
+
+    generator: str
+    preset: str = ""
+    checkpoint_sha256: str = ""
+    input_sha256: str = ""
+    seed: int = 0
+    metric_residual_m: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    depth: DepthBasis = "unknown"
+
+    def __post_init__(self) -> None:
+        """Check every field; the mapping becomes a private, read-only copy."""
+        if not isinstance(self.generator, str) or not self.generator:
+            raise RolloutError(f"the generator's name is {self.generator!r}", expected="a name that is not empty")
+        if not isinstance(self.preset, str):
+            raise RolloutError(f"the preset is {self.preset!r}", expected="a name, or '' without one")
+        if self.depth not in get_args(DepthBasis):
+            raise RolloutError(
+                f"the depth is {self.depth!r}"[:100], expected=f"one of {', '.join(get_args(DepthBasis))}"
+            )
+        _require_hex(self.checkpoint_sha256, "checkpoint_sha256", 64, may_be_empty=True)
+        _require_hex(self.input_sha256, "input_sha256", 64, may_be_empty=True)
+        object.__setattr__(self, "seed", require_seed(self.seed))
+        if not (math.isfinite(self.metric_residual_m) and self.metric_residual_m >= 0):
+            raise RolloutError(f"metric_residual_m is {self.metric_residual_m}", expected="metres, 0 or more")
+        versions = dict(self.versions)
+        if not all(isinstance(key, str) and isinstance(value, str) for key, value in versions.items()):
+            raise RolloutError(f"versions are {versions!r}", expected="texts by name")
+        object.__setattr__(self, "versions", MappingProxyType(versions))
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """What the camera would see, and where every pixel's point would be, frame by frame.
+
+    Building one checks shapes, types and numbers; the arrays are kept, not copied.
+
+    Attributes:
+        rgb: (T, H, W, 3) uint8.
+        xyz: (T, H, W, 3) float32, metres, camera optical frame; NaN in all three = nothing here.
+        robot_mask: (T, H, W) bool, True = the exact robot, False = predicted world.
+        camera: the distortion-free camera of that size, with its pose.
+        times: (T,) float64, seconds, strictly increasing.
+        provenance: what made it.
+        rollout_id: 16 hex digits, unique.
+        plan_hash: SHA-256 of the plan as 64 hex digits; "" when it came from no plan.
+    """
+
+    rgb: NDArray[np.uint8]
+    xyz: NDArray[np.float32]
+    robot_mask: NDArray[np.bool_]
+    camera: PinholeCamera
+    times: NDArray[np.float64]
+    provenance: Provenance
+    rollout_id: str = field(default_factory=new_rollout_id)
+    plan_hash: str = ""
+
+    def __post_init__(self) -> None:
+        """Check everything except the points themselves; `check_points` looks at every pixel."""
+        if not isinstance(self.camera, PinholeCamera):
+            raise RolloutError(f"camera is {type(self.camera).__name__}", expected="a PinholeCamera")
+        if self.camera.has_distortion:
+            raise CameraError(
+                f"the camera of a rollout has lens distortion {list(self.camera.distortion)}",
+                expected="a pinhole",
+                hint="use camera.rectified(), and camera.rectify(image) for its images",
+                code=ErrorCode.CAMERA_BAD_DISTORTION,
+            )
+        object.__setattr__(self, "times", require_times(self.times))
+        shape = (len(self.times), self.camera.height, self.camera.width)
+        _require_array(self.rgb, "rgb", np.uint8, (*shape, 3))
+        _require_array(self.xyz, "xyz", np.float32, (*shape, 3))
+        _require_array(self.robot_mask, "robot_mask", np.bool_, shape)
+        if not isinstance(self.provenance, Provenance):
+            raise RolloutError(f"provenance is {type(self.provenance).__name__}", expected="a Provenance")
+        _require_hex(self.rollout_id, "rollout_id", 16)
+        require_plan_hash(self.plan_hash)
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return int(self.times.size)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first frame to the last."""
+        return float(self.times[-1] - self.times[0])
+
+    def points_base(self, frame: int) -> NDArray[np.float32]:
+        """(H, W, 3) float32, metres, base frame, NaN = nothing here: the points of one frame."""
+        base_T_camera = self.camera.base_T_camera
+        points: NDArray[np.float64] = self.xyz[frame] @ base_T_camera[:3, :3].T + base_T_camera[:3, 3]
+        return points.astype(np.float32)
+
+    def check_points(self) -> None:
+        """Refuse points that are half there, infinite, behind the camera, or missing under the robot."""
+        for t in range(len(self)):
+            # A sum is finite exactly when its terms are: float32 metres cannot overflow in float64.
+            present = np.isfinite(self.xyz[t].sum(-1, dtype=np.float64))
+            nothing = np.isnan(self.xyz[t]).all(-1)
+            for wrong, what in (
+                (~present & ~nothing, "is partly NaN or infinite"),
+                (present & ~(self.xyz[t, ..., 2] > 0), "does not lie in front of the camera"),
+                (self.robot_mask[t] & ~present, "is missing although the robot is there"),
+            ):
+                if wrong.any():
+                    v, u = np.argwhere(wrong)[0]
+                    raise RolloutError(
+                        f"the point of row {v}, column {u} in frame {t} {what}: {self.xyz[t, v, u].tolist()}",
+                        expected="finite metres with z > 0, or NaN in all three where nothing is",
+                    )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a folder that ordinary viewers open and `load` reads back bit by bit; see `rollout_folder`."""
+        from kinema4d_ros.io.rollout_folder import save_rollout
+
+        return save_rollout(self, folder)
+
+    @staticmethod
+    def load(folder: str | Path) -> Rollout:
+        """The rollout of a folder that `save` wrote; anything missing, damaged or changed is refused."""
+        from kinema4d_ros.io.rollout_folder import load_rollout
+
+        return load_rollout(folder)
+
+
+def require_times(times: Any) -> NDArray[np.float64]:
+    """A private, read-only (T,) float64 copy of strictly increasing seconds."""
+    try:
+        clock = np.array(times, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RolloutError(f"times are not numbers: {error}", expected="(T,) seconds") from None
+    if clock.ndim != 1 or clock.size == 0:
+        raise RolloutError(f"times have shape {clock.shape}", expected="(T,) seconds with T >= 1")
+    if not np.all(np.isfinite(clock)) or np.any(np.diff(clock) <= 0):
+        raise RolloutError("times are not finite or do not increase", expected="strictly increasing seconds")
+    clock.flags.writeable = False
+    return clock
+
+
+def require_seed(seed: Any) -> int:
+    """The seed as a plain int from 0 to 2^64 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) <= _MAX_SEED:
+        raise RolloutError(f"the seed is {seed!r}", expected="a whole number from 0 to 2^64 - 1")
+    return int(seed)
+
+
+def require_plan_hash(plan_hash: Any) -> str:
+    """The hash itself: 64 hex digits or ""."""
+    return _require_hex(plan_hash, "plan_hash", 64, may_be_empty=True)
+
+
+def _require_hex(text: Any, name: str, digits: int, *, may_be_empty: bool = False) -> str:
+    if isinstance(text, str) and (re.fullmatch(f"[0-9a-f]{{{digits}}}", text) or (may_be_empty and not text)):
+        return text
+    raise RolloutError(
+        f"{name} is {text!r}"[:200],
+        expected=f"{digits} lower-case hex digits" + (" or ''" if may_be_empty else ""),
+    )
+
+
+def _require_array(array: Any, name: str, dtype: type, shape: tuple[int, ...]) -> None:
+    if not isinstance(array, np.ndarray):
+        raise RolloutError(f"{name} is {type(array).__name__}", expected=f"an array of shape {shape}")
+    if array.dtype != dtype or array.shape != shape:
+        raise RolloutError(
+            f"{name} is {array.dtype} of shape {array.shape}",
+            expected=f"{np.dtype(dtype).name} of shape {shape}, as times and camera say",
+        )

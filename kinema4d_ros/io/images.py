@@ -1,0 +1,185 @@
+"""Pictures for people: the robot over the camera image, depth in colour, many frames in one strip.
+
+All images are (H, W, 3) uint8 RGB.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
+
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, RenderError
+from kinema4d_ros.io.files import read_bytes, replacing_file
+
+__all__ = ["colour_depth", "decode_image", "overlay", "read_image", "require_image", "strip", "studio", "write_image"]
+
+Image = NDArray[np.uint8]
+
+_GAP_PX = 2
+_MAX_FILE_BYTES = 200_000_000
+_MAX_PIXELS = 100_000_000
+
+
+def require_image(image: NDArray[np.generic], name: str, size: tuple[int, int] | None = None) -> Image:
+    """The image itself, or an error unless it is (H, W, 3) uint8 and of `size` (width, height)."""
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+        raise RenderError(f"{name} is {image.dtype} of shape {image.shape}", expected="uint8 RGB of shape (H, W, 3)")
+    if size is not None and image.shape[1::-1] != size:
+        raise RenderError(
+            f"{name} is {image.shape[1]} x {image.shape[0]} (width x height)",
+            expected=f"{size[0]} x {size[1]}",
+            code=ErrorCode.CAMERA_BAD_SIZE,
+        )
+    return np.asarray(image, dtype=np.uint8)
+
+
+def overlay(image: Image, rgb: Image, mask: NDArray[np.bool_], alpha: float = 0.7) -> Image:
+    """`rgb` over `image` where `mask` (H, W) is True; alpha 1 hides the image, 0 hides the robot."""
+    background = require_image(image, "image")
+    robot = require_image(rgb, "rgb", (background.shape[1], background.shape[0]))
+    if mask.dtype != np.bool_ or mask.shape != background.shape[:2]:
+        raise RenderError(f"mask is {mask.dtype} of shape {mask.shape}", expected=f"bool of {background.shape[:2]}")
+    if not 0.0 <= alpha <= 1.0:
+        raise RenderError(f"alpha is {alpha}", expected="a number from 0 to 1")
+    out: Image = background.copy()
+    mixed = alpha * robot[mask].astype(np.float32) + (1.0 - alpha) * background[mask]
+    out[mask] = np.rint(mixed).astype(np.uint8)
+    return out
+
+
+def colour_depth(depth_m: NDArray[np.floating], near_m: float | None = None, far_m: float | None = None) -> Image:
+    """Depth (H, W) in metres as colours from red (near) to blue (far); NaN, nothing, is black.
+
+    Limits default to the picture's own; give them to keep colours steady over a video.
+    """
+    valid = np.isfinite(depth_m)
+    near = (float(depth_m[valid].min()) if valid.any() else 0.0) if near_m is None else near_m
+    far = (float(depth_m[valid].max()) if valid.any() else 1.0) if far_m is None else far_m
+    share = (np.where(valid, depth_m, far) - near) / (far - near) if far > near else np.zeros(depth_m.shape)
+    level = np.rint(255 * (1.0 - np.clip(share, 0.0, 1.0))).astype(np.uint8)
+    # Both ends of the colour table are nearly black, which means nothing here.
+    level = (16 + level.astype(np.uint16) * 223 // 255).astype(np.uint8)
+    out: Image = cv2.applyColorMap(level, cv2.COLORMAP_TURBO)[..., ::-1].copy()
+    out[~valid] = 0
+    return out
+
+
+def strip(frames: Sequence[Image], columns: int, labels: Sequence[str] | None = None) -> Image:
+    """Frames side by side, `columns` to a row, white gaps between; labels are written into the corners."""
+    if not frames or columns < 1:
+        raise RenderError(f"{len(frames)} frames in {columns} columns", expected="at least one of each")
+    if labels is not None and len(labels) != len(frames):
+        raise RenderError(f"{len(labels)} labels for {len(frames)} frames", expected="one for each")
+    first = require_image(frames[0], "frame 0")
+    height, width = first.shape[:2]
+    columns = min(columns, len(frames))
+    rows = -(-len(frames) // columns)
+    out = np.full((rows * (height + _GAP_PX) - _GAP_PX, columns * (width + _GAP_PX) - _GAP_PX, 3), 255, np.uint8)
+    for i, frame in enumerate(frames):
+        tile = require_image(frame, f"frame {i}", (width, height))
+        if labels is not None:
+            tile = _labelled(tile, labels[i])
+        top, left = (i // columns) * (height + _GAP_PX), (i % columns) * (width + _GAP_PX)
+        out[top : top + height, left : left + width] = tile
+    return out
+
+
+def _labelled(image: Image, text: str) -> Image:
+    out: Image = image.copy()
+    scale = max(0.4, image.shape[0] / 600)
+    x, y = round(10 * scale), round(28 * scale)
+    # A black rim drawn by shifting: thickness means different things in different OpenCV releases.
+    for dx, dy in ((-1, -1), (-1, 1), (1, -1), (1, 1), (0, 0)):
+        colour = (255, 255, 255) if dx == 0 else (0, 0, 0)
+        cv2.putText(out, text, (x + dx, y + dy), cv2.FONT_HERSHEY_SIMPLEX, scale, colour, 1, cv2.LINE_AA)
+    return out
+
+
+def write_image(path: str | Path, image: Image) -> None:
+    """Write a PNG or JPEG, by the path's suffix, completely or not at all."""
+    target = Path(path)
+    if target.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        raise FileFormatError(
+            f"'{target.suffix}' of {target} is not a picture format written here",
+            expected=".png, .jpg or .jpeg",
+            code=ErrorCode.FILE_UNSUPPORTED,
+        )
+    bgr = np.ascontiguousarray(require_image(image, "image")[..., ::-1])
+    _, data = cv2.imencode(target.suffix, bgr)
+    with replacing_file(target) as temporary:
+        temporary.write_bytes(data.tobytes())
+
+
+def read_image(path: str | Path) -> Image:
+    """A picture file as RGB; grey and 16-bit pictures are converted."""
+    bgr = decode_image(read_bytes(path, _MAX_FILE_BYTES), path, cv2.IMREAD_COLOR)
+    return np.ascontiguousarray(bgr[..., ::-1])
+
+
+def decode_image(data: bytes, name: object, flags: int) -> NDArray[Any]:
+    """What OpenCV makes of a picture file's bytes; `name` is what errors call it.
+
+    The size is read first: a small file can claim, or unpack to, more pixels than there is memory.
+    """
+    expected = f"a PNG, JPEG or similar of at most {_MAX_PIXELS:,} pixels"
+    try:
+        with warnings.catch_warnings(), PIL.Image.open(io.BytesIO(data)) as header:
+            warnings.simplefilter("ignore")
+            width, height = header.size
+    except Exception as error:  # a damaged header can make its parser fail in any way
+        raise FileFormatError(f"{name} is not a picture, or is damaged", expected=expected) from error
+    if not 0 < width * height <= _MAX_PIXELS:
+        raise FileFormatError(f"{name} claims {width} x {height} pixels", expected=expected)
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error:
+        image = None
+    if image is None:
+        raise FileFormatError(f"{name} is not a picture, or is damaged", expected=expected)
+    return np.asarray(image)
+
+
+# A quiet background for pictures of a robot alone: a soft wall and a floor with a 10 cm grid.
+
+GRID_M = 0.1
+LINE_M = 0.0015
+FADE_M = 1.6
+"""Distance from the base at which the floor has melted into the wall."""
+
+WALL_TOP = np.array([206.0, 212.0, 222.0])
+WALL_FOOT = np.array([236.0, 238.0, 242.0])
+FLOOR = np.array([224.0, 226.0, 230.0])
+LINE = np.array([186.0, 191.0, 200.0])
+
+
+def studio(camera: PinholeCamera) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8 RGB: what the camera sees of the plane z = 0 of the base frame, and of nothing else."""
+    height, width = camera.height, camera.width
+    rays = camera.rays() @ camera.base_T_camera[:3, :3].T
+    eye = camera.base_T_camera[:3, 3]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distance = -eye[2] / rays[..., 2]
+    on_floor = np.isfinite(distance) & (distance > 0)
+    xy = eye[:2] + np.where(on_floor, distance, 0.0)[..., None] * rays[..., :2]
+
+    shade = np.linspace(0.0, 1.0, height)[:, None, None]
+    image = np.broadcast_to(WALL_TOP + shade * (WALL_FOOT - WALL_TOP), (height, width, 3)).copy()
+
+    # A line narrower than a pixel would flicker: blend it over the width that one pixel covers.
+    step = np.where(on_floor, distance, 1.0) / camera.K[0, 0]
+    offset = np.abs((xy + GRID_M / 2) % GRID_M - GRID_M / 2).min(axis=-1)
+    line = np.clip((LINE_M / 2 + step - offset) / step, 0.0, 1.0) * np.clip(LINE_M / step, 0.25, 1.0)
+    floor = FLOOR + line[..., None] * (LINE - FLOOR)
+    fade = np.clip(1.0 - np.linalg.norm(xy, axis=-1) / FADE_M, 0.0, 1.0) ** 0.5
+    weight = np.where(on_floor, fade, 0.0)[..., None]
+    mixed: NDArray[np.uint8] = np.rint(image + weight * (floor - image)).astype(np.uint8)
+    return mixed
