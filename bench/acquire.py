@@ -37,14 +37,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "test"))
 from support.orbits import rough_description
 from support.seen_robot import wobble
 
-from kinema4d_ros.assets.acquire import acquire, redraw
-from kinema4d_ros.assets.drawing import coverage, draw_mesh, mesh_scene
-from kinema4d_ros.assets.grid import Grid, surface_net
-from kinema4d_ros.assets.hull import Outlines, carve, find_volume
-from kinema4d_ros.assets.options import Acquisition
-from kinema4d_ros.assets.synthetic import ORBIT_BOARD, Orbit, board_on_table, orbit_cameras, write_orbit_video
-from kinema4d_ros.assets.views import View
-from kinema4d_ros.calibration.camera_info import CameraInfo, read_camera_info, write_camera_info
+from kinema4d_ros.acquisition.acquire import acquire, redraw
+from kinema4d_ros.acquisition.drawing import coverage, draw_mesh, mesh_scene
+from kinema4d_ros.acquisition.grid import Grid, surface_net
+from kinema4d_ros.acquisition.hull import Outlines, carve, find_volume
+from kinema4d_ros.acquisition.options import Acquisition
+from kinema4d_ros.acquisition.synthetic import ORBIT_BOARD, Orbit, board_on_table, orbit_cameras, write_orbit_video
+from kinema4d_ros.acquisition.views import View
+from kinema4d_ros.calibration.camera_files import CameraInfo, read_camera_info, write_camera_info
 from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.transforms import apply

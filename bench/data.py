@@ -35,7 +35,7 @@ from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_ros.lab import LabObject, PlacedObject
 from kinema4d_ros.lab.world import build_model
-from kinema4d_ros.render.simplify import merge_vertices
+from kinema4d_ros.render.clusters import merge_vertices
 from kinema4d_ros.robot import Robot
 
 

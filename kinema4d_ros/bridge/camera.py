@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sensor_msgs.msg import CameraInfo as CameraInfoMsg
 
 from kinema4d_ros.bridge.poses import transform_to_matrix
-from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.camera_files import CameraInfo
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode
 

@@ -12,9 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.calibration.outlines import image_motion
 from kinema4d_ros.calibration.pose_estimate import changed
-from kinema4d_ros.calibration.silhouette import signed_distance
+from kinema4d_ros.calibration.silhouette import image_motion, signed_distance
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CalibrationError
 from kinema4d_ros.kinematics.forward import forward_all

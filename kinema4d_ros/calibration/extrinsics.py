@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.calibration._fields import Fields
+from kinema4d_ros.calibration.camera_files import Fields
 from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 from kinema4d_ros.core.transforms import from_quaternion, make, require_rigid, to_quaternion
 from kinema4d_ros.io.files import read_yaml, reading, write_yaml

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.calibration.boards import Board, BoardView
-from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.camera_files import CameraInfo
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, pose_spread, sorted_findings
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.distortion import MODELS

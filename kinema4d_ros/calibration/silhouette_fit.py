@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.calibration.outlines import Level, outline_rows, slopes, weights
 from kinema4d_ros.calibration.pose_estimate import changed
-from kinema4d_ros.calibration.silhouette import SeenSilhouettes, Silhouettes
+from kinema4d_ros.calibration.silhouette import Level, SeenSilhouettes, Silhouettes, outline_rows, slopes, weights
 from kinema4d_ros.core.camera import PinholeCamera
 
 __all__ = ["Fit", "descend", "fine_levels", "last_level", "same_place", "shrink"]

@@ -74,7 +74,7 @@ def load_surface(path: str | Path, count: int = _POINTS) -> Surface:
     if not file.is_file():
         raise FileFormatError(f"{file} does not exist", expected="a mesh file", code=ErrorCode.FILE_MISSING)
     # Here, because that package needs this one; it opens no file but the one it is given.
-    from kinema4d_ros.assets.mesh_files import read_mesh_file
+    from kinema4d_ros.acquisition.mesh_files import read_mesh_file
 
     try:
         found = read_mesh_file(file)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
-from kinema4d_ros.calibration.board_pose import find_board_pose, residual_px
-from kinema4d_ros.calibration.boards import Board, BoardView
+from kinema4d_ros.calibration.boards import Board, BoardView, find_board_pose, residual_px
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate, changed, difference
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
 from kinema4d_ros.core.camera import PinholeCamera

@@ -22,7 +22,7 @@ from kinema4d_ros.cli.joint_options import add_joint_options, joint_options
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 if TYPE_CHECKING:
-    from kinema4d_ros.assets.options import Acquisition
+    from kinema4d_ros.acquisition.options import Acquisition
     from kinema4d_ros.core.camera import PinholeCamera
     from kinema4d_ros.segmentation.protocol import RobotSegmenter
 
@@ -95,7 +95,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Acquire, and say how well the new robot covers the pictures."""
-    from kinema4d_ros.assets.acquire import acquire
+    from kinema4d_ros.acquisition.acquire import acquire
 
     job = _job(arguments)
     found = acquire(job)
@@ -116,9 +116,9 @@ def _job(arguments: argparse.Namespace) -> Acquisition:
     """The options as a job; files are read here."""
     import numpy as np
 
-    from kinema4d_ros.assets.backends import ExternalCommand
-    from kinema4d_ros.assets.options import Acquisition
-    from kinema4d_ros.assets.sharpness import MAX_BLUR_PX
+    from kinema4d_ros.acquisition.backends import ExternalCommand
+    from kinema4d_ros.acquisition.frames import MAX_BLUR_PX
+    from kinema4d_ros.acquisition.options import Acquisition
     from kinema4d_ros.calibration.boards import parse_board
     from kinema4d_ros.calibration.inputs import read_joints, read_pairs
     from kinema4d_ros.core.transforms import from_rpy
@@ -170,7 +170,7 @@ def _job(arguments: argparse.Namespace) -> Acquisition:
 
 def _segmenters(arguments: argparse.Namespace, width: int) -> tuple[RobotSegmenter | None, RobotSegmenter | None]:
     """The one asked first, and the one asked again with what most masks agree on."""
-    from kinema4d_ros.segmentation.registry import make_segmenter
+    from kinema4d_ros.segmentation.protocol import make_segmenter
 
     given = [f"--{name}" for name in ("weights", "text", "detector") if getattr(arguments, name)]
     if arguments.segmenter != "sam2" and given:

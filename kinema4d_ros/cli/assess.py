@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
 from kinema4d_ros.core.errors import SetupError
-from kinema4d_ros.generators.load import SPECS, load_generator
+from kinema4d_ros.generators.spec import SPECS, load_generator
 
 __all__ = ["register", "run"]
 

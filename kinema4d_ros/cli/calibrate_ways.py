@@ -12,12 +12,18 @@ from tqdm import tqdm
 
 from kinema4d_ros.calibration import read_pose, write_camera_info
 from kinema4d_ros.calibration.boards import Board, BoardView, parse_board
-from kinema4d_ros.calibration.corner_pictures import BoardSeen, board_picture, telling_views
 from kinema4d_ros.calibration.handeye import calibrate_hand_eye
 from kinema4d_ros.calibration.inputs import find_boards, image_files, marked_masks, read_joints, read_masks, read_pairs
 from kinema4d_ros.calibration.intrinsics import calibrate_intrinsics
 from kinema4d_ros.calibration.markerless import calibrate_markerless
-from kinema4d_ros.calibration.pictures import coverage_picture, outline_picture, reconstruction_picture
+from kinema4d_ros.calibration.pictures import (
+    BoardSeen,
+    board_picture,
+    coverage_picture,
+    outline_picture,
+    reconstruction_picture,
+    telling_views,
+)
 from kinema4d_ros.calibration.pose_estimate import PoseEstimate
 from kinema4d_ros.calibration.recon import align_reconstruction
 from kinema4d_ros.calibration.silhouette import Masks, Silhouettes

@@ -20,7 +20,7 @@ from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
 from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
 from kinema4d_ros.core.trajectory import FRAMES
 from kinema4d_ros.generators import Progress
-from kinema4d_ros.generators.load import SPECS, load_generator
+from kinema4d_ros.generators.spec import SPECS, load_generator
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import read_image
 from kinema4d_ros.io.resources import share_path

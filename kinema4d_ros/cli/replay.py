@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import KinemaError
-from kinema4d_ros.generators.load import SPECS
+from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.report import clearance_text
 from kinema4d_ros.robot import Robot

@@ -3,7 +3,6 @@
 GenerateRequest (image, exact robot, depth?) -> Generator.generate -> Rollout
 """
 
-from kinema4d_ros.generators.load import GeneratorSpec, best_preset, load_generator
 from kinema4d_ros.generators.protocol import (
     Cancel,
     Cancelled,
@@ -13,6 +12,7 @@ from kinema4d_ros.generators.protocol import (
     ReportProgress,
     raise_if_cancelled,
 )
+from kinema4d_ros.generators.spec import GeneratorSpec, best_preset, load_generator
 
 __all__ = [
     "Cancel",

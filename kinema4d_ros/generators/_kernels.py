@@ -6,7 +6,15 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["compose_frames", "pack_depths", "shade_frames"]
+__all__ = [
+    "compose_frames",
+    "label_things",
+    "pack_depths",
+    "paint_patches",
+    "search_patches",
+    "shade_frames",
+    "splat_points",
+]
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -111,3 +119,228 @@ def pack_depths(xyz: Floats, ids: Bytes, out: Floats) -> int:
                 out[count] = xyz[v, u, 2]
                 count += 1
     return count
+
+
+# Compiled passes of the carry hypothesis: which pixels are one thing, and that thing drawn somewhere else.
+
+
+@njit(cache=True, nogil=True)
+def label_things(xyz: Floats, thing: NDArray[np.bool_], gap_m: float, labels: NDArray[np.int32]) -> int:
+    """Number the connected things: neighbours in the image whose points are at most `gap_m` apart; 0 = none.
+
+    xyz (H, W, 3), thing and labels (H, W). Returns how many there are.
+    """
+    height, width = thing.shape
+    rows = np.empty(height * width, np.int32)
+    columns = np.empty(height * width, np.int32)
+    labels[:] = 0
+    count = 0
+    limit = gap_m * gap_m
+    for v0 in range(height):
+        for u0 in range(width):
+            if not thing[v0, u0] or labels[v0, u0] != 0:
+                continue
+            count += 1
+            labels[v0, u0] = count
+            rows[0], columns[0] = v0, u0
+            waiting = 1
+            while waiting > 0:
+                waiting -= 1
+                v, u = rows[waiting], columns[waiting]
+                for dv in range(-1, 2):
+                    for du in range(-1, 2):
+                        vn, un = v + dv, u + du
+                        if vn < 0 or un < 0 or vn >= height or un >= width:
+                            continue
+                        if not thing[vn, un] or labels[vn, un] != 0:
+                            continue
+                        square = 0.0
+                        for c in range(3):
+                            difference = np.float64(xyz[vn, un, c]) - xyz[v, u, c]
+                            square += difference * difference
+                        if square <= limit:
+                            labels[vn, un] = count
+                            rows[waiting], columns[waiting] = vn, un
+                            waiting += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _pixel(point: Floats, K: NDArray[np.float64]) -> tuple[float, float]:
+    """Column and row of a point, integers at pixel centres; NaN if it is not in front of the camera."""
+    if point[2] <= 0.01:
+        return np.nan, np.nan
+    return K[0, 0] * point[0] / point[2] + K[0, 2] - 0.5, K[1, 1] * point[1] / point[2] + K[1, 2] - 0.5
+
+
+@njit(cache=True, nogil=True)
+def splat_points(
+    points: Floats,
+    colours: NDArray[np.uint8],
+    K: NDArray[np.float64],
+    same_m: float,
+    rgb: NDArray[np.uint8],
+    xyz: Floats,
+) -> None:
+    """Draw points (N, 3) in the camera frame over a frame (H, W, 3), each over the four pixels around it.
+
+    Of the points that meet in a pixel, those within `same_m` behind the nearest are mixed by their distance from
+    the pixel's centre. A pixel that already shows something nearer keeps it.
+    """
+    height, width = rgb.shape[:2]
+    nearest = np.full((height, width), np.inf, np.float32)
+    for i in range(len(points)):
+        z = points[i, 2]
+        u, v = _pixel(points[i], K)
+        # Written so that a point behind the camera (NaN) is left out.
+        if not (-1.0 < u < width and -1.0 < v < height):
+            continue
+        left, top = int(np.floor(u)), int(np.floor(v))
+        for row in range(max(top, 0), min(top + 2, height)):
+            for column in range(max(left, 0), min(left + 2, width)):
+                if z < nearest[row, column]:
+                    nearest[row, column] = z
+    total = np.zeros((height, width, 5), np.float64)
+    for i in range(len(points)):
+        z = points[i, 2]
+        u, v = _pixel(points[i], K)
+        # Written so that a point behind the camera (NaN) is left out.
+        if not (-1.0 < u < width and -1.0 < v < height):
+            continue
+        left, top = int(np.floor(u)), int(np.floor(v))
+        for row in range(max(top, 0), min(top + 2, height)):
+            for column in range(max(left, 0), min(left + 2, width)):
+                if z > nearest[row, column] + same_m:
+                    continue
+                weight = (1.0 - abs(u - column)) * (1.0 - abs(v - row))
+                total[row, column, 0] += weight
+                total[row, column, 4] += weight * z
+                for c in range(3):
+                    total[row, column, 1 + c] += weight * colours[i, c]
+    for row in range(height):
+        for column in range(width):
+            weight = total[row, column, 0]
+            # Under a third of a pixel: the thing's border, which the background keeps.
+            if weight < 0.34:
+                continue
+            depth = total[row, column, 4] / weight
+            if depth > xyz[row, column, 2]:
+                continue
+            for c in range(3):
+                rgb[row, column, c] = np.uint8(total[row, column, 1 + c] / weight + 0.5)
+            # On the pixel's own ray: it can show nothing else.
+            xyz[row, column, 0] = np.float32(depth * (column + 0.5 - K[0, 2]) / K[0, 0])
+            xyz[row, column, 1] = np.float32(depth * (row + 0.5 - K[1, 2]) / K[1, 1])
+            xyz[row, column, 2] = np.float32(depth)
+
+
+# Compiled search for patches that continue an image into a hole, and the vote that paints with them.
+
+_PULL = 200.0
+"""Squared grey levels that a patch as far away as the image is wide loses against one nearby."""
+
+Image = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def _difference(image: Image, v: int, u: int, w: int, x: int, radius: int, bound: float) -> float:
+    """Mean squared difference of two patches over the part of the first that is in the image; stops above bound.
+
+    Far patches cost more: what is behind the robot more likely looks like what is beside it.
+    """
+    height, width = image.shape[:2]
+    low_v, high_v = max(-radius, -v), min(radius, height - 1 - v)
+    low_u, high_u = max(-radius, -u), min(radius, width - 1 - u)
+    count = (high_v - low_v + 1) * (high_u - low_u + 1)
+    limit = bound * count
+    away = ((v - w) ** 2 + (u - x) ** 2) / (width * width)
+    total = np.float32(_PULL * away * count)
+    if total > limit:
+        return bound
+    for dv in range(low_v, high_v + 1):
+        for du in range(low_u, high_u + 1):
+            for c in range(3):
+                d = image[v + dv, u + du, c] - image[w + dv, x + du, c]
+                total += d * d
+        if total > limit:
+            return bound
+    return float(total / count)
+
+
+@njit(cache=True, nogil=True)
+def search_patches(
+    image: Image, targets: Ints, sources: Bools, match: Ints, cost: Image, radius: int, rounds: int, seed: int
+) -> None:
+    """Improve `match` (H, W, 2), the source patch of every target, and its `cost` (H, W).
+
+    Each round passes on the neighbours' matches, forwards and backwards in turn, and tries random places around
+    the match it has, half as far away each time. `sources` (H, W) is True where a whole patch is known.
+    """
+    height, width = sources.shape
+    state = np.uint64(seed * 2654435761 + 1)
+    for k in range(targets.shape[0]):
+        v, u = targets[k]
+        cost[v, u] = _difference(image, v, u, match[v, u, 0], match[v, u, 1], radius, np.inf)
+    for turn in range(rounds):
+        step = 1 if turn % 2 == 0 else -1
+        for i in range(targets.shape[0]):
+            v, u = targets[i if step == 1 else targets.shape[0] - 1 - i]
+            best = cost[v, u]
+            for side in range(2):
+                nv, nu = (v - step, u) if side == 0 else (v, u - step)
+                if nv < 0 or nu < 0 or nv >= height or nu >= width or match[nv, nu, 0] < 0:
+                    continue
+                w, x = match[nv, nu, 0] + v - nv, match[nv, nu, 1] + u - nu
+                if w < 0 or x < 0 or w >= height or x >= width or not sources[w, x]:
+                    continue
+                d = _difference(image, v, u, w, x, radius, best)
+                if d < best:
+                    best = d
+                    match[v, u, 0], match[v, u, 1] = w, x
+            reach = max(height, width) // 2
+            while reach >= 1:
+                state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+                dv = np.int64((state >> np.uint64(33)) % np.uint64(2 * reach + 1)) - reach
+                state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+                du = np.int64((state >> np.uint64(33)) % np.uint64(2 * reach + 1)) - reach
+                w, x = match[v, u, 0] + dv, match[v, u, 1] + du
+                if 0 <= w < height and 0 <= x < width and sources[w, x]:
+                    d = _difference(image, v, u, w, x, radius, best)
+                    if d < best:
+                        best = d
+                        match[v, u, 0], match[v, u, 1] = w, x
+                reach //= 2
+            cost[v, u] = best
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def paint_patches(
+    image: Image, colours: Image, hole: Ints, match: Ints, cost: Image, radius: int, softness: float, out: Image
+) -> None:
+    """Write each hole pixel as the mean of what the patches around it say, the better ones counting more."""
+    height, width = cost.shape
+    for k in prange(hole.shape[0]):
+        v, u = hole[k]
+        best = np.float32(np.inf)
+        for qv in range(max(0, v - radius), min(height, v + radius + 1)):
+            for qu in range(max(0, u - radius), min(width, u + radius + 1)):
+                if match[qv, qu, 0] >= 0:
+                    best = min(best, cost[qv, qu])
+        weight_sum = 0.0
+        red = green = blue = 0.0
+        for qv in range(max(0, v - radius), min(height, v + radius + 1)):
+            for qu in range(max(0, u - radius), min(width, u + radius + 1)):
+                if match[qv, qu, 0] < 0:
+                    continue
+                weight = np.exp(-(cost[qv, qu] - best) / softness)
+                w, x = match[qv, qu, 0] + v - qv, match[qv, qu, 1] + u - qu
+                weight_sum += weight
+                red += weight * colours[w, x, 0]
+                green += weight * colours[w, x, 1]
+                blue += weight * colours[w, x, 2]
+        if weight_sum > 0.0:
+            out[v, u, 0] = red / weight_sum
+            out[v, u, 1] = green / weight_sum
+            out[v, u, 2] = blue / weight_sum

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
-from kinema4d_ros.generators._carry_kernels import label_things, splat_points
-from kinema4d_ros.generators._kernels import compose_frames
+from kinema4d_ros.generators._kernels import compose_frames, label_things, splat_points
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 
 __all__ = [

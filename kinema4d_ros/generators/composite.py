@@ -28,8 +28,14 @@ from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.generators._kernels import compose_frames, shade_frames
 from kinema4d_ros.generators.carry import StillWorld
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
-from kinema4d_ros.generators.input_hash import request_sha256
-from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
+from kinema4d_ros.generators.protocol import (
+    Cancel,
+    GenerateRequest,
+    Progress,
+    ReportProgress,
+    raise_if_cancelled,
+    request_sha256,
+)
 
 __all__ = ["CompositeGenerator", "plane_depth"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import binary_dilation
 
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.generators._patches import paint_patches, search_patches
+from kinema4d_ros.generators._kernels import paint_patches, search_patches
 
 __all__ = ["grow_mask", "remove_robot"]
 

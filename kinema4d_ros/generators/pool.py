@@ -19,7 +19,6 @@ from pathlib import Path
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, GeneratorError
 from kinema4d_ros.core.rollout import Rollout
-from kinema4d_ros.generators.load import load_generator
 from kinema4d_ros.generators.protocol import (
     Cancel,
     GenerateRequest,
@@ -28,6 +27,7 @@ from kinema4d_ros.generators.protocol import (
     ReportProgress,
     raise_if_cancelled,
 )
+from kinema4d_ros.generators.spec import load_generator
 
 __all__ = ["GeneratorPool"]
 

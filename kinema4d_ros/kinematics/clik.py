@@ -7,7 +7,7 @@ import pinocchio as pin
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, KinematicsError
-from kinema4d_ros.kinematics._damped_step import damped_step
+from kinema4d_ros.kinematics._kernels import damped_step
 from kinema4d_ros.kinematics.protocol import ROTATION_WEIGHT_M, LocalSolution
 from kinema4d_ros.robot.model import Robot
 

@@ -55,7 +55,7 @@ def forward_all(robot: Robot, q: ArrayLike) -> NDArray[np.float64]:
             code=ErrorCode.TRAJECTORY_NOT_FINITE,
         )
     # numba is loaded by the first call, not by importing the package: half a second.
-    from kinema4d_ros.kinematics._walk_tree import walk_tree
+    from kinema4d_ros.kinematics._kernels import walk_tree
 
     tree = _tree(robot)
     out = np.empty((positions.shape[0], len(robot.links), 4, 4))

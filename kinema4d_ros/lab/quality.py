@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from kinema4d_ros.core.errors import RenderError
 from kinema4d_ros.lab.materials import TEXTURE_PIXELS
+from kinema4d_ros.render.clusters import merge_vertices
 from kinema4d_ros.render.packed import Packed
 from kinema4d_ros.render.scene import Scene
-from kinema4d_ros.render.simplify import merge_vertices
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["FULL", "SMALL", "Quality"]

@@ -30,7 +30,7 @@ from kinema4d_ros.bridge.security import security_explained
 from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.streams import Streams
 from kinema4d_ros.calibration import read_camera, read_pose
-from kinema4d_ros.calibration.trust import Trust, rate_calibration
+from kinema4d_ros.calibration.quality import Trust, rate_calibration
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.io.resources import share_directory

@@ -24,7 +24,7 @@ from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import Cancelled, ErrorCode
 from kinema4d_ros.evaluation.proportions import Interval, PairedOutcomes
-from kinema4d_ros.generators.load import SPECS
+from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.nodes.common import Health, KinemaNode, calibration_path, run_node
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import PolicySpec

@@ -22,7 +22,7 @@ from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.rollout import WARNING
 from kinema4d_ros.generators import best_preset
-from kinema4d_ros.generators.load import SPECS
+from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, run_node
 from kinema4d_ros.runtime import Worker, WorkerTimes
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.bridge.stamps import nanoseconds
-from kinema4d_ros.calibration.drift import USELESS_PX, Drift, check_drift_by_edges
-from kinema4d_ros.calibration.drift_watch import DriftState, DriftWatch
+from kinema4d_ros.calibration.drift import USELESS_PX, Drift, DriftState, DriftWatch, check_drift_by_edges
 from kinema4d_ros.calibration.extrinsics import Extrinsics
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError

@@ -2,19 +2,172 @@
 
 from __future__ import annotations
 
+import io
+import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import collada
+import collada.common
 import numpy as np
+from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, MeshError
-from kinema4d_ros.io.files import reading, what_it_is
-from kinema4d_ros.robot.mesh_obj import read_obj
-from kinema4d_ros.robot.mesh_stl import read_stl
+from kinema4d_ros.io.files import read_bytes, reading, what_it_is
 from kinema4d_ros.robot.model import TriangleMesh
 from kinema4d_ros.robot.topology import Soup, clean_mesh
+from kinema4d_ros.robot.xml_screen import screen_xml
 
-__all__ = ["MAX_MESH_BYTES", "load_mesh"]
+__all__ = ["MAX_MESH_BYTES", "load_mesh", "read_collada", "read_obj", "read_stl"]
+
+# Wavefront OBJ files as raw triangles with the diffuse colours of their material library.
+
+Colors = dict[str, tuple[float, float, float]]
+
+_MAX_LIBRARIES = 64
+_MAX_LIBRARY_BYTES = 16 * 2**20
+
+
+def read_obj(data: bytes, name: str, folder: Path, root: Path) -> Soup:
+    """Vertices and faces in file units; polygons are cut into fans, so they must be convex.
+
+    Args:
+        data: the file's contents.
+        name: what to call the file in an error.
+        folder: where `mtllib` names are looked for.
+        root: material libraries outside this folder are refused. Textures are never opened.
+    """
+    vertices: list[list[float]] = []
+    faces: list[tuple[int, int, int]] = []
+    face_material: list[str] = []
+    colors: Colors = {}
+    libraries: set[str] = set()
+    material = ""
+    for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
+        keyword, _, rest = line.strip().partition(" ")
+        try:
+            if keyword == "v":
+                x, y, z = rest.split()[:3]
+                vertices.append([float(x), float(y), float(z)])
+            elif keyword == "f":
+                corners = [_index(word, len(vertices)) for word in rest.split()]
+                if len(corners) < 3:
+                    raise ValueError(f"a face with {len(corners)} corners")
+                for i in range(1, len(corners) - 1):
+                    faces.append((corners[0], corners[i], corners[i + 1]))
+                    face_material.append(material)
+            elif keyword == "usemtl":
+                material = rest.strip()
+            elif keyword == "mtllib" and rest.strip() not in libraries:
+                # Read once each: a file that names a library a million times must not cost a million readings.
+                libraries.add(rest.strip())
+                if len(libraries) > _MAX_LIBRARIES:
+                    raise ValueError(f"more than {_MAX_LIBRARIES} material libraries")
+                colors.update(_read_colors(rest.strip(), name, folder, root))
+        except (ValueError, IndexError) as error:
+            raise MeshError(
+                f"mesh {name}, line {number}: '{line.strip()[:60]}': {error}",
+                expected="'v x y z' with numbers and 'f i j k' with indices of vertices above it",
+            ) from None
+    rgb: NDArray[np.uint8] | None = None
+    if any(m in colors for m in set(face_material)):
+        table = np.array([colors.get(m, _UNCOLOURED) for m in face_material])
+        rgb = np.round(255.0 * np.clip(table, 0.0, 1.0)).astype(np.uint8)
+    return Soup(
+        np.array(vertices, dtype=np.float64).reshape(-1, 3),
+        np.array(faces, dtype=np.int64).reshape(-1, 3),
+        rgb,
+    )
+
+
+def _index(word: str, count: int) -> int:
+    index = int(word.split("/", 1)[0])
+    index = index - 1 if index > 0 else count + index
+    if not 0 <= index < count:
+        raise ValueError(f"vertex {word} of {count}")
+    return index
+
+
+def _read_colors(library: str, name: str, folder: Path, root: Path) -> Colors:
+    path = (folder / library).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise MeshError(
+            f"mesh {name} asks for the material library '{library}', which leads to {path}",
+            expected=f"a file inside {root}",
+            hint="keep the material library beside the mesh",
+            code=ErrorCode.MESH_UNSAFE_PATH,
+        )
+    if not path.is_file():
+        return {}
+    colors: Colors = {}
+    current = ""
+    for line in read_bytes(path, _MAX_LIBRARY_BYTES).decode("utf-8", errors="replace").splitlines():
+        keyword, _, rest = line.strip().partition(" ")
+        if keyword == "newmtl":
+            current = rest.strip()
+        elif keyword == "Kd":
+            r, g, b = (float(word) for word in rest.split()[:3])
+            colors[current] = (r, g, b)
+    return colors
+
+
+# STL files, binary and ASCII, as raw triangles.
+
+_HEADER_BYTES = 84
+_FACET = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
+# A number has a few letters; a long one would make the table below as wide for all of them.
+_VERTEX_LINE = re.compile(rb"^[ \t]*vertex[ \t]+(\S{1,40})[ \t]+(\S{1,40})[ \t]+(\S{1,40})[ \t]*\r?$", re.MULTILINE)
+
+
+def read_stl(data: bytes, name: str) -> Soup:
+    """Three vertices per facet, file units; normals and attributes are ignored.
+
+    The claimed facet count is compared with the file's size first, so a broken header costs no memory.
+    """
+    count = int.from_bytes(data[80:84], "little") if len(data) >= _HEADER_BYTES else -1
+    if count >= 0 and len(data) == _HEADER_BYTES + count * _FACET.itemsize:
+        facets = np.frombuffer(data, dtype=_FACET, offset=_HEADER_BYTES)
+        return _soup(facets["corners"].astype(np.float64).reshape(-1, 3))
+    # Binary headers may start with "solid" too: only a file that also speaks of facets is text.
+    if data.lstrip()[:5].lower() == b"solid" and (b"facet" in data or b"endsolid" in data):
+        return _read_ascii(data, name)
+    if count >= 0 and len(data) > _HEADER_BYTES + count * _FACET.itemsize > _HEADER_BYTES:
+        # Some exporters append a colour table or padding after the facets.
+        facets = np.frombuffer(data, dtype=_FACET, offset=_HEADER_BYTES, count=count)
+        return _soup(facets["corners"].astype(np.float64).reshape(-1, 3))
+    if count < 0:
+        raise MeshError(f"mesh {name} has {len(data)} bytes", expected="an STL file: 84 bytes of header and facets")
+    raise MeshError(
+        f"mesh {name} claims {count} facets but has {len(data)} bytes",
+        expected=f"{_HEADER_BYTES + count * _FACET.itemsize} bytes",
+        hint="the file is truncated or not an STL file; fetch it again",
+    )
+
+
+def _read_ascii(data: bytes, name: str) -> Soup:
+    if b"endsolid" not in data:
+        raise MeshError(
+            f"ASCII STL mesh {name} ends without 'endsolid'",
+            expected="a complete file",
+            hint="the file is truncated; fetch it again",
+        )
+    found = _VERTEX_LINE.findall(data)
+    if len(found) % 3 or len(found) != 3 * data.count(b"endfacet"):
+        raise MeshError(
+            f"ASCII STL mesh {name} has {len(found)} vertex lines in {data.count(b'endfacet')} facets",
+            expected="three 'vertex x y z' lines in every facet",
+        )
+    try:
+        vertices = np.array(found, dtype=np.bytes_).astype(np.float64)
+    except ValueError as error:
+        raise MeshError(f"ASCII STL mesh {name}: {error}", expected="numbers after 'vertex'") from None
+    return _soup(vertices.reshape(-1, 3))
+
+
+def _soup(vertices: np.ndarray) -> Soup:
+    return Soup(vertices, np.arange(len(vertices), dtype=np.int64).reshape(-1, 3), None)
+
 
 MAX_MESH_BYTES = 512 * 2**20
 """Larger mesh files are refused unread."""
@@ -81,7 +234,7 @@ def _read(file: Path, root: Path) -> Soup:
         return read_obj(data, str(file), file.parent, root)
     if suffix == ".dae":
         # Imported here: pycollada takes longer to import than a whole robot of STL files to load.
-        from kinema4d_ros.robot.mesh_collada import read_collada
+        from kinema4d_ros.robot.meshes import read_collada
 
         return read_collada(data, str(file))
     raise MeshError(
@@ -89,3 +242,80 @@ def _read(file: Path, root: Path) -> Soup:
         expected=".stl, .obj or .dae",
         hint="convert it, for example with MeshLab or Blender",
     )
+
+
+# COLLADA (.dae) files as raw triangles in metres, z up, with the diffuse colours of their materials.
+
+_UNCOLOURED = (0.5, 0.5, 0.5)
+
+# The standard's table of right, up and inward: X_UP -y, x, z; Y_UP x, y, z; Z_UP x, z, -y.
+_Z_UP_R_FILE = {
+    "X_UP": np.array([[0.0, -1.0, 0.0], [0.0, 0.0, -1.0], [1.0, 0.0, 0.0]]),
+    "Y_UP": np.array([[1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]]),
+    "Z_UP": np.eye(3),
+}
+
+
+def read_collada(data: bytes, name: str) -> Soup:
+    """All triangles of the scene, placed by its node transforms; metres, z up.
+
+    The file's `unit` and `up_axis` are applied. Textures are never opened: a textured surface
+    takes the neutral grey of a surface without colour. Broken references are errors, because what
+    they should have shown would be missing.
+    """
+    screen_xml(data, f"mesh {name}", malformed=MeshError)
+    try:
+        document = collada.Collada(
+            io.BytesIO(data), aux_file_loader=_no_other_files, ignore=[collada.common.DaeUnsupportedError]
+        )
+        parts = list(_triangles(document))
+    except Exception as error:  # pycollada raises whatever its XML walk meets: KeyError, TypeError, DaeError
+        raise MeshError(
+            f"mesh {name} cannot be read as COLLADA: {type(error).__name__}: {error}",
+            expected="a COLLADA 1.4 document with triangle geometry",
+        ) from error
+    if not parts:
+        raise MeshError(f"mesh {name} has no triangles in its scene", expected="a scene that shows geometry")
+    vertices = np.concatenate([corners.reshape(-1, 3) for corners, _ in parts])
+    asset = document.assetInfo
+    unit_m = 1.0 if asset is None or asset.unitmeter is None else float(asset.unitmeter)
+    up_axis = "Y_UP" if asset is None or asset.upaxis is None else str(asset.upaxis)
+    if not np.isfinite(unit_m) or unit_m <= 0 or up_axis not in _Z_UP_R_FILE:
+        raise MeshError(
+            f"mesh {name} has unit {unit_m} m and up axis {up_axis}",
+            expected="a positive unit and X_UP, Y_UP or Z_UP",
+        )
+    rgb: NDArray[np.uint8] | None = None
+    if any(color is not None for _, color in parts):
+        table = [np.tile(_UNCOLOURED if color is None else color, (len(corners), 1)) for corners, color in parts]
+        rgb = np.round(255.0 * np.clip(np.concatenate(table), 0.0, 1.0)).astype(np.uint8)
+    placed = unit_m * vertices @ _Z_UP_R_FILE[up_axis].T
+    return Soup(placed, np.arange(len(placed), dtype=np.int64).reshape(-1, 3), rgb)
+
+
+def _triangles(document: Any) -> Any:
+    """Pairs of (F, 3, 3) corners in file units and a colour or None, one per primitive."""
+    if document.scene is None:
+        return
+    for geometry in document.scene.objects("geometry"):
+        mirrored = np.linalg.det(np.asarray(geometry.matrix, dtype=np.float64)[:3, :3]) < 0
+        for primitive in geometry.primitives():
+            triangles = primitive.triangleset() if hasattr(primitive, "triangleset") else primitive
+            if not hasattr(triangles, "vertex_index") or triangles.vertex_index is None:
+                continue
+            index = np.asarray(triangles.vertex_index)
+            if index.ndim != 2 or index.shape[1] != 3 or not len(index):
+                continue  # lines
+            corners = np.asarray(triangles.vertex, dtype=np.float64)[index]
+            yield (corners[:, ::-1] if mirrored else corners), _color(triangles.material)
+
+
+def _color(material: Any) -> tuple[float, float, float] | None:
+    diffuse = getattr(getattr(material, "effect", None), "diffuse", None)
+    if isinstance(diffuse, tuple) and len(diffuse) >= 3:
+        return float(diffuse[0]), float(diffuse[1]), float(diffuse[2])
+    return None
+
+
+def _no_other_files(name: str) -> bytes:
+    raise MeshError(f"a COLLADA file asked for another file, '{name}'", expected="a file that stands alone")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +18,205 @@ from urdf_parser_py.urdf import URDF
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, RobotError
 from kinema4d_ros.io.files import read_bytes, reading
 from kinema4d_ros.io.resources import share_directory
-from kinema4d_ros.robot.geometry import Materials, read_geometry
+from kinema4d_ros.robot.geometry import Materials, finite, pose_matrix, read_geometry
 from kinema4d_ros.robot.model import Inertial, Joint, JointLimits, Link, Mimic, Robot
-from kinema4d_ros.robot.semantics import load_semantics, sidecar_path
-from kinema4d_ros.robot.structure import prune_urdf
-from kinema4d_ros.robot.tree import order_tree, resolve_mimics
-from kinema4d_ros.robot.values import finite, pose_matrix
+from kinema4d_ros.robot.robot_file import load_semantics, sidecar_path
 from kinema4d_ros.robot.xml_screen import MAX_XML_BYTES, screen_xml
 
-__all__ = ["available_robots", "load_robot"]
+__all__ = ["available_robots", "load_robot", "order_tree", "prune_urdf", "resolve_mimics"]
+
+# Joints put in order: one root, no loops, parents first, every mimic joint tied to its real leader.
+
+
+def order_tree(links: Sequence[Link], joints: Sequence[Joint]) -> tuple[tuple[Link, ...], tuple[Joint, ...]]:
+    """Links and joints depth first in the file's order, so that `joints[i]` leads to `links[i + 1]`."""
+    if not links:
+        raise RobotError("the URDF has no links", expected="at least one <link>")
+    _refuse_duplicates("link", [link.name for link in links])
+    _refuse_duplicates("joint", [joint.name for joint in joints])
+    by_name = {link.name: link for link in links}
+    for joint in joints:
+        for role, name in (("parent", joint.parent), ("child", joint.child)):
+            if name not in by_name:
+                raise RobotError(
+                    f"joint '{joint.name}' has the unknown {role} link '{name}'",
+                    expected=f"one of {', '.join(by_name)}",
+                )
+    parent_joint: dict[str, Joint] = {}
+    for joint in joints:
+        if joint.child in parent_joint:
+            raise RobotError(
+                f"link '{joint.child}' is the child of joints '{parent_joint[joint.child].name}' and '{joint.name}'",
+                expected="a tree: every link has one parent",
+            )
+        parent_joint[joint.child] = joint
+    roots = [name for name in by_name if name not in parent_joint]
+    if len(roots) != 1:
+        raise RobotError(
+            f"the URDF has {len(roots)} root links{': ' if roots else ''}{', '.join(roots)}",
+            expected="exactly one link that is no joint's child",
+            hint="join the parts with a fixed joint" if roots else "the joints form a loop",
+        )
+    children: dict[str, list[Joint]] = {name: [] for name in by_name}
+    for joint in joints:
+        children[joint.parent].append(joint)
+    ordered_links = [by_name[roots[0]]]
+    ordered_joints: list[Joint] = []
+    stack = children[roots[0]][::-1]
+    while stack:
+        joint = stack.pop()
+        ordered_joints.append(joint)
+        ordered_links.append(by_name[joint.child])
+        stack.extend(children[joint.child][::-1])
+    if len(ordered_links) != len(links):
+        lost = sorted(set(by_name) - {link.name for link in ordered_links})
+        raise RobotError(f"links {', '.join(lost)} form a loop", expected="a tree that starts at one root")
+    return tuple(ordered_links), tuple(ordered_joints)
+
+
+def resolve_mimics(joints: Sequence[Joint]) -> tuple[Joint, ...]:
+    """Every mimic joint tied directly to an actuated leader; chains are multiplied out."""
+    by_name = {joint.name: joint for joint in joints}
+    return tuple(
+        replace(joint, mimic=_leader(joint, by_name)) if joint.mimic is not None else joint for joint in joints
+    )
+
+
+def _leader(joint: Joint, by_name: dict[str, Joint]) -> Mimic | None:
+    if not joint.moves or joint.mimic is None:
+        return None
+    name, multiplier, offset = joint.mimic.joint, joint.mimic.multiplier, joint.mimic.offset
+    seen = [joint.name]
+    while True:
+        if name not in by_name:
+            raise RobotError(
+                f"joint '{seen[-1]}' mimics the unknown joint '{name}'",
+                expected=f"one of {', '.join(by_name)}",
+            )
+        if name in seen:
+            raise RobotError(
+                f"joints {' -> '.join([*seen, name])} mimic each other in a loop",
+                expected="a joint that moves by itself at the end of the chain",
+            )
+        leader = by_name[name]
+        if not leader.moves:
+            raise RobotError(f"joint '{seen[-1]}' mimics the fixed joint '{name}'", expected="a moving joint")
+        if leader.mimic is None:
+            return Mimic(joint=name, multiplier=multiplier, offset=offset)
+        seen.append(name)
+        # x = m * y + o and y = m2 * z + o2 give x = (m * m2) * z + (m * o2 + o).
+        offset += multiplier * leader.mimic.offset
+        multiplier *= leader.mimic.multiplier
+        name = leader.mimic.joint
+
+
+def _refuse_duplicates(kind: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise RobotError(f"{names.count(name)} {kind}s are called '{name}'", expected="unique names")
+
+
+# The shape of URDF XML checked before it is read: typing errors refused, extensions set aside.
+#
+# urdf_parser_py prints to stderr and goes on when it meets a tag it does not know, so `<orgin>` would
+# silently put a link in the wrong place. Here a tag or attribute that looks like a misspelt URDF one
+# is an error; anything else unknown (simulator and control extensions) is removed and logged.
+
+_LOG = logging.getLogger(__name__)
+
+_CHILDREN: dict[str, set[str]] = {
+    "robot": {"link", "joint", "material"},
+    "link": {"inertial", "visual", "collision"},
+    "inertial": {"origin", "mass", "inertia"},
+    "visual": {"origin", "geometry", "material"},
+    "collision": {"origin", "geometry"},
+    "geometry": {"box", "cylinder", "sphere", "mesh"},
+    "material": {"color", "texture"},
+    "joint": {"origin", "axis", "parent", "child", "limit", "dynamics", "safety_controller", "calibration", "mimic"},
+}
+_REPEATABLE = {"link", "joint", "material", "visual", "collision"}
+_ATTRIBUTES: dict[str, set[str]] = {
+    "robot": {"name", "version"},
+    "link": {"name"},
+    "joint": {"name", "type"},
+    "visual": {"name"},
+    "collision": {"name"},
+    "material": {"name"},
+    "origin": {"xyz", "rpy"},
+    "mass": {"value"},
+    "inertia": {"ixx", "ixy", "ixz", "iyy", "iyz", "izz"},
+    "box": {"size"},
+    "cylinder": {"radius", "length"},
+    "sphere": {"radius"},
+    "mesh": {"filename", "scale"},
+    "color": {"rgba"},
+    "texture": {"filename"},
+    "axis": {"xyz"},
+    "parent": {"link"},
+    "child": {"link"},
+    "limit": {"lower", "upper", "effort", "velocity"},
+    "dynamics": {"damping", "friction"},
+    "safety_controller": {"k_velocity", "k_position", "soft_lower_limit", "soft_upper_limit"},
+    "calibration": {"rising", "falling"},
+    "mimic": {"joint", "multiplier", "offset"},
+}
+_KNOWN_EXTENSIONS = {"sensor", "gazebo", "transmission", "ros2_control", "contact"}
+_MISSPELT_TAG = 0.75
+_MISSPELT_ATTRIBUTE = 0.6
+"""How like a URDF word a word must be; extensions add many tags but few attributes."""
+
+
+def prune_urdf(root: Element, name: str) -> None:
+    """Remove in place what is no part of a robot's geometry; refuse misspelt and repeated parts."""
+    if root.tag != "robot":
+        raise RobotError(f"{name} has the root element <{root.tag}>", expected="<robot name=...>")
+    _prune(root, name, "robot")
+    for material in root.findall("material"):
+        if not len(material):
+            _LOG.debug("%s: material '%s' has neither colour nor texture", name, material.get("name"))
+            root.remove(material)
+
+
+def _prune(element: Element, name: str, where: str) -> None:
+    for attribute in list(element.attrib):
+        if attribute not in _ATTRIBUTES.get(element.tag, set()):
+            missing = _ATTRIBUTES.get(element.tag, set()) - set(element.attrib)
+            _refuse_misspelt(attribute, missing, _MISSPELT_ATTRIBUTE, name, where)
+            _LOG.debug("%s: attribute %s of %s is not used", name, attribute, where)
+            del element.attrib[attribute]
+    seen: set[str] = set()
+    for child in list(element):
+        tag = child.tag if isinstance(child.tag, str) else ""
+        allowed = _CHILDREN.get(element.tag, set())
+        if tag not in allowed:
+            if element.tag == "geometry":
+                raise RobotError(
+                    f"{name}: {where} has the shape <{tag}>",
+                    expected="mesh, box, cylinder or sphere",
+                    hint="replace it by one of these, or by a mesh",
+                    code=ErrorCode.URDF_UNSUPPORTED,
+                )
+            if tag not in _KNOWN_EXTENSIONS:
+                _refuse_misspelt(tag, allowed, _MISSPELT_TAG, name, where)
+            _LOG.debug("%s: <%s> in %s is not used", name, tag, where)
+            element.remove(child)
+            continue
+        if tag in seen and tag not in _REPEATABLE:
+            raise RobotError(f"{name}: {where} has <{tag}> twice", expected=f"at most one <{tag}>")
+        seen.add(tag)
+        label = f"<{tag} name='{child.get('name')}'>" if child.get("name") else f"{where}/<{tag}>"
+        _prune(child, name, label)
+
+
+def _refuse_misspelt(word: str, allowed: set[str], likeness: float, name: str, where: str) -> None:
+    match = difflib.get_close_matches(word, sorted(allowed), n=1, cutoff=likeness)
+    if match:
+        raise RobotError(
+            f"{name}: '{word}' in {where} is not a part of URDF",
+            expected=f"'{match[0]}'",
+            hint="correct the spelling; it would be ignored otherwise",
+        )
+
 
 _MOVING = {"revolute", "continuous", "prismatic"}
 
@@ -31,7 +226,7 @@ def load_robot(source: str | Path) -> Robot:
 
     A name is a string without a slash and without a suffix; the robots that come with the package
     are in `urdf/`. `<robot>.robot.yaml` beside the file adds tool link, gripper and poses (see
-    `kinema4d_ros.robot.semantics`).
+    `kinema4d_ros.robot.robot_file`).
     """
     path = _find(source)
     with reading(path, "a URDF with all required elements and attributes", error=RobotError):

@@ -132,7 +132,7 @@ def _checkpoints() -> Check:
 def _misfit(folder: Path) -> KinemaError | None:
     """Why no preset of the folder's name can be loaded from it; None if one can, or if there is none."""
     from kinema4d_model.loading import check_bundle
-    from kinema4d_ros.generators.load import preset_names
+    from kinema4d_ros.generators.spec import preset_names
 
     problems = []
     for preset in (name for name in preset_names() if name.split("_")[0] == folder.name):

@@ -7,8 +7,15 @@ weights + prompt ───────> sam2 ────────┘ (kinema
 
 from kinema4d_ros.segmentation.classical import ClassicalSegmenter
 from kinema4d_ros.segmentation.prompt import Prompt
-from kinema4d_ros.segmentation.protocol import ReportFrame, RobotSegmenter, Segmentation, SegmentationError
-from kinema4d_ros.segmentation.registry import METHODS, best_method, make_segmenter
+from kinema4d_ros.segmentation.protocol import (
+    METHODS,
+    ReportFrame,
+    RobotSegmenter,
+    Segmentation,
+    SegmentationError,
+    best_method,
+    make_segmenter,
+)
 from kinema4d_ros.segmentation.rendered import RenderedSegmenter, rendered_masks
 
 __all__ = [

@@ -31,8 +31,7 @@ from kinema4d_model.session import Drift, Session, chunk_slices, part_of
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.generators.composite import CompositeGenerator
-from kinema4d_ros.generators.input_hash import request_sha256
-from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress
+from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, request_sha256
 
 __all__ = ["Details", "DiffusionGenerator"]
 

@@ -29,7 +29,7 @@ from kinema4d_model.preset_parts import (
 )
 from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.generators.carry import DESCRIPTION
-from kinema4d_ros.generators.load import preset_names
+from kinema4d_ros.generators.spec import preset_names
 from kinema4d_ros.io.files import write_yaml
 from kinema4d_ros.io.resources import share_directory
 

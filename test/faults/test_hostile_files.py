@@ -19,7 +19,7 @@ from support.figures import Figures
 from support.hostile_files import ATTACKS, CONTROLS, zeros_npz, zeros_png
 from support.ros_graph import ROOT
 
-from kinema4d_ros.assets.backends import ExternalCommand
+from kinema4d_ros.acquisition.backends import ExternalCommand
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.io.files import read_yaml
 from kinema4d_ros.io.images import read_image

@@ -169,7 +169,7 @@ def _load_mesh(path: Path) -> Any:
 
 
 def _surface(path: Path) -> Any:
-    from kinema4d_ros.assets.mesh_files import read_mesh_file
+    from kinema4d_ros.acquisition.mesh_files import read_mesh_file
     from kinema4d_ros.calibration.surfaces import load_surface
 
     return read_mesh_file(path), load_surface(path)
@@ -203,7 +203,7 @@ def _camera(folder: Path) -> Path:
 
 
 def _camera_info(folder: Path) -> Path:
-    from kinema4d_ros.calibration.camera_info import CameraInfo, write_camera_info
+    from kinema4d_ros.calibration.camera_files import CameraInfo, write_camera_info
 
     info = CameraInfo(
         "c", 640, 480, np.array([[500.0, 0, 320], [0, 500, 240], [0, 0, 1]]), "plumb_bob", (0.1, 0, 0, 0, 0)
@@ -213,19 +213,19 @@ def _camera_info(folder: Path) -> Path:
 
 
 def _read_camera_info(path: Path) -> Any:
-    from kinema4d_ros.calibration.camera_info import read_camera_info
+    from kinema4d_ros.calibration.camera_files import read_camera_info
 
     return read_camera_info(path)
 
 
 def _calibrations(path: Path) -> Any:
-    from kinema4d_ros.calibration.camera_file import read_camera
+    from kinema4d_ros.calibration.camera_files import read_camera
 
     return read_camera(path, base_frame="base_link")
 
 
 def _pose(path: Path) -> Any:
-    from kinema4d_ros.calibration.camera_file import read_pose
+    from kinema4d_ros.calibration.camera_files import read_pose
 
     return read_pose(path)
 
@@ -272,7 +272,7 @@ def _read_image(path: Path) -> Any:
 
 
 def _depth(path: Path) -> Any:
-    from kinema4d_ros.assets.views import read_depth
+    from kinema4d_ros.acquisition.views import read_depth
 
     return read_depth(path)
 
@@ -287,7 +287,7 @@ def _video(folder: Path) -> Path:
 
 
 def _frames(path: Path) -> Any:
-    from kinema4d_ros.assets.frames import FrameSource, measure_frames
+    from kinema4d_ros.acquisition.frames import FrameSource, measure_frames
 
     return measure_frames(FrameSource(path))
 
@@ -389,14 +389,14 @@ def _transforms(folder: Path) -> Path:
 
 
 def _poses(path: Path) -> Any:
-    from kinema4d_ros.assets.pose_files import read_pose_file
+    from kinema4d_ros.acquisition.views import read_pose_file
 
     return read_pose_file(path)
 
 
 def _views(folder: Path) -> Path:
-    from kinema4d_ros.assets.stages import write_json
-    from kinema4d_ros.assets.views import cameras_document
+    from kinema4d_ros.acquisition.stages import write_json
+    from kinema4d_ros.acquisition.views import cameras_document
     from kinema4d_ros.io.images import write_image
 
     (folder / "poses").mkdir()
@@ -409,7 +409,7 @@ def _views(folder: Path) -> Path:
 
 
 def _load_views(path: Path) -> Any:
-    from kinema4d_ros.assets.views import load_views
+    from kinema4d_ros.acquisition.views import load_views
 
     return load_views(path)
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.assets.synthetic import orbit_cameras
-from kinema4d_ros.assets.views import View
+from kinema4d_ros.acquisition.synthetic import orbit_cameras
+from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.synthetic import BoardPainter
 from kinema4d_ros.core.camera import PinholeCamera

@@ -14,13 +14,13 @@ import pytest
 from scipy.spatial import cKDTree
 from support.orbits import BASE_T_BOARD, BOARD, BOARD_POSE, Q_OTHER, Q, SmallOrbit, rough_description, small_orbit
 
-from kinema4d_ros.assets.acquire import redraw
-from kinema4d_ros.assets.align import align_mesh, with_shapes
-from kinema4d_ros.assets.drawing import coverage
-from kinema4d_ros.assets.hull import visual_hull
-from kinema4d_ros.assets.links import LinkShapes
+from kinema4d_ros.acquisition.acquire import redraw
+from kinema4d_ros.acquisition.align import align_mesh, with_shapes
+from kinema4d_ros.acquisition.drawing import coverage
+from kinema4d_ros.acquisition.hull import visual_hull
+from kinema4d_ros.acquisition.links import LinkShapes
 from kinema4d_ros.calibration import write_camera_info
-from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.camera_files import CameraInfo
 from kinema4d_ros.calibration.silhouette import mask_iou
 from kinema4d_ros.calibration.surfaces import robot_surface
 from kinema4d_ros.cli import acquire as verb

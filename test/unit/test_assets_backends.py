@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.assets.backends import ExternalCommand
-from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.grid import ColouredMesh
-from kinema4d_ros.assets.mesh_files import read_mesh_file, write_mesh_ply
-from kinema4d_ros.assets.synthetic import orbit_cameras
-from kinema4d_ros.assets.views import View
+from kinema4d_ros.acquisition.backends import ExternalCommand
+from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.mesh_files import read_mesh_file, write_mesh_ply
+from kinema4d_ros.acquisition.stages import AssetError
+from kinema4d_ros.acquisition.synthetic import orbit_cameras
+from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.core.errors import ErrorCode, MeshError
 
 TETRAHEDRON = ColouredMesh(

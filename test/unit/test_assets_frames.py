@@ -8,18 +8,18 @@ import cv2
 import numpy as np
 import pytest
 
-from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.frames import (
+from kinema4d_ros.acquisition.frames import (
     FrameSource,
     Measured,
+    blur_px,
     choose_frames,
     looked_at,
     measure_frames,
     require_around,
     view_directions,
 )
-from kinema4d_ros.assets.sharpness import blur_px
-from kinema4d_ros.assets.synthetic import orbit_cameras
+from kinema4d_ros.acquisition.stages import AssetError
+from kinema4d_ros.acquisition.synthetic import orbit_cameras
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.io.images import write_image
 from kinema4d_ros.io.video import VideoWriter

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kinema4d_ros.assets.caps import boundary_loops, cap_holes
-from kinema4d_ros.assets.drawing import coloured, coverage, draw_mesh, mesh_scene
-from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.grid import ColouredMesh, Grid, drop_crumbs, surface_net, vertex_normals
-from kinema4d_ros.assets.hull import Outlines, carve, visual_hull
-from kinema4d_ros.assets.synthetic import orbit_cameras
-from kinema4d_ros.assets.views import View
+from kinema4d_ros.acquisition.drawing import coloured, coverage, draw_mesh, mesh_scene
+from kinema4d_ros.acquisition.grid import ColouredMesh, Grid, drop_crumbs, surface_net, vertex_normals
+from kinema4d_ros.acquisition.hull import Outlines, carve, visual_hull
+from kinema4d_ros.acquisition.links import boundary_loops, cap_holes
+from kinema4d_ros.acquisition.stages import AssetError
+from kinema4d_ros.acquisition.synthetic import orbit_cameras
+from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.core.errors import MeshError
 from kinema4d_ros.robot.topology import Soup, clean_mesh
 

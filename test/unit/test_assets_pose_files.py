@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_ros.assets.pose_files import read_pose_file
-from kinema4d_ros.assets.synthetic import orbit_cameras
-from kinema4d_ros.assets.views import FileLocator
+from kinema4d_ros.acquisition.synthetic import orbit_cameras
+from kinema4d_ros.acquisition.views import FileLocator, read_pose_file
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CalibrationError, FileFormatError
 from kinema4d_ros.core.transforms import invert, to_quaternion

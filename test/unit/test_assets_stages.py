@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.assets.stages import STAMP, StageRunner, hash_files, read_json
+from kinema4d_ros.acquisition.stages import STAMP, StageRunner, hash_files, read_json
 from kinema4d_ros.core.errors import FileFormatError
 
 

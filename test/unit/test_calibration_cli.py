@@ -14,7 +14,7 @@ from support.seen_robot import draw_masks, see_robot
 
 from kinema4d_ros.calibration import Extrinsics, read_camera, read_camera_info, save_camera, write_camera_info
 from kinema4d_ros.calibration.boards import parse_board
-from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.camera_files import CameraInfo
 from kinema4d_ros.calibration.inputs import read_seen_masks
 from kinema4d_ros.calibration.pose_estimate import difference
 from kinema4d_ros.calibration.surfaces import robot_surface

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kinema4d_ros.calibration.boards import BoardView, parse_board
-from kinema4d_ros.calibration.corner_pictures import BoardSeen, board_picture, telling_views
-from kinema4d_ros.calibration.pictures import BOTH, DRAWN, SEEN
+from kinema4d_ros.calibration.pictures import BOTH, DRAWN, SEEN, BoardSeen, board_picture, telling_views
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.transforms import apply, from_rpy
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinema4d_ros.calibration.drift import Drift
-from kinema4d_ros.calibration.drift_watch import DriftState, DriftWatch
+from kinema4d_ros.calibration.drift import Drift, DriftState, DriftWatch
 
 
 def check(verdict: str, px: float = 0.0) -> Drift:

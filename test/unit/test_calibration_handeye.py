@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.board_on_arm import BOARD, GRIPPER_T_BOARD, Series, moved, show_board
 
-from kinema4d_ros.calibration.board_pose import find_board_pose
-from kinema4d_ros.calibration.boards import parse_board
+from kinema4d_ros.calibration.boards import find_board_pose, parse_board
 from kinema4d_ros.calibration.handeye import Corners, HandEye, calibrate_hand_eye, solve_ax_xb
 from kinema4d_ros.calibration.pose_estimate import changed, difference
 from kinema4d_ros.core.errors import CalibrationError

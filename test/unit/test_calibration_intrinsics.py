@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.calibration.boards import BoardView, parse_board
-from kinema4d_ros.calibration.camera_info import read_camera_info, write_camera_info
+from kinema4d_ros.calibration.camera_files import read_camera_info, write_camera_info
 from kinema4d_ros.calibration.intrinsics import Intrinsics, calibrate_intrinsics, coverage
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
 from kinema4d_ros.core.camera import PinholeCamera

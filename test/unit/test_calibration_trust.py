@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.calibration import Extrinsics, Residuals
-from kinema4d_ros.calibration.trust import rate_calibration
+from kinema4d_ros.calibration.quality import rate_calibration
 from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 
 

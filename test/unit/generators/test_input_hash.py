@@ -9,7 +9,7 @@ import pytest
 from support.requests import robot_of_a_square
 
 from kinema4d_ros.generators import GenerateRequest
-from kinema4d_ros.generators.input_hash import request_sha256
+from kinema4d_ros.generators.protocol import request_sha256
 
 
 def good() -> GenerateRequest:

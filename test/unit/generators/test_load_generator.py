@@ -16,7 +16,7 @@ import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import GenerateRequest, Generator, GeneratorSpec, best_preset, load_generator
-from kinema4d_ros.generators.load import preset_names
+from kinema4d_ros.generators.spec import preset_names
 
 OWN = "support.own_generator:"
 
@@ -176,7 +176,7 @@ def test_few_callers_choose_a_generator() -> None:
         "kinema4d_ros/cli/assess.py",
         "kinema4d_ros/cli/generate.py",
         "kinema4d_ros/cli/replay.py",
-        "kinema4d_ros/generators/load.py",
+        "kinema4d_ros/generators/spec.py",
         "kinema4d_ros/nodes/generator_worker.py",
         "kinema4d_ros/trials/execute.py",
         "kinema4d_ros/trials/preflight.py",

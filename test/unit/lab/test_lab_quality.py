@@ -8,7 +8,7 @@ import pytest
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import KinemaError, MeshError, RenderError
 from kinema4d_ros.lab import SMALL, LabCamera, LabSimulation, Quality, Style
-from kinema4d_ros.render.simplify import merge_vertices
+from kinema4d_ros.render.clusters import merge_vertices
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.primitives import sphere_mesh
 

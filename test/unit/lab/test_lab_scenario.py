@@ -6,8 +6,7 @@ import pytest
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics import Kinematics, choose_kinematics
-from kinema4d_ros.lab.scenario import Scenario, ScenarioError, demo_eye, make_scenario, scenario_names
-from kinema4d_ros.lab.sightline import hidden_fraction
+from kinema4d_ros.lab.scenario import Scenario, ScenarioError, demo_eye, hidden_fraction, make_scenario, scenario_names
 from kinema4d_ros.robot import Robot
 
 SEEDS = range(40)

@@ -12,12 +12,12 @@ from support.tiny_detectors import save_grounding_dino
 from support.tiny_sam2 import save_tiny, tiny_sam2
 
 from kinema4d_model.segmentation import GroundingDetector, Sam2Segmenter
-from kinema4d_ros.assets.acquire import acquire
-from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.options import Acquisition
-from kinema4d_ros.assets.views import load_views
+from kinema4d_ros.acquisition.acquire import acquire
+from kinema4d_ros.acquisition.options import Acquisition
+from kinema4d_ros.acquisition.stages import AssetError
+from kinema4d_ros.acquisition.views import load_views
 from kinema4d_ros.calibration import write_camera_info
-from kinema4d_ros.calibration.camera_info import CameraInfo
+from kinema4d_ros.calibration.camera_files import CameraInfo
 from kinema4d_ros.cli import acquire as verb
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory

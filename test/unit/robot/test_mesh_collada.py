@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, MeshError, RobotError
-from kinema4d_ros.robot.mesh_collada import read_collada
+from kinema4d_ros.robot.meshes import read_collada
 
 DOCUMENT = """<?xml version="1.0"?>
 <COLLADA xmlns="http://www.collada.org/2005/11/COLLADASchema" version="1.4.1">

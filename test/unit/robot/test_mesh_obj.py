@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, MeshError
-from kinema4d_ros.robot.mesh_obj import read_obj
+from kinema4d_ros.robot.meshes import read_obj
 
 QUAD = b"""# comment
 mtllib colours.mtl

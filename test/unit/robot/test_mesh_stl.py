@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinema4d_ros.core.errors import ErrorCode, MeshError
-from kinema4d_ros.robot.mesh_stl import read_stl
+from kinema4d_ros.robot.meshes import read_stl
 
 ASCII = b"""solid thing
   facet normal 0 0 1

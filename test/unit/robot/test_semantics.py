@@ -7,7 +7,7 @@ import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.robot import Fingers, Robot, VendorJoint
-from kinema4d_ros.robot.semantics import sidecar_path
+from kinema4d_ros.robot.robot_file import sidecar_path
 
 ROBOT = """
 <robot name="r">

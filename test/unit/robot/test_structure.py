@@ -4,7 +4,7 @@ import pytest
 from defusedxml.ElementTree import fromstring
 
 from kinema4d_ros.core.errors import ErrorCode, RobotError
-from kinema4d_ros.robot.structure import prune_urdf
+from kinema4d_ros.robot.urdf import prune_urdf
 
 
 def test_extensions_are_removed_and_the_robot_stays() -> None:

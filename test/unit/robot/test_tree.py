@@ -5,7 +5,7 @@ import pytest
 
 from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.robot.model import Joint, JointLimits, Link, Mimic
-from kinema4d_ros.robot.tree import order_tree, resolve_mimics
+from kinema4d_ros.robot.urdf import order_tree, resolve_mimics
 
 
 def joint(name: str, parent: str = "a", child: str = "b", kind: str = "revolute", mimic: Mimic | None = None) -> Joint:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.assets.views import View
+from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.calibration.pictures import frame_axes, outline_picture
 from kinema4d_ros.io.images import overlay, strip
 

@@ -16,12 +16,12 @@ from typing import IO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.assets.drawing import coloured
-from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.grid import ColouredMesh
-from kinema4d_ros.assets.hull import visual_hull
-from kinema4d_ros.assets.mesh_files import MESH_SUFFIXES, read_mesh_file
-from kinema4d_ros.assets.views import View
+from kinema4d_ros.acquisition.drawing import coloured
+from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.hull import visual_hull
+from kinema4d_ros.acquisition.mesh_files import MESH_SUFFIXES, read_mesh_file
+from kinema4d_ros.acquisition.stages import AssetError
+from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.core.errors import ErrorCode, MeshError
 from kinema4d_ros.io.images import write_image
 

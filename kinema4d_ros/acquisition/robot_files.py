@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
-from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.grid import ColouredMesh
+from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.io.files import read_bytes
 from kinema4d_ros.robot.model import Robot
-from kinema4d_ros.robot.semantics import sidecar_path
+from kinema4d_ros.robot.robot_file import sidecar_path
 from kinema4d_ros.robot.xml_screen import screen_xml
 
 __all__ = ["file_name", "write_obj", "write_robot"]

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.assets.backends import ExternalCommand
-from kinema4d_ros.assets.errors import AssetError
-from kinema4d_ros.assets.frames import MIN_VIEWS
-from kinema4d_ros.assets.sharpness import MAX_BLUR_PX
+from kinema4d_ros.acquisition.backends import ExternalCommand
+from kinema4d_ros.acquisition.frames import MAX_BLUR_PX, MIN_VIEWS
+from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.calibration.boards import Board
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode

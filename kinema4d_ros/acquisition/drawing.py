@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from kinema4d_ros.assets.grid import ColouredMesh, vertex_normals
-from kinema4d_ros.assets.views import View
+from kinema4d_ros.acquisition.grid import ColouredMesh, vertex_normals
+from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.calibration.silhouette import mask_iou
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.pointmap import PointmapSequence

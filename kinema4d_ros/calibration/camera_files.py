@@ -1,0 +1,366 @@
+"""One call for every kind of calibration file: from a path to a camera that knows where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.calibration.extrinsics import Extrinsics, unit_quaternion
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.distortion import MODELS
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.transforms import make
+from kinema4d_ros.io.files import read_yaml, reading, write_yaml
+
+__all__ = [
+    "CameraInfo",
+    "Fields",
+    "camera_document",
+    "camera_from_document",
+    "from_easy_handeye_document",
+    "load_camera",
+    "read_camera",
+    "read_camera_info",
+    "read_easy_handeye",
+    "read_pose",
+    "save_camera",
+    "write_camera_info",
+]
+
+# Typed access to the values of a calibration document, with errors that name the file and the key.
+
+
+class Fields:
+    """A mapping read from `source`; every getter either returns the type asked for or raises CalibrationError."""
+
+    def __init__(self, document: Mapping[str, Any], source: str) -> None:
+        self._document = document
+        self._source = source
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._document
+
+    def refuse(self, key: str, expected: str, hint: str = "") -> CalibrationError:
+        """The error for a key whose value is missing or wrong."""
+        if key not in self._document:
+            names = ", ".join(map(str, self._document)) or "nothing"
+            return CalibrationError(f"{self._source} has no '{key}', only {names}", expected=expected, hint=hint)
+        value = repr(self._document[key])
+        shown = value if len(value) < 200 else value[:200] + "..."
+        return CalibrationError(f"'{key}' of {self._source} is {shown}", expected=expected, hint=hint)
+
+    def only(self, known: Iterable[str]) -> None:
+        """Refuse keys that are not known: they are usually misspelt ones."""
+        allowed = list(known)
+        for key in self._document:
+            if key not in allowed:
+                raise self.refuse(key, f"no such key; known are {', '.join(allowed)}", "check the spelling")
+
+    def section(self, key: str) -> Fields:
+        """A nested mapping."""
+        value = self._document.get(key)
+        if not isinstance(value, Mapping):
+            raise self.refuse(key, "a group of named values")
+        return Fields(value, f"'{key}' of {self._source}")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string."""
+        value = self._document.get(key, default)
+        if not isinstance(value, str):
+            raise self.refuse(key, "text")
+        return value
+
+    def integer(self, key: str) -> int:
+        """A whole number."""
+        value = self._document.get(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.refuse(key, "a whole number")
+        return value
+
+    def number(self, key: str) -> float:
+        """A finite number."""
+        number = _number(self._document.get(key))
+        if number is None:
+            raise self.refuse(key, "a finite number")
+        return number
+
+    def numbers(self, key: str, count: int | None = None) -> NDArray[np.float64]:
+        """(N,) finite numbers of a list, or of a list of rows read row by row."""
+        value = self._document.get(key)
+        expected = f"{'a list of' if count is None else count} finite numbers"
+        if not isinstance(value, list):
+            raise self.refuse(key, expected)
+        flat = [_number(item) for row in value for item in (row if isinstance(row, list) else [row])]
+        found = [number for number in flat if number is not None]
+        if len(found) != len(flat) or (count is not None and len(flat) != count):
+            raise self.refuse(key, expected)
+        return np.array(found, dtype=np.float64)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    # YAML 1.1 reads 1e-05, which C++ writers produce, as text.
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if np.isfinite(number) else None
+
+
+# Intrinsics in the YAML that ROS's camera_calibration writes and camera_info_manager reads.
+
+
+@dataclass(frozen=True, eq=False)
+class CameraInfo:
+    """What the file says, in the file's own pixel convention (integers at pixel centres).
+
+    Attributes:
+        name: camera_name.
+        width, height: image size in pixels.
+        camera_matrix: (3, 3) float64 of the raw image.
+        distortion_model: "plumb_bob" or "rational_polynomial".
+        distortion: coefficients in OpenCV's order.
+
+    The file's rectification and projection matrices describe another, rectified image (of a stereo pair,
+    usually); raw images and `PinholeCamera.rectify` need neither.
+    """
+
+    name: str
+    width: int
+    height: int
+    camera_matrix: NDArray[np.float64]
+    distortion_model: str = "plumb_bob"
+    distortion: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(camera: PinholeCamera, name: str = "camera") -> CameraInfo:
+        """The file's view of a camera."""
+        return CameraInfo(
+            name, camera.width, camera.height, camera.K_opencv, camera.distortion_model, camera.distortion
+        )
+
+    @staticmethod
+    def from_document(document: Mapping[str, Any], source: str) -> CameraInfo:
+        """Read the mapping of a YAML file; `source` names it in errors."""
+        fields = Fields(document, source)
+        info = CameraInfo(
+            name=fields.text("camera_name", "camera"),
+            width=fields.integer("image_width"),
+            height=fields.integer("image_height"),
+            camera_matrix=_matrix(fields, "camera_matrix", 3, 3),
+            distortion_model=fields.text("distortion_model", "plumb_bob"),
+            distortion=tuple(fields.section("distortion_coefficients").numbers("data").tolist())
+            if "distortion_coefficients" in fields
+            else (),
+        )
+        info.camera(np.eye(4))
+        return info
+
+    def document(self) -> dict[str, Any]:
+        """The mapping to write: a monocular camera's rectification is I and its projection [K | 0]."""
+        projection = np.hstack([self.camera_matrix, np.zeros((3, 1))])
+        coefficients = self.distortion or (0.0,) * max(MODELS[self.distortion_model])
+        return {
+            "image_width": self.width,
+            "image_height": self.height,
+            "camera_name": self.name,
+            "camera_matrix": _entry(self.camera_matrix),
+            "distortion_model": self.distortion_model,
+            "distortion_coefficients": _entry(np.array([coefficients])),
+            "rectification_matrix": _entry(np.eye(3)),
+            "projection_matrix": _entry(projection),
+        }
+
+    def camera(
+        self,
+        base_T_camera: ArrayLike,
+        *,
+        frame_id: str = "camera_optical_frame",
+        base_frame: str = "base_link",
+    ) -> PinholeCamera:
+        """The camera with these intrinsics at that pose."""
+        return PinholeCamera.from_opencv(
+            self.width,
+            self.height,
+            self.camera_matrix,
+            base_T_camera=np.asarray(base_T_camera, dtype=np.float64),
+            distortion=self.distortion,
+            distortion_model=self.distortion_model,
+            frame_id=frame_id,
+            base_frame=base_frame,
+        )
+
+
+def read_camera_info(path: str | Path) -> CameraInfo:
+    """Read a CameraInfo YAML."""
+    with reading(path, "a ROS CameraInfo file", error=CalibrationError):
+        return CameraInfo.from_document(read_yaml(path), str(path))
+
+
+def write_camera_info(path: str | Path, info: CameraInfo) -> None:
+    """Write a CameraInfo YAML that ROS's camera_info_manager loads."""
+    write_yaml(path, info.document())
+
+
+def _matrix(fields: Fields, key: str, rows: int, cols: int) -> NDArray[np.float64]:
+    section = fields.section(key)
+    if (section.integer("rows"), section.integer("cols")) != (rows, cols):
+        raise fields.refuse(key, f"rows: {rows}, cols: {cols}")
+    return section.numbers("data", rows * cols).reshape(rows, cols)
+
+
+def _entry(matrix: NDArray[np.float64]) -> dict[str, Any]:
+    return {"rows": matrix.shape[0], "cols": matrix.shape[1], "data": matrix.ravel().tolist()}
+
+
+# Extrinsics from the hand-eye calibrations of easy_handeye2 (`~/.ros2/easy_handeye2/calibrations/*.calib`).
+
+
+def read_easy_handeye(path: str | Path) -> Extrinsics:
+    """The pose of a camera that stands still beside the robot (`eye_on_base`).
+
+    `tracking_base_frame`, the frame the marker was seen in, must be the camera's optical frame.
+    """
+    with reading(path, "an easy_handeye2 calibration", error=CalibrationError):
+        return from_easy_handeye_document(read_yaml(path), str(path))
+
+
+def from_easy_handeye_document(document: Mapping[str, Any], source: str) -> Extrinsics:
+    """Read the mapping of the file, in the current layout or in that of its first releases."""
+    fields = Fields(document, source)
+    parameters = fields.section("parameters")
+    if "calibration_type" in parameters:
+        kind = parameters.text("calibration_type")
+    else:
+        on_hand = document["parameters"].get("eye_on_hand")
+        if not isinstance(on_hand, bool):
+            raise parameters.refuse("calibration_type", "eye_on_base")
+        kind = "eye_in_hand" if on_hand else "eye_on_base"
+    if kind == "eye_in_hand":
+        raise CalibrationError(
+            f"{source} is an eye_in_hand calibration: its camera rides on "
+            f"'{parameters.text('robot_effector_frame', 'the hand')}' and has no fixed pose in the base frame",
+            expected="an eye_on_base calibration of a camera that stands still",
+            hint="run easy_handeye2 with calibration_type:=eye_on_base",
+            code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
+        )
+    if kind != "eye_on_base":
+        raise parameters.refuse("calibration_type", "eye_on_base")
+    if "transform" in fields:
+        translation = [fields.section("transform").section("translation").number(key) for key in "xyz"]
+        rotation = [fields.section("transform").section("rotation").number(key) for key in "xyzw"]
+    else:
+        translation = [fields.section("transformation").number(key) for key in "xyz"]
+        rotation = [fields.section("transformation").number(f"q{key}") for key in "xyzw"]
+    name = parameters.text("name", "")
+    return Extrinsics(
+        parent_frame=parameters.text("robot_base_frame"),
+        child_frame=parameters.text("tracking_base_frame"),
+        parent_T_child=make(unit_quaternion(np.array(rotation), source), translation),
+        method="easy_handeye2 eye_on_base",
+        notes=f"read from calibration '{name}'" if name else "",
+    )
+
+
+_KINDS = {
+    "a camera file": {"intrinsics", "extrinsics"},
+    "a CameraInfo file": {"image_width", "camera_matrix"},
+    "an extrinsics file": {"parent_frame", "child_frame"},
+    "an easy_handeye2 file": {"parameters"},
+}
+
+
+def read_camera(path: str | Path, *, base_frame: str | None = None) -> PinholeCamera:
+    """The camera of a camera file: intrinsics and extrinsics in one.
+
+    Args:
+        path: YAML as described in calibration/README.md.
+        base_frame: the robot's base frame; extrinsics that lead to another one are refused.
+    """
+    document = read_yaml(path)
+    kind = _kind(document, path)
+    if kind == "a camera file":
+        with reading(path, "a camera file", error=CalibrationError):
+            return camera_from_document(document, str(path), base_frame=base_frame)
+    other = "extrinsics" if kind == "a CameraInfo file" else "intrinsics"
+    raise CalibrationError(
+        f"{path} is {kind}: it lacks {other}",
+        expected="a camera file with 'intrinsics' and 'extrinsics'",
+        hint="join the two with load_camera(intrinsics, extrinsics) and save_camera(path, camera, extrinsics)",
+    )
+
+
+def load_camera(intrinsics: str | Path, extrinsics: str | Path, *, base_frame: str | None = None) -> PinholeCamera:
+    """The camera of a CameraInfo YAML and an extrinsics YAML (ours or easy_handeye2's)."""
+    with reading(extrinsics, "the pose of that camera", error=CalibrationError):
+        return _join(read_camera_info(intrinsics), read_pose(extrinsics), base_frame)
+
+
+def read_pose(path: str | Path) -> Extrinsics:
+    """The extrinsics of our YAML, of a camera file, or of easy_handeye2's file."""
+    document = read_yaml(path)
+    kind = _kind(document, path)
+    with reading(path, "the pose of a camera", error=CalibrationError):
+        if kind == "an easy_handeye2 file":
+            return from_easy_handeye_document(document, str(path))
+        if kind == "a camera file":
+            return Extrinsics.from_document(_section(document, "extrinsics", path), f"'extrinsics' of {path}")
+        return Extrinsics.from_document(document, str(path))
+
+
+def camera_from_document(document: dict[str, Any], source: str, *, base_frame: str | None = None) -> PinholeCamera:
+    """The camera of a camera file's mapping; `source` names it in errors."""
+    Fields(document, source).only(("intrinsics", "extrinsics"))
+    info = CameraInfo.from_document(_section(document, "intrinsics", source), f"'intrinsics' of {source}")
+    pose = Extrinsics.from_document(_section(document, "extrinsics", source), f"'extrinsics' of {source}")
+    return _join(info, pose, base_frame)
+
+
+def camera_document(
+    camera: PinholeCamera, extrinsics: Extrinsics | None = None, *, name: str = "camera"
+) -> dict[str, Any]:
+    """The mapping of a camera file."""
+    pose = extrinsics or Extrinsics(camera.base_frame, camera.frame_id, camera.base_T_camera)
+    return {"intrinsics": CameraInfo.of(camera, name).document(), "extrinsics": pose.document()}
+
+
+def save_camera(
+    path: str | Path, camera: PinholeCamera, extrinsics: Extrinsics | None = None, *, name: str = "camera"
+) -> None:
+    """Write a camera file; `extrinsics` adds method, date and residuals to the camera's own pose."""
+    write_yaml(path, camera_document(camera, extrinsics, name=name))
+
+
+def _join(info: CameraInfo, pose: Extrinsics, base_frame: str | None) -> PinholeCamera:
+    if base_frame is not None and pose.parent_frame != base_frame:
+        raise CalibrationError(
+            f"the camera's pose is given in '{pose.parent_frame}'",
+            expected=f"'{base_frame}', the robot's base frame",
+            hint="calibrate against that frame, or add the fixed transform between the two and rename parent_frame",
+            code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
+        )
+    return info.camera(pose.parent_T_child, frame_id=pose.child_frame, base_frame=pose.parent_frame)
+
+
+def _kind(document: dict[str, Any], path: str | Path) -> str:
+    for kind, keys in _KINDS.items():
+        if keys & document.keys():
+            return kind
+    raise CalibrationError(
+        f"{path} is no calibration: it has {', '.join(list(document)[:10]) or 'nothing'}",
+        expected="intrinsics and extrinsics, a ROS CameraInfo, extrinsics, or an easy_handeye2 calibration",
+        hint="calibration/README.md describes them",
+    )
+
+
+def _section(document: dict[str, Any], key: str, path: str | Path) -> dict[str, Any]:
+    value = document.get(key)
+    if not isinstance(value, dict):
+        raise Fields(document, str(path)).refuse(key, "a group of named values")
+    return value
