@@ -33,7 +33,7 @@ from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.core.task import make_task
 from kinema4d_ros.evaluation import Confusion, GeometricJudge, TruthJudge, judge_track
-from kinema4d_ros.evaluation.likeness import scene_without
+from kinema4d_ros.evaluation.tracking import scene_without
 
 GOALS = {"lifted": make_task("pick"), "pushed": make_task("push")}
 CONDITIONS = ("true", "found", "drawn", "faded", "gone")

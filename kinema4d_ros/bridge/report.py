@@ -16,8 +16,8 @@ from kinema4d_msgs.msg import MovedRegion as MovedRegionMsg
 from kinema4d_msgs.msg import PlanReport as PlanReportMsg
 from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.stamps import header
-from kinema4d_ros.report import PlanReport
-from kinema4d_ros.report.plan_report import BASIS_TEXT
+from kinema4d_ros.preview.report import PlanReport
+from kinema4d_ros.preview.report.plan_report import BASIS_TEXT
 
 __all__ = ["report_to_markers", "report_to_msg"]
 

@@ -21,7 +21,8 @@ from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.bags import opened_bag
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.live import ArmState, JointStateMonitor, plan_from_poses
+from kinema4d_ros.preview.arm import ArmState, JointStateMonitor
+from kinema4d_ros.preview.checks import plan_from_poses
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["RecordedPlan", "plans_in_bag"]

@@ -20,7 +20,7 @@ from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.core.rollout import DepthBasis
 from kinema4d_ros.io.png import decode_png
 from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
-from kinema4d_ros.report import MovedRegion, PlanReport
+from kinema4d_ros.preview.report import MovedRegion, PlanReport
 from kinema4d_ros.viewer.page import Progress
 from kinema4d_ros.viewer.prediction import Frame, Prediction, maker
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, TextIO
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 
 if TYPE_CHECKING:
-    from kinema4d_ros.trials.settings import EvaluationSettings
-    from kinema4d_ros.trials.trial import TrialRecord
+    from kinema4d_ros.evaluation.settings import EvaluationSettings
+    from kinema4d_ros.evaluation.trial import TrialRecord
 
 __all__ = ["register", "run"]
 
@@ -92,9 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
             hint="kinema4d policy list",
             code=ErrorCode.ARGUMENT_INVALID,
         )
-    from kinema4d_ros.trials.campaign import Campaign, Share
-    from kinema4d_ros.trials.preflight import check_apart, check_setup
-    from kinema4d_ros.trials.settings import node_names
+    from kinema4d_ros.evaluation.campaign import Campaign, Share
+    from kinema4d_ros.evaluation.preflight import check_apart, check_setup
+    from kinema4d_ros.evaluation.settings import node_names
 
     share = Share.from_environment()
     settings = _settings(arguments)
@@ -173,7 +173,7 @@ def _checkpoints(arguments: argparse.Namespace, models: list[str]) -> dict[str, 
 
 
 def _settings(arguments: argparse.Namespace) -> EvaluationSettings:
-    from kinema4d_ros.trials.settings import EvaluationSettings
+    from kinema4d_ros.evaluation.settings import EvaluationSettings
 
     models = _models(arguments)
     checkpoints = _checkpoints(arguments, models)
@@ -183,7 +183,7 @@ def _settings(arguments: argparse.Namespace) -> EvaluationSettings:
 
 
 def _report(arguments: argparse.Namespace, folder: Path) -> int:
-    from kinema4d_ros.trials.report import write_report
+    from kinema4d_ros.evaluation.report import write_report
 
     for path in write_report(folder, max_strips=arguments.strips or None, real=arguments.real):
         print(path)

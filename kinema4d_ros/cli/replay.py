@@ -13,7 +13,7 @@ from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.report import clearance_text
+from kinema4d_ros.preview.report import clearance_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kinema4d_ros.bridge.session import plans_in_bag
     from kinema4d_ros.generators import load_generator
     from kinema4d_ros.kinematics import choose_kinematics
-    from kinema4d_ros.offline import preview_offline
+    from kinema4d_ros.preview.offline import preview_offline
 
     robot = Robot.load(arguments.robot)
     lens = read_camera(arguments.camera or share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link)

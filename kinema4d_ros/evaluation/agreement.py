@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.core.errors import EvaluationError
 
 __all__ = ["Confusion"]
 

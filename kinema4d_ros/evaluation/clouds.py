@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.pointmap import map_frames
 from kinema4d_ros.evaluation._nearest import build_boxes, nearest_squared
-from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import require_masks
 
 __all__ = ["CloudDistance", "cloud_distance", "consecutive_distances", "frame_distances", "require_thresholds"]

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.errors import EvaluationError, KinemaError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.evaluation.clouds import CloudDistance, consecutive_distances, frame_distances, require_thresholds
-from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.images import dynamic_region, psnr, psnr_overall, ssim
 from kinema4d_ros.evaluation.physical import plausibility, robot_adherence
 from kinema4d_ros.render import render_pointmaps

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.pointmap import map_frames
-from kinema4d_ros.evaluation.errors import EvaluationError
 
 __all__ = ["dynamic_region", "psnr", "psnr_overall", "require_masks", "require_videos", "squared_error", "ssim"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom, norm
 
-from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.core.errors import EvaluationError
 
 __all__ = [
     "Interval",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
-from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.evaluation.proportions import Interval
 
 __all__ = ["Ranking", "bootstrap", "mmrv", "pearson", "rank_policies", "regret", "spearman", "winner_agrees"]

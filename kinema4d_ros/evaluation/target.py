@@ -6,10 +6,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.transforms import apply
-from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.report.plane import fit_plane
+from kinema4d_ros.preview.report.plane import fit_plane
 
 __all__ = ["centre_behind", "find_target", "tip_path"]
 

@@ -32,8 +32,8 @@ from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.live import ArmState
 from kinema4d_ros.nodes.common import KinemaNode
+from kinema4d_ros.preview.arm import ArmState
 from kinema4d_ros.robot import Robot
 
 __all__ = ["WAYS", "ActionWay", "ArmWay", "Controller", "TopicWay", "controllers", "require_covered"]

@@ -34,7 +34,7 @@ from kinema4d_ros.calibration.quality import Trust, rate_calibration
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.io.resources import share_directory
-from kinema4d_ros.live import WorldChanges, believed
+from kinema4d_ros.preview.scene_changes import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.runtime.lifetime import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
 

@@ -23,15 +23,15 @@ from kinema4d_ros.bridge.errors import error_to_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import Cancelled, ErrorCode
+from kinema4d_ros.evaluation.campaign import Campaign
 from kinema4d_ros.evaluation.proportions import Interval, PairedOutcomes
+from kinema4d_ros.evaluation.report import write_report
+from kinema4d_ros.evaluation.settings import EvaluationSettings
+from kinema4d_ros.evaluation.trial import TrialRecord
 from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.nodes.common import Health, KinemaNode, calibration_path, run_node
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import PolicySpec
-from kinema4d_ros.trials.campaign import Campaign
-from kinema4d_ros.trials.report import write_report
-from kinema4d_ros.trials.settings import EvaluationSettings
-from kinema4d_ros.trials.trial import TrialRecord
 
 __all__ = ["Evaluation", "main"]
 

@@ -12,10 +12,11 @@ from kinema4d_ros.bridge.joints import trajectory_from_msg
 from kinema4d_ros.bridge.params import declare, parameter
 from kinema4d_ros.bridge.stamps import nanoseconds, time_from_ns
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.live import ExecutionGate, GatePolicy, WorldChanges, believed
 from kinema4d_ros.nodes.arm_ways import WAYS, controllers
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, run_node
 from kinema4d_ros.nodes.inputs import ArmInput
+from kinema4d_ros.preview.gate import ExecutionGate, GatePolicy
+from kinema4d_ros.preview.scene_changes import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 
 __all__ = ["Gate", "main"]

@@ -16,8 +16,9 @@ from kinema4d_ros.bridge.joints import joint_sample_from_msg
 from kinema4d_ros.bridge.stamps import is_time, nanoseconds
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, KinemaError
-from kinema4d_ros.live import ArmState, JointStateMonitor, believed
 from kinema4d_ros.nodes.common import KinemaNode
+from kinema4d_ros.preview.arm import ArmState, JointStateMonitor
+from kinema4d_ros.preview.scene_changes import believed
 from kinema4d_ros.robot import Robot
 
 __all__ = ["ArmInput", "CameraInput", "Picture"]

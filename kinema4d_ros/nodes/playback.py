@@ -15,8 +15,8 @@ from kinema4d_ros.bridge.rollout import decode_points, require_whole
 from kinema4d_ros.bridge.stamps import header, nanoseconds
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.live import PlaybackClock
 from kinema4d_ros.nodes.common import Health, KinemaNode, run_node
+from kinema4d_ros.preview.playback import PlaybackClock
 
 __all__ = ["PlaybackNode", "main"]
 

@@ -21,12 +21,14 @@ from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.core.errors import CameraError, Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.kinematics.choose import choose_kinematics
-from kinema4d_ros.live import CheckedPlan, GatePolicy, WorldChanges, check_plan, start_gap
 from kinema4d_ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_scene, load_trust, run_node
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.nodes.preview_plans import PlanInputs, ReadPlan
+from kinema4d_ros.preview.checks import CheckedPlan, check_plan, start_gap
+from kinema4d_ros.preview.gate import GatePolicy
+from kinema4d_ros.preview.report import make_report
+from kinema4d_ros.preview.scene_changes import WorldChanges
 from kinema4d_ros.render import render_pointmaps
-from kinema4d_ros.report import make_report
 
 __all__ = ["Preview", "main"]
 

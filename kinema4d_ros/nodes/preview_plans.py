@@ -13,8 +13,9 @@ from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.live import ArmState, plan_from_poses
 from kinema4d_ros.nodes.common import KinemaNode
+from kinema4d_ros.preview.arm import ArmState
+from kinema4d_ros.preview.checks import plan_from_poses
 
 __all__ = ["PlanInputs", "ReadPlan"]
 

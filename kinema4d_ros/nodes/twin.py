@@ -24,7 +24,6 @@ from kinema4d_ros.calibration.pictures import Tone, caption
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.io.images import overlay
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.live import ArmState
 from kinema4d_ros.nodes.common import (
     ERROR,
     WARN,
@@ -37,6 +36,7 @@ from kinema4d_ros.nodes.common import (
 )
 from kinema4d_ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.nodes.twin_drift import EDGES, MASKS, DriftCheck, Segment, masks_by
+from kinema4d_ros.preview.arm import ArmState
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.description import robot_description
 

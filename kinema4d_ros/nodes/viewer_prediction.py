@@ -13,9 +13,9 @@ from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.bridge.viewer import prediction_from_msg
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.live import WorldChanges, believed
 from kinema4d_ros.nodes.common import KinemaNode
 from kinema4d_ros.nodes.inputs import ArmInput
+from kinema4d_ros.preview.scene_changes import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.viewer.desk import PlanDesk
 from kinema4d_ros.viewer.page import Page

@@ -19,8 +19,7 @@ from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab.scripted import pick_and_place_plan, pick_plan, push_plan
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.policies.errors_by_design import ExpertErrors
-from kinema4d_ros.policies.handout import PlanHandout
-from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError
+from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PlanHandout, PolicyError
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["ScriptedExpert"]

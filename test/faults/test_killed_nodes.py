@@ -31,8 +31,8 @@ from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.nodes.recorder import FLUSH_S
-from kinema4d_ros.trials.store import TrialStore
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -26,7 +26,7 @@ from support.proc import family
 from support.ros_graph import ROOT, wait_for
 from support.sim_graph import process_environment
 
-from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.evaluation.store import TrialStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -19,10 +19,10 @@ from kinema4d_msgs.msg import EvaluatedTrial
 from kinema4d_ros.bridge import names
 from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.trials.campaign import Campaign
-from kinema4d_ros.trials.preflight import check_setup
-from kinema4d_ros.trials.settings import EvaluationSettings
-from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.evaluation.campaign import Campaign
+from kinema4d_ros.evaluation.preflight import check_setup
+from kinema4d_ros.evaluation.settings import EvaluationSettings
+from kinema4d_ros.evaluation.store import TrialStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

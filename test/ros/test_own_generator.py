@@ -183,8 +183,8 @@ def test_parameters_that_name_generators_are_given_at_start_only() -> None:
 
 
 def test_a_stored_evaluation_cannot_name_a_class(bomb: None, tmp_path: Path) -> None:
-    from kinema4d_ros.trials.campaign import Campaign
-    from kinema4d_ros.trials.settings import EvaluationSettings
+    from kinema4d_ros.evaluation.campaign import Campaign
+    from kinema4d_ros.evaluation.settings import EvaluationSettings
 
     asked = EvaluationSettings(["expert"], ["canonical"], runs=1, models=[SPEC], checkpoints={SPEC: "weights"})
     Campaign(asked, tmp_path)

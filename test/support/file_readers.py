@@ -355,8 +355,8 @@ def _load_pointmaps(path: Path) -> Any:
 
 
 def _store(folder: Path) -> Path:
-    from kinema4d_ros.trials.store import TrialStore
-    from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
+    from kinema4d_ros.evaluation.store import TrialStore
+    from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
     store = TrialStore(folder / "trials")
     store.agree({"policies": ["expert"], "runs": 2, "scenarios": ["canonical"], "models": {"nano": {}}})
@@ -367,7 +367,7 @@ def _store(folder: Path) -> Path:
 
 
 def _load_store(path: Path) -> Any:
-    from kinema4d_ros.trials.store import TrialStore
+    from kinema4d_ros.evaluation.store import TrialStore
 
     store = TrialStore(path)
     return store.settings(), store.records()

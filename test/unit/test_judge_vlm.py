@@ -16,7 +16,7 @@ from judge_scenes import pick
 
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation import EvaluationError, Lifted, Task
-from kinema4d_ros.evaluation.vlm_judge import VlmJudge
+from kinema4d_ros.evaluation.judges import VlmJudge
 
 
 class Server(ThreadingHTTPServer):

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
-from kinema4d_ros.live import ArmState, ExecutionGate, GatePolicy, check_plan
-from kinema4d_ros.live.gate import REMEMBERED
+from kinema4d_ros.preview.arm import ArmState
+from kinema4d_ros.preview.checks import check_plan
+from kinema4d_ros.preview.gate import REMEMBERED, ExecutionGate, GatePolicy
 from kinema4d_ros.robot import Robot
 
 DURATION_S = 4.0

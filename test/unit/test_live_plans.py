@@ -10,8 +10,8 @@ from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.live import ArmState, check_plan, plan_from_poses, start_gap
-from kinema4d_ros.live.plans import STRETCH
+from kinema4d_ros.preview.arm import ArmState
+from kinema4d_ros.preview.checks import STRETCH, check_plan, plan_from_poses, start_gap
 from kinema4d_ros.robot import Robot
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.live import PlaybackClock
-from kinema4d_ros.live.playback import HOLD_S
+from kinema4d_ros.preview.playback import HOLD_S, PlaybackClock
 
 TIMES = np.arange(11) * 0.1
 

@@ -13,10 +13,10 @@ from judge_scenes import CAMERA, pick
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.cli import main
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.evaluation import frame_distances, psnr_overall, ssim
 from kinema4d_ros.evaluation.compare import Motion, Sight, compare
-from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.io.video import VideoWriter
 from kinema4d_ros.render import render_pointmaps

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.evaluation.correction import SuccessCurve, prediction_powered
-from kinema4d_ros.evaluation.errors import EvaluationError
 from kinema4d_ros.evaluation.proportions import PairedOutcomes, detectable_difference, mcnemar_p, wilson
 from kinema4d_ros.evaluation.ranking import bootstrap, mmrv, pearson, rank_policies, regret, spearman, winner_agrees
 

@@ -13,14 +13,14 @@ import pytest
 
 from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.evaluation.correction import prediction_powered
-from kinema4d_ros.trials.report import write_report
-from kinema4d_ros.trials.report.corrected import corrected_table, corrected_words, worth_table, worth_words
-from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.summary import ModelSummary, summarise
-from kinema4d_ros.trials.summary.cells import Pair
-from kinema4d_ros.trials.summary.corrected import STAND_IN, Corrected, correct
-from kinema4d_ros.trials.summary.correction_check import check_correction
-from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
+from kinema4d_ros.evaluation.report import write_report
+from kinema4d_ros.evaluation.report.corrected import corrected_table, corrected_words, worth_table, worth_words
+from kinema4d_ros.evaluation.store import TrialStore
+from kinema4d_ros.evaluation.summary import ModelSummary, summarise
+from kinema4d_ros.evaluation.summary.cells import Pair
+from kinema4d_ros.evaluation.summary.corrected import STAND_IN, Corrected, correct
+from kinema4d_ros.evaluation.summary.correction_check import check_correction
+from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
 LABEL = "nano/open"
 

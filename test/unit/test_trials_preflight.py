@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.evaluation.preflight import check_apart, check_setup
+from kinema4d_ros.evaluation.settings import EvaluationSettings
 from kinema4d_ros.lab.scenario import ScenarioError
-from kinema4d_ros.trials.preflight import check_apart, check_setup
-from kinema4d_ros.trials.settings import EvaluationSettings
 
 ODD = "python:support.odd_policies:"
 
@@ -53,7 +53,7 @@ def test_one_table_without_room_is_no_reason_and_all_of_them_are(monkeypatch: py
             raise ScenarioError("no stable layout", expected="ranges that leave room")
         return object()
 
-    monkeypatch.setattr("kinema4d_ros.trials.preflight.LabSimulation", lay)
+    monkeypatch.setattr("kinema4d_ros.evaluation.preflight.LabSimulation", lay)
     crowded = 2
     check_setup(settings())
     assert tried == [0, 1, 2]

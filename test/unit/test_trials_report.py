@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
-from kinema4d_ros.trials.report.disagreements import choose, disagreements, strip_uri
-from kinema4d_ros.trials.report.plots import bias_plot, rates_plot
-from kinema4d_ros.trials.report.tables import correction_table, paper_table, ranking_table, rates_table
-from kinema4d_ros.trials.report.text import (
+from kinema4d_ros.evaluation.report.disagreements import choose, disagreements, strip_uri
+from kinema4d_ros.evaluation.report.html import bias_plot, rates_plot
+from kinema4d_ros.evaluation.report.tables import correction_table, paper_table, ranking_table, rates_table
+from kinema4d_ros.evaluation.report.text import (
     NONE,
     Value,
     correction_words,
@@ -30,10 +30,10 @@ from kinema4d_ros.trials.report.text import (
     signed,
     verdict,
 )
-from kinema4d_ros.trials.report.write import CSV_COLUMNS, trials_csv, write_report
-from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.summary import EvaluationSummary, summarise
-from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
+from kinema4d_ros.evaluation.report.write import CSV_COLUMNS, trials_csv, write_report
+from kinema4d_ros.evaluation.store import TrialStore
+from kinema4d_ros.evaluation.summary import EvaluationSummary, summarise
+from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
 EVIL = "<script>alert(1)</script>|`*"
 TROUBLE = '[POLICY_FAILED] <img src=x onerror="alert(2)"> & "quotes"\nsecond line'

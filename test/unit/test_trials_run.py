@@ -8,21 +8,20 @@ import numpy as np
 import pytest
 from support.odd_policies import Watches
 
-from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.core.errors import ErrorCode, EvaluationError, FileFormatError, KinemaError
+from kinema4d_ros.evaluation.campaign import Campaign, Share
+from kinema4d_ros.evaluation.execute import evaluation_camera
+from kinema4d_ros.evaluation.lab_world import LabArena, Run
+from kinema4d_ros.evaluation.model_world import WorldModel
+from kinema4d_ros.evaluation.settings import EvaluationSettings
+from kinema4d_ros.evaluation.store import TrialStore
+from kinema4d_ros.evaluation.trial import TrialRecord
+from kinema4d_ros.evaluation.workers import run_trials
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.trials.arena import LabArena, Run
-from kinema4d_ros.trials.campaign import Campaign, Share
-from kinema4d_ros.trials.execute import evaluation_camera
-from kinema4d_ros.trials.settings import EvaluationSettings
-from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.trial import TrialRecord
-from kinema4d_ros.trials.workers import run_trials
-from kinema4d_ros.trials.world import WorldModel
 
 ODD = "python:support.odd_policies:"
 
@@ -182,7 +181,7 @@ def test_a_table_that_cannot_be_laid_has_an_outcome_in_every_model(
     def no_room(*args: object) -> None:
         raise ScenarioError("no stable layout", expected="ranges that leave room")
 
-    monkeypatch.setattr("kinema4d_ros.trials.execute.LabArena", no_room)
+    monkeypatch.setattr("kinema4d_ros.evaluation.execute.LabArena", no_room)
     campaign = Campaign(settings("expert", runs=1, modes=["open", "closed"]), tmp_path, Share(0, 2))
     campaign.run(workers=0)
     record = outcomes(tmp_path)["expert|canonical|0"]

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kinema4d_ros.core.errors import ErrorCode, FileFormatError
-from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.trials.campaign import Campaign, Share
-from kinema4d_ros.trials.settings import EvaluationSettings
-from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
+from kinema4d_ros.core.errors import ErrorCode, EvaluationError, FileFormatError
+from kinema4d_ros.evaluation.campaign import Campaign, Share
+from kinema4d_ros.evaluation.settings import EvaluationSettings
+from kinema4d_ros.evaluation.store import TrialStore
+from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
 
 def record(policy: str = "expert", seed: int = 0, **models: ModelOutcome) -> TrialRecord:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.evaluation.ranking import rank_policies
-from kinema4d_ros.trials.settings import EvaluationSettings
-from kinema4d_ros.trials.summary import EvaluationSummary, cells, summarise
-from kinema4d_ros.trials.summary.cells import Pair, draws
-from kinema4d_ros.trials.summary.correction_check import HELD_OUT, _score, check_correction
-from kinema4d_ros.trials.summary.order import detectable_bias
-from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
+from kinema4d_ros.evaluation.settings import EvaluationSettings
+from kinema4d_ros.evaluation.summary import EvaluationSummary, cells, summarise
+from kinema4d_ros.evaluation.summary.cells import Pair, draws
+from kinema4d_ros.evaluation.summary.correction_check import HELD_OUT, _score, check_correction
+from kinema4d_ros.evaluation.summary.order import detectable_bias
+from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
 
 LABEL = "nano/open"
 Outcome = tuple[bool | None, bool | None]

@@ -18,15 +18,14 @@ from kinema4d_model.data.errors import DataError
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.task import Task
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.evaluation.judge import TruthJudge
+from kinema4d_ros.evaluation.judges import GEOMETRIC, TruthJudge, make_judge
+from kinema4d_ros.evaluation.model_world import Scene, WorldModel
+from kinema4d_ros.evaluation.pictures import STRIP_FRAMES, write_comparison
+from kinema4d_ros.evaluation.settings import has_weights, model_label
+from kinema4d_ros.evaluation.store import TrialStore
+from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text, is_outage
 from kinema4d_ros.generators import load_generator
 from kinema4d_ros.kinematics import choose_kinematics
-from kinema4d_ros.trials.judging import GEOMETRIC, make_judge
-from kinema4d_ros.trials.pictures import STRIP_FRAMES, write_comparison
-from kinema4d_ros.trials.settings import has_weights, model_label
-from kinema4d_ros.trials.store import TrialStore
-from kinema4d_ros.trials.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text, is_outage
-from kinema4d_ros.trials.world import Scene, WorldModel
 
 __all__ = ["commands_of", "evaluate_recordings", "scene_of_episode", "task_of", "trial_of"]
 

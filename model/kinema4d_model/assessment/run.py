@@ -18,7 +18,7 @@ from kinema4d_model.data.lab_config import LabConfig
 from kinema4d_model.data.shards import read_episode
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.task import make_task
-from kinema4d_ros.evaluation.judge import GeometricJudge
+from kinema4d_ros.evaluation.judges import GeometricJudge
 
 __all__ = [
     "GRASPS",

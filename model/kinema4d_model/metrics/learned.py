@@ -17,8 +17,7 @@ from torch import nn
 
 from kinema4d_model.codec import VideoCodec
 from kinema4d_model.metrics.weights import EXPECTED, load_codec, load_network
-from kinema4d_ros.core.errors import ErrorCode
-from kinema4d_ros.evaluation.errors import EvaluationError
+from kinema4d_ros.core.errors import ErrorCode, EvaluationError
 from kinema4d_ros.evaluation.images import require_videos
 
 __all__ = ["LEARNED", "fid", "fvd", "latent_l2", "learned_metrics", "lpips"]

@@ -15,7 +15,7 @@ from kinema4d_ros.bridge.report import AMBER, GREEN, report_to_markers, report_t
 from kinema4d_ros.bridge.stamps import time_from_ns
 from kinema4d_ros.bridge.viewer import report_from_msg
 from kinema4d_ros.core.rollout import Provenance
-from kinema4d_ros.report import PlanReport, make_report
+from kinema4d_ros.preview.report import PlanReport, make_report
 
 STAMP = time_from_ns(1_000)
 

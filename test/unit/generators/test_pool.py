@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.evaluation.settings import has_weights, node_names
 from kinema4d_ros.generators.pool import GeneratorPool
-from kinema4d_ros.trials.settings import has_weights, node_names
 
 
 class Node:

@@ -14,10 +14,10 @@ from kinema4d_model.data.episode import Episode, Outcome
 from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.make import make_dataset
+from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.task import AtGoal, Lifted, PushedBy
-from kinema4d_ros.evaluation.errors import EvaluationError
-from kinema4d_ros.trials.report import write_report
-from kinema4d_ros.trials.store import TrialStore
+from kinema4d_ros.evaluation.report import write_report
+from kinema4d_ros.evaluation.store import TrialStore
 
 
 @pytest.fixture(scope="module")

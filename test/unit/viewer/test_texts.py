@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinema4d_ros.report import MovedRegion, PlanReport
+from kinema4d_ros.preview.report import MovedRegion, PlanReport
 from kinema4d_ros.viewer import texts
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"

@@ -1,0 +1,192 @@
+"""`check_setup`: everything that an evaluation needs, looked at before its first trial; nothing is written.
+
+robot, camera ─> a table ─> every policy made once ─> every model's weights or nodes ─> what they are, for the record
+
+Whatever is wrong here would fail in every trial. Policies are foreign code: `check_apart` looks at them in a process of
+its own, where one that hangs or dies does no harm.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
+from tempfile import TemporaryDirectory
+
+import kinema4d_ros
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.evaluation.execute import evaluation_camera
+from kinema4d_ros.evaluation.settings import TRUTH, EvaluationSettings, has_weights, node_names
+from kinema4d_ros.evaluation.workers import Refusal
+from kinema4d_ros.generators import GeneratorSpec, load_generator
+from kinema4d_ros.generators.pool import FIND_S, GeneratorPool
+from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.lab import LabSimulation
+from kinema4d_ros.policies.protocol import PolicyError
+from kinema4d_ros.policies.registry import make_policy
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["Setup", "check_apart", "check_setup", "software"]
+
+TABLES = 3
+"""Tables that are tried: one that leaves no room for its objects is no reason to refuse the others."""
+PACKAGES = ("numpy", "mujoco", "opencv-python-headless", "torch", "diffusers")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an evaluation will run with.
+
+    Attributes:
+        weights: sha256 of the weights by model, where they are on this machine.
+        software: versions by name.
+        notes: what is not as it should be and yet no reason to refuse, such as a node that does not answer.
+    """
+
+    weights: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def provenance(self) -> dict[str, object]:
+        """For the evaluation's settings."""
+        return {"weights": dict(self.weights), "software": [dict(self.software)]}
+
+
+def check_setup(settings: EvaluationSettings, *, find_s: float = FIND_S) -> Setup:
+    """Look at everything.
+
+    Args:
+        settings: of the evaluation.
+        find_s: how long to look for generator nodes.
+
+    Raises:
+        KinemaError: the first thing that is wrong, with its own code.
+    """
+    kinematics = choose_kinematics(Robot.load(settings.robot))
+    camera = evaluation_camera(settings)
+    _lay_a_table(settings, lambda name, seed: LabSimulation(name, seed, kinematics.robot, camera))
+    for spec in settings.specs():
+        policy = make_policy(spec)
+        with suppress(PolicyError):
+            policy.close()
+    weights: dict[str, str] = {}
+    notes: list[str] = []
+    for model in settings.models:
+        if node_names(model):
+            if settings.checkpoints.get(model):
+                raise GeneratorError(
+                    f"model '{model}' is a generator node and takes no checkpoint",
+                    expected="--checkpoint of a preset",
+                    hint="start the node with checkpoint:=DIR",
+                    code=ErrorCode.GENERATOR_BAD_REQUEST,
+                )
+            notes += _find_nodes(model, find_s)
+        elif has_weights(model):
+            weights[model] = _weights(GeneratorSpec.parse(model).text, settings.checkpoints.get(model, ""))
+        elif model != TRUTH:
+            made = load_generator(model, checkpoint=settings.checkpoints.get(model, ""))
+            if hasattr(made, "close"):
+                made.close()
+    return Setup(weights, software(), tuple(notes))
+
+
+def software() -> dict[str, str]:
+    """Versions of what takes part in a result."""
+    found = {"kinema4d_ros": kinema4d_ros.__version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _lay_a_table(settings: EvaluationSettings, lay: Callable[[str, int], object]) -> None:
+    for scenario in settings.scenarios:
+        refusal: KinemaError | None = None
+        for seed in range(settings.seed, settings.seed + min(TABLES, settings.runs)):
+            try:
+                lay(scenario, seed)
+            except KinemaError as error:
+                refusal = error
+                continue
+            break
+        else:
+            raise refusal or KinemaError(f"scenario '{scenario}' has no table", expected="at least one run")
+
+
+def _weights(preset: str, checkpoint: str) -> str:
+    try:
+        module = import_module("kinema4d_model.weights_identity")
+    except ImportError as error:
+        raise GeneratorError(
+            f"model '{preset}' cannot be loaded: {error}",
+            expected="torch, diffusers and what else requirements/model.in names",
+            hint="make setup TORCH=cpu, or --models composite",
+            code=ErrorCode.GENERATOR_UNAVAILABLE,
+        ) from error
+    return str(module.weights_sha256(preset, checkpoint))
+
+
+def _find_nodes(model: str, find_s: float) -> list[str]:
+    names = node_names(model)
+    with TemporaryDirectory() as locks:
+        pool = GeneratorPool(names, locks)
+        try:
+            found = pool.ready(find_s)
+        finally:
+            pool.close()
+    if not found:
+        raise GeneratorError(
+            f"no generator node of '{model}' answers",
+            expected=f"one within {find_s:g} s in ROS domain {os.environ.get('ROS_DOMAIN_ID', '0')}",
+            hint="python -m kinema4d_ros.nodes.generator --ros-args -r __ns:=/NAMESPACE",
+            code=ErrorCode.GENERATOR_UNAVAILABLE,
+        )
+    return [f"no generator node answers in '{name}': the others do its work" for name in names if name not in found]
+
+
+def check_apart(settings: EvaluationSettings, *, timeout_s: float = 300.0, find_s: float = FIND_S) -> Setup:
+    """As `check_setup`, in a process of its own that is ended after `timeout_s`."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(theirs, settings, find_s), daemon=True, name="kinema4d check")
+    process.start()
+    theirs.close()
+    answer: Setup | Refusal | None = None
+    try:
+        with suppress(EOFError, OSError):
+            answer = ours.recv() if ours.poll(timeout_s) else None
+        process.join(1.0)
+        if isinstance(answer, Refusal):
+            raise answer.error()
+        if answer is None:
+            late = process.is_alive()
+            raise PolicyError(
+                f"the check of policies and models {'took too long' if late else 'died'} "
+                f"({f'{timeout_s:g} s' if late else f'exit code {process.exitcode}'})",
+                expected="policies that can be made",
+                hint="kinema4d policy try SPEC tries one",
+                code=ErrorCode.POLICY_TIMEOUT if late else ErrorCode.POLICY_FAILED,
+            )
+        return answer
+    finally:
+        ours.close()
+        if process.is_alive():
+            process.kill()
+            process.join(5.0)
+
+
+def _serve(connection: Connection, settings: EvaluationSettings, find_s: float) -> None:
+    try:
+        connection.send(check_setup(settings, find_s=find_s))
+    except Exception as error:
+        connection.send(Refusal.of(error))
+    finally:
+        connection.close()
+        # Threads that a policy left behind must not keep the process.
+        os._exit(0)

@@ -1,0 +1,5 @@
+"""An evaluation as a page, Markdown, CSV and JSON."""
+
+from kinema4d_ros.evaluation.report.write import write_report
+
+__all__ = ["write_report"]

@@ -1,0 +1,287 @@
+"""The tables of a report, as text that Markdown and HTML show alike."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kinema4d_ros.evaluation.proportions import Interval, wilson
+from kinema4d_ros.evaluation.ranking import pearson
+from kinema4d_ros.evaluation.report.text import NONE, Value, number, signed
+from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
+from kinema4d_ros.evaluation.summary.cells import Cell
+from kinema4d_ros.evaluation.summary.correction_check import METHODS, CorrectionRow
+
+__all__ = [
+    "PAPER",
+    "Table",
+    "correction_table",
+    "failures_table",
+    "paper_table",
+    "ranking_table",
+    "rates_table",
+    "settings_table",
+    "wrong_table",
+]
+
+Entry = Value | str
+
+PAPER: Mapping[str, tuple[tuple[float, float], ...]] = {
+    "paper, simulation": ((0.48, 0.56), (0.38, 0.46), (0.80, 0.84)),
+    "paper, real and out of distribution": ((0.34, 0.60), (0.46, 0.76), (0.78, 0.90)),
+}
+"""Table 3 of arXiv 2603.16669: (truth, model) for three setups of 50 runs."""
+
+PAPER_RUNS = 50
+SHORT_TEXT = 300
+
+
+@dataclass(frozen=True)
+class Table:
+    """Header, rows, and a note below; `strong` rows stand out, the first `names` columns are names."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Entry, ...], ...]
+    note: str = ""
+    strong: frozenset[int] = frozenset()
+    names: int = 1
+
+
+def rates_table(model: ModelSummary) -> Table:
+    """Success rates and bias of every policy on every scenario."""
+    header = ("policy", "scenario", "pairs", "lab", "model", "bias", "McNemar p", "cannot tell", "failed", "missing")
+    rows, strong = _rows(model, lambda cell: (
+        str(cell.count),
+        Value.of(cell.lab),
+        Value.of(cell.model),
+        Value.of(cell.bias, sign=True),
+        _p(cell.p_value),
+        str(cell.undecided),
+        str(cell.failed),
+        str(cell.missing),
+    ))  # fmt: skip
+    note = (
+        "95 % intervals: Wilson for rates, Tango's paired score for bias (model - lab). Where policies or scenarios "
+        "are together they also cover what drawing tables and seeds again gives, for runs share tables and luck. "
+        "McNemar's test is exact, takes runs for independent and is not adjusted for the number of rows. “Cannot tell” "
+        "counts as no success of the model. Failed runs "
+        f"are no pairs. {NONE} = not defined."
+    )
+    return Table(header, rows, note, strong, 2)
+
+
+def wrong_table(model: ModelSummary) -> Table:
+    """How often verdicts are wrong, and which way."""
+    header = ("policy", "scenario", "agreement", "false success", "false failure")
+    rows, strong = _rows(
+        model,
+        lambda cell: (Value.of(cell.agreement), _of(cell.false_success, cell, 0), _of(cell.false_failure, cell, 1)),
+    )
+    note = (
+        "False success: share of the lab's failures that the model shows as successes. False failure: share of the "
+        "lab's successes that it does not show as such; “cannot tell” is one."
+    )
+    return Table(header, rows, note, strong, 2)
+
+
+def _rows(
+    model: ModelSummary, show: Callable[[Cell], tuple[Entry, ...]]
+) -> tuple[tuple[tuple[Entry, ...], ...], frozenset[int]]:
+    rows: list[tuple[Entry, ...]] = []
+    strong = set()
+    for policy in model.policies:
+        for cell in model.cells:
+            if cell.policy == policy.policy:
+                rows.append((cell.policy, cell.scenario, *show(cell)))
+        strong.add(len(rows))
+        rows.append((policy.policy, "all", *show(policy)))
+    if len(model.policies) > 1:
+        for cell in (*(model.scenarios if len(model.scenarios) > 1 else ()), model.overall):
+            strong.add(len(rows))
+            rows.append(("all", cell.scenario or "all", *show(cell)))
+    return tuple(rows), frozenset(strong)
+
+
+def _of(rate: Interval | None, cell: Cell, lab_success: int) -> Value:
+    shown = Value.of(rate)
+    pairs = cell.pairs
+    part, whole = (
+        (pairs.only_real, pairs.only_real + pairs.both)
+        if lab_success
+        else (pairs.only_model, pairs.only_model + pairs.neither)
+    )
+    return Value(shown.text, f"{shown.detail}, {part} of {whole}" if shown.detail else f"{part} of {whole}")
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def ranking_table(model: ModelSummary) -> tuple[Table, Table]:
+    """Policies in the lab's order, and how well the model keeps it."""
+    ranking = model.ranking
+    places = sorted(range(len(ranking.lab_rates)), key=lambda i: -ranking.lab_rates[i])
+    policies = Table(
+        ("policy", "lab", "place in the lab", "model", "place in the model"),
+        tuple(
+            (
+                ranking.policies[i],
+                number(ranking.lab_rates[i]),
+                _place(ranking.lab_rates, i),
+                number(ranking.model_rates[i]),
+                _place(ranking.model_rates, i),
+            )
+            for i in places
+        ),
+        f"On the {ranking.tables} tables that all these policies finished."
+        + (f" Without a finished run: {', '.join(ranking.left_out)}." if ranking.left_out else ""),
+    )
+    agrees = {True: "yes", False: "no", None: NONE}[ranking.winner_agrees]
+    share = "" if ranking.winner_share is None else f"in {100 * ranking.winner_share:.0f} % of draws"
+    quality = Table(
+        ("measure", "value", "policies", "tables"),
+        tuple(
+            (name, value, str(len(ranking.policies)), str(ranking.tables))
+            for name, value in (
+                ("Pearson correlation of rates", Value.of(ranking.pearson)),
+                ("Spearman correlation of ranks", Value.of(ranking.spearman)),
+                ("MMRV, mean worst rank violation", Value.of(ranking.mmrv)),
+                ("the model's winner is the lab's", Value(agrees, share)),
+                ("regret of taking the model's winner", Value.of(ranking.regret)),
+            )
+        ),
+        "95 % intervals by drawing seeds again, the same ones for all policies, in the lab and in the model."
+        + (f" {NONE} = not defined: {ranking.why}." if ranking.why else ""),
+    )
+    return policies, quality
+
+
+def _place(rates: Sequence[float], which: int) -> str:
+    better = sum(rate > rates[which] + 1e-12 for rate in rates)
+    level = sum(abs(rate - rates[which]) <= 1e-12 for rate in rates)
+    return f"{better + 1}" if level == 1 else f"{better + 1} to {better + level}"
+
+
+def correction_table(model: ModelSummary) -> Table:
+    """How well estimates from k real trials do on runs held out."""
+    correction = model.correction
+    found = {(row.method, row.real_trials): row for row in correction.rows}
+    tried = tuple(dict.fromkeys(row.real_trials for row in correction.rows))
+    rows = tuple(
+        (words, *(_scored(found.get((method, k))) for k in tried))
+        for method, words in METHODS.items()
+        if any((method, k) in found for k in tried)
+    )
+    used = "; ".join(f"k = {k}: {len(policies)} policies" for k, policies in correction.policies.items())
+    note = (
+        f"k real trials of each policy, drawn {correction.repeats} times; fitted on them, scored on the policy's other "
+        f"runs ({used or 'none'}). Large: mean distance to the success rate of the runs held out. Below: mean signed "
+        "distance, Brier score on single runs (an estimate without probabilities of its own gives its rate to all of "
+        "them), mean width of the 95 % interval, and how many of them hold that rate. For this, intervals are "
+        "widened by the noise of the runs held out, which is generous to the prediction-powered one: it has seen the "
+        "model's verdicts on the same runs."
+    )
+    return Table(("estimate", *(f"k = {k}" for k in tried)), rows, note)
+
+
+def _scored(row: CorrectionRow | None) -> Entry:
+    if row is None:
+        return NONE
+    interval = "" if row.width is None or row.coverage is None else (
+        f", width {row.width:.2f}, {100 * row.coverage:.0f} % hold"
+    )  # fmt: skip
+    return Value(number(row.error, 3), f"bias {signed(row.bias)}, Brier {row.brier:.2f}{interval}")
+
+
+def paper_table(summary: EvaluationSummary) -> Table:
+    """Table 3 of the paper, and ours in its form."""
+    setups = max([3, *(len(model.scenarios) for model in summary.models)])
+    rows = [_setups(name, f"{PAPER_RUNS}", cells, setups) for name, cells in PAPER.items()]
+    strong = set()
+    for model in summary.models:
+        for policy in model.policies:
+            found = [cell for cell in model.cells if cell.policy == policy.policy]
+            rows.append(_ours(f"{model.label}, {policy.policy}", found, setups))
+        if len(model.policies) > 1:
+            strong.add(len(rows))
+            rows.append(_ours(f"{model.label}, all policies", model.scenarios, setups))
+    names = ", ".join(cell.scenario for cell in summary.models[0].scenarios) if summary.models else ""
+    header = ("evaluation", "runs each", *(f"setup {i + 1}" for i in range(setups)), "mean bias", "Pearson")
+    note = (
+        "Success rate in truth → in the model (difference). The paper's truth is a simulator or its robot, ours is the "
+        f"lab; our setups are {names}. The paper gives rates alone: with {PAPER_RUNS} runs a rate of 0.50 is known to "
+        f"{_half_width()}, and which runs differ is not known. A correlation over so few setups says little; "
+        f"{NONE} = not defined."
+    )
+    return Table(header, tuple(rows), note, frozenset(strong))
+
+
+def _half_width() -> str:
+    interval = wilson(PAPER_RUNS // 2, PAPER_RUNS)
+    return f"±{(interval.high - interval.low) / 2:.2f}"
+
+
+def _ours(name: str, cells: Sequence[Cell], setups: int) -> tuple[Entry, ...]:
+    counts = sorted({cell.count for cell in cells})
+    runs = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    rates = [
+        (cell.lab.estimate, cell.model.estimate) if cell.lab and cell.model else (math.nan, math.nan) for cell in cells
+    ]
+    return _setups(name, runs, rates, setups)
+
+
+def _setups(name: str, runs: str, rates: Sequence[tuple[float, float]], setups: int) -> tuple[Entry, ...]:
+    known = [(truth, model) for truth, model in rates if math.isfinite(truth)]
+    shown: list[Entry] = [
+        Value(f"{number(truth)} → {number(model)}", signed(model - truth)) if math.isfinite(truth) else NONE
+        for truth, model in rates
+    ]
+    shown += [NONE] * (setups - len(shown))
+    bias = sum(model - truth for truth, model in known) / len(known) if known else None
+    correlation = pearson([m for _, m in known], [t for t, _ in known]) if len(known) > 1 else None
+    return (name, runs, *shown, signed(bias), number(correlation))
+
+
+def failures_table(summary: EvaluationSummary) -> Table:
+    """Runs without an outcome, by reason."""
+    failures = [*summary.lab_failures, *(failure for model in summary.models for failure in model.failures)]
+    rows = tuple(
+        (one.where, str(one.count), ", ".join(one.policies), _short(one.text), ", ".join(one.examples))
+        for one in failures
+    )
+    return Table(("where", "runs", "policies", "reason", "such as"), rows, "Failed runs count in no rate.")
+
+
+def settings_table(summary: EvaluationSummary) -> Table:
+    """What was asked for."""
+    rows: list[tuple[Entry, ...]] = []
+    for name, value in summary.settings.items():
+        if name == "policies" and isinstance(value, Mapping):
+            rows += [(f"policy {label}", str(text)) for label, text in value.items()]
+        elif name == "software" and isinstance(value, Sequence):
+            rows += [(name, _plain(one)) for one in value]
+        else:
+            rows.append((name, _plain(value)))
+    for model in summary.models:
+        if model.made_by:
+            mixed = ": FIGURES OF SEVERAL MODELS" if len(model.made_by) > 1 else ""
+            rows.append((f"rollouts of {model.label}", ", ".join(model.made_by) + mixed))
+    return Table(("setting", "value"), tuple(rows))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return str(value) if value not in ("", None) else NONE
+    if isinstance(value, Mapping):
+        given = {key: one for key, one in value.items() if one not in ("", None)}
+        return json.dumps(given) if given else NONE
+    return ", ".join(str(one) for one in value) or NONE
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"

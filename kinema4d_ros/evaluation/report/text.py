@@ -1,0 +1,244 @@
+"""An evaluation in plain words: how far to trust a model, and numbers as a reader wants them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kinema4d_ros.evaluation.proportions import Interval
+from kinema4d_ros.evaluation.settings import TRUTH
+from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
+from kinema4d_ros.evaluation.summary.cells import Cell
+from kinema4d_ros.evaluation.summary.correction_check import CorrectionRow
+
+__all__ = ["NONE", "Value", "correction_words", "headline", "number", "percent", "power_words", "signed", "verdict"]
+
+NONE = "—"
+"""Stands for what is not defined."""
+
+WORTH = 0.95
+"""An error must be this much smaller than another to be called better."""
+
+APART = 0.1
+"""Biases that differ by less are told by their mean alone."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number and, smaller, what belongs to it."""
+
+    text: str
+    detail: str = ""
+
+    @classmethod
+    def of(cls, interval: Interval | None, *, sign: bool = False) -> Value:
+        """An estimate with its interval."""
+        if interval is None:
+            return cls(NONE)
+        show = signed if sign else number
+        return cls(show(interval.estimate), f"{show(interval.low)} to {show(interval.high)}")
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Two digits, or a dash."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:.{digits}f}"
+
+
+def signed(value: float | None) -> str:
+    """With its sign; a third digit where two would hide on which side of zero it is."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    return f"{value:+.3f}" if 0.0005 <= abs(value) < 0.005 else f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"
+
+
+def percent(value: float) -> str:
+    """Whole per cent, never 0 or 100 unless it is, and in one piece."""
+    whole = round(100 * value)
+    if (whole == 0 and value > 0) or (whole == 100 and value < 1):
+        return f"{100 * value:.1f}\u00a0%"
+    return f"{whole}\u00a0%"
+
+
+def headline(summary: EvaluationSummary) -> str:
+    """How much of the evaluation there is."""
+    settings: Mapping[str, Any] = summary.settings
+    policies, scenarios = len(settings["policies"]), len(settings["scenarios"])
+    if settings["runs"]:
+        size = f"{policies} policies x {scenarios} scenarios x {settings['runs']} runs"
+        text = f"{size} of the task “{settings.get('task', 'unknown')}”: {summary.planned} trials"
+    else:
+        text = f"{summary.planned} recorded runs of {policies} policies and {scenarios} tasks"
+    if summary.missing:
+        text += f", {summary.finished} of them finished so far. {summary.missing} are missing: figures will change"
+    failed = sum(failure.count for failure in summary.lab_failures)
+    if failed:
+        text += f". {failed} of them failed in the lab; they are listed below and count in no rate"
+    return text + "."
+
+
+def verdict(model: ModelSummary) -> str:
+    """How far to trust a model, in one paragraph."""
+    cell = model.overall
+    if cell.lab is None or cell.agreement is None:
+        return f"No run has an outcome both in the lab and in {model.label}: nothing can be said of it."
+    informs, trust = _trust(cell.lab.estimate, cell.agreement, cell.count)
+    if model.label.partition("/")[0] == TRUTH:
+        return f"No model, but the lab's own pictures: what is wrong here is the judge's doing. {trust} {_wrong(cell)}"
+    parts = [_mixed(model), trust, _bias(cell), _parts(model), _wrong(cell), _winner(model), _advice(model, informs)]
+    return " ".join(part for part in parts if part)
+
+
+def _mixed(model: ModelSummary) -> str:
+    """A warning where one name stood for several models."""
+    if len(model.made_by) < 2:
+        return ""
+    return f"These figures mix rollouts of {' and '.join(model.made_by)}: they are of no single model."
+
+
+def _trust(rate: float, same: Interval, count: int) -> tuple[bool, str]:
+    """Whether verdicts say more about single runs than the more frequent outcome does."""
+    base = max(rate, 1 - rate)
+    text = (
+        f"It has the lab's outcome in {percent(same.estimate)} of {count} runs "
+        f"({percent(same.low)} to {percent(same.high)}); "
+        f"always saying “{'success' if rate >= 0.5 else 'failure'}” would have it in {percent(base)}"
+    )
+    if same.low > base:
+        return True, text + ": on single runs its verdicts are right more often than that."
+    if same.estimate > base:
+        return False, text + ": these runs do not show that its verdicts are right more often than that."
+    return False, text + ": its verdicts are right no more often than that."
+
+
+def _bias(cell: Cell) -> str:
+    bias, lab, model = cell.bias, cell.lab, cell.model
+    if bias is None or lab is None or model is None:
+        return ""
+    between = f"{signed(bias.low)} to {signed(bias.high)}"
+    rates = f"success rate {number(model.estimate)} against {number(lab.estimate)} in the lab"
+    if bias.low > 0:
+        return f"It is optimistic by {number(bias.estimate)} ({between}): {rates}."
+    if bias.high < 0:
+        return f"It is pessimistic by {number(-bias.estimate)} ({between}): {rates}."
+    return f"No bias can be seen ({signed(bias.estimate)}, {between}): {rates}."
+
+
+def _parts(model: ModelSummary) -> str:
+    """Where biases of policies or scenarios lie far apart: together they may cancel."""
+    found = []
+    for what, cells in (("policies", model.policies), ("scenarios", model.scenarios)):
+        known = sorted((c.bias.estimate, c.policy or c.scenario) for c in cells if c.bias is not None)
+        if len(known) > 1 and known[-1][0] - known[0][0] >= APART:
+            (low, worst), (high, best) = known[0], known[-1]
+            found.append(f"single {what} are off by {signed(low)} (“{worst}”) to {signed(high)} (“{best}”)")
+    text = ", ".join(found)
+    return f"That is a mean: {text}." if text else ""
+
+
+def _wrong(cell: Cell) -> str:
+    found = []
+    if cell.false_success is not None:
+        found.append(f"of the runs that fail in the lab it shows {percent(cell.false_success.estimate)} as successes")
+    if cell.false_failure is not None:
+        found.append(f"of those that succeed it does not see {percent(cell.false_failure.estimate)}")
+    text = ", and ".join(found)
+    text = text[:1].upper() + text[1:] + "." if text else ""
+    if cell.undecided:
+        text += f" In {cell.undecided} of {cell.count} runs the judge cannot tell; they count as no success."
+    return text
+
+
+def _winner(model: ModelSummary) -> str:
+    ranking = model.ranking
+    if len(ranking.policies) < 2 or not ranking.tables:
+        return f"It ranks nothing: {ranking.why}."
+    if len(ranking.lab_best) == len(ranking.policies):
+        return "All policies are level in the lab, so there is no order to be right about."
+    best = " and ".join(f"“{name}”" for name in ranking.lab_best)
+    cost = number(ranking.regret.estimate if ranking.regret else None)
+    if len(ranking.model_best) == len(ranking.policies):
+        return f"It shows all policies level and so has no winner, while the lab has {best}."
+    chosen = " and ".join(f"“{name}”" for name in ranking.model_best)
+    if ranking.winner_agrees is None:
+        text = f"Its best policies {chosen} are level; the lab's best is {best}, drawing lots gives up {cost}."
+    elif ranking.winner_agrees:
+        text = f"It picks {chosen} as the best policy, as the lab does."
+    else:
+        text = f"It picks {chosen}, while the lab's best is {best}: that gives up {cost} of real success."
+    if ranking.spearman is not None and ranking.mmrv is not None:
+        rank, violation = ranking.spearman, ranking.mmrv.estimate
+        span = f"{number(rank.low)} to {number(rank.high)}"
+        text += f" Over {len(ranking.policies)} policies the rank correlation is {number(rank.estimate)} ({span})"
+        text += f", the mean worst rank violation {number(violation)}."
+    return text
+
+
+def _advice(model: ModelSummary, informs: bool) -> str:
+    bias, ranking = model.overall.bias, model.ranking
+    off = [abs(cell.bias.estimate) for cell in model.policies if cell.bias and not cell.bias.low <= 0 <= cell.bias.high]
+    ordered = ranking.spearman is not None and ranking.spearman.low > 0
+    if not informs and not ordered:
+        return "Do not judge policies by it."
+    use = "Use it to order policies" if ordered else "Do not order policies by it"
+    runs = "" if informs else ", and do not judge single runs by it"
+    if off:
+        return (
+            f"{use}{runs}; a policy's success rate may be off by {number(max(off))} and must be corrected to be real."
+        )
+    if bias is not None and (bias.low > 0 or bias.high < 0):
+        side = "above" if bias.low > 0 else "below"
+        return f"{use}{runs}; its success rates lie {number(abs(bias.estimate))} {side} the real ones."
+    return f"{use}{runs}; no policy's success rate is seen to be off."
+
+
+def power_words(model: ModelSummary) -> str:
+    """What these runs can show."""
+    power = model.power
+    if power.rate is None:
+        return "There are no pairs: nothing can be seen."
+    parts = []
+    for runs, value, where in (
+        (power.runs, power.between_policies, "over all scenarios"),
+        (power.cell_runs, power.between_cells, "on one scenario"),
+    ):
+        seen = f"a difference of {number(value)} between two policies" if value else "no difference of two policies"
+        parts.append(f"with {runs} runs of each policy {where}, {seen} can be seen")
+    words = f"{'; '.join(parts)} (80 % power, 95 % level, around the lab's rate of {number(power.rate)}; two series of"
+    words = words[:1].upper() + words[1:] + " independent tables, on the same tables smaller ones are seen)."
+    differ = percent(power.disagreement or 0.0)
+    if power.bias:
+        return f"{words} At {differ} disagreement, a policy's bias of {number(power.bias)} can be seen."
+    return f"{words} At {differ} disagreement, no bias of one policy can be seen."
+
+
+def correction_words(model: ModelSummary) -> str:
+    """Whether correcting helps, and where it does not."""
+    correction = model.correction
+    parts = []
+    for k in dict.fromkeys(row.real_trials for row in correction.rows):
+        rows = {row.method: row for row in correction.rows if row.real_trials == k}
+        parts.append(_compare(k, rows))
+    if correction.why:
+        parts.append(f"Not checked: {correction.why}.")
+    return " ".join(parts)
+
+
+def _compare(k: int, rows: Mapping[str, CorrectionRow]) -> str:
+    corrected = min((rows[name] for name in ("powered", "curve")), key=lambda row: row.error)
+    # The curve steadies few runs by two made-up ones; what that gains without any model is not the model's merit.
+    real, model = min(rows["real"].error, rows["shrunk"].error), rows["model"].error
+    name = {"powered": "prediction-powered", "curve": "success curve"}[corrected.method]
+    text = f"With {k} real trials the better correction ({name}) is off by {number(corrected.error, 3)}, "
+    text += f"estimates without a model by {number(real, 3)} at best, the model alone by {number(model, 3)}: "
+    beats_real, beats_model = (corrected.error < WORTH * other for other in (real, model))
+    if beats_real and beats_model:
+        return text + "correcting helps."
+    if beats_real:
+        return text + "the model helps, and correcting it does not."
+    if beats_model:
+        return text + "correcting is needed, and the model adds nothing to the real trials."
+    return text + "it does not help."

@@ -1,0 +1,139 @@
+"""`write_report`: an evaluation's folder as report.html, report.md, trials.csv and summary.json."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.evaluation.report.disagreements import choose, disagreements, strip_uri
+from kinema4d_ros.evaluation.report.html import html_report
+from kinema4d_ros.evaluation.report.markdown import markdown_report
+from kinema4d_ros.evaluation.store import REAL_FILE, TrialStore, keep_real, read_real
+from kinema4d_ros.evaluation.summary import summarise
+from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, TrialRecord
+from kinema4d_ros.io.files import replacing_file
+
+__all__ = ["CSV_COLUMNS", "trials_csv", "write_report"]
+
+MAX_STRIPS = 60
+
+CSV_COLUMNS = (
+    "policy", "scenario", "seed", "model", "lab_success", "model_success", "agree", "confidence",
+    "lab_progress", "model_progress", "lab_value_m", "model_value_m", "lab_motion_s", "lab_chunks", "model_chunks",
+    "lab_seconds", "model_seconds", "reason", "lab_error", "model_error", "made_by", "p_success", "picture",
+)  # fmt: skip
+
+
+def write_report(
+    folder: str | Path, *, max_strips: int | None = MAX_STRIPS, real: str | Path | None = None
+) -> list[Path]:
+    """Write the report of what is finished so far; returns the paths, the page first.
+
+    Args:
+        folder: of the evaluation.
+        max_strips: pictures of disagreements on the page, the most confident mistakes first; None = all.
+        real: a table of real trials, see `real`; kept in the folder, where later reports find it.
+
+    Raises:
+        FileFormatError: there is no evaluation, or a file of it is damaged.
+    """
+    if not (Path(folder) / "evaluation.json").is_file():  # a store would make the folder
+        raise FileFormatError(
+            f"{folder} holds no evaluation",
+            expected="a folder with evaluation.json",
+            hint="kinema4d evaluate --policies ... --out FOLDER makes one",
+            code=ErrorCode.FILE_MISSING,
+        )
+    store = TrialStore(folder)
+    settings = store.settings()
+    records = store.records()
+    known = store.folder / REAL_FILE
+    outcomes = read_real(real or known, records) if real is not None or known.is_file() else {}
+    if real is not None:
+        keep_real(store.folder, outcomes)
+    summary = summarise(settings, records, real=outcomes)
+    found = disagreements(records.values())
+    shown = choose(found, len(found) if max_strips is None else max_strips)
+    likely = {model.label: model.corrected.probabilities for model in summary.models}
+    document = summary.to_json() | {"disagreements": len(found)}
+    texts = {
+        "report.html": html_report(summary, found, shown, partial(strip_uri, store.folder)),
+        "report.md": markdown_report(summary, found, shown),
+        "trials.csv": trials_csv(records.values(), store.folder, likely),
+        "summary.json": json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
+    }
+    paths = []
+    for name, text in texts.items():
+        path = store.folder / name
+        with replacing_file(path) as temporary:
+            temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+        paths.append(path)
+    return paths
+
+
+def trials_csv(
+    records: Iterable[TrialRecord],
+    folder: Path | None = None,
+    likely: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """One line for each trial and model; empty = not known, a trial without a model's outcome has an empty model.
+
+    Args:
+        records: to be written.
+        folder: of the evaluation: pictures that are not there (any more) are not named. None = all are.
+        likely: calibrated probabilities of real success by label and trial key.
+    """
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for record in sorted(records, key=lambda one: one.trial):
+        for label, outcome in sorted(record.models.items()) or [("", ModelOutcome(None))]:
+            line = _line(record, record.lab, label, outcome)
+            if folder is not None and outcome.picture and not (folder / outcome.picture).is_file():
+                line["picture"] = ""
+            probability = (likely or {}).get(label, {}).get(record.trial.key)
+            line["p_success"] = "" if probability is None else round(probability, 4)
+            writer.writerow(line)
+    return out.getvalue()
+
+
+def _line(record: TrialRecord, lab: LabOutcome, label: str, model: ModelOutcome) -> dict[str, object]:
+    known = lab.success is not None and bool(label) and not model.error
+    return {
+        "policy": record.trial.policy,
+        "scenario": record.trial.scenario,
+        "seed": record.trial.seed,
+        "model": label,
+        "lab_success": _flag(lab.success),
+        "model_success": _flag(model.success),
+        "agree": _flag((model.success is True) == lab.success if known else None),
+        "confidence": model.confidence if known and model.success is not None else "",
+        "lab_progress": lab.progress,
+        "model_progress": model.progress if label else "",
+        "lab_value_m": _number(lab.value_m),
+        "model_value_m": _number(model.value_m),
+        "lab_motion_s": lab.motion_s,
+        "lab_chunks": lab.chunks,
+        "model_chunks": model.chunks if label else "",
+        "lab_seconds": lab.seconds,
+        "model_seconds": model.seconds if label else "",
+        "reason": model.reason,
+        "lab_error": lab.error,
+        "model_error": model.error,
+        "made_by": model.made_by,
+        "picture": model.picture,
+    }
+
+
+def _flag(value: bool | None) -> str:
+    return "" if value is None else str(int(value))
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else ""

@@ -1,0 +1,141 @@
+"""A plan on its way to a preview: checked against the robot and against where the arm is, then sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
+from kinema4d_ros.core.limits import Overshoot
+from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
+from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.transforms import rotation_angle
+from kinema4d_ros.kinematics.protocol import Kinematics
+from kinema4d_ros.preview.arm import ArmState
+from kinema4d_ros.preview.gate import GatePolicy
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["CheckedPlan", "check_plan", "plan_from_poses", "start_gap"]
+
+TOOL_SPEED_M_S = 0.15
+TOOL_TURN_RAD_S = 0.8
+"""How fast the tool goes along poses that come without times."""
+
+STRETCH = 100
+"""Poses that are solved at once: a path that leaves the arm's reach ends there, not after all the others."""
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedPlan:
+    """A plan that may be previewed.
+
+    Attributes:
+        plan: as it came, with its velocities and accelerations; this is what would be executed.
+        plan_hash: of it.
+        frames: the motion of all actuated joints at the frames of the rollout, interpolated as a controller does.
+        overshoots: joints slightly past a limit, within the tolerance.
+    """
+
+    plan: JointTrajectory
+    plan_hash: str
+    frames: JointTrajectory
+    overshoots: tuple[Overshoot, ...]
+
+
+def check_plan(
+    robot: Robot,
+    plan: JointTrajectory,
+    arm: ArmState,
+    *,
+    start_tolerance_rad: float = GatePolicy.start_tolerance_rad,
+    start_tolerance_m: float = GatePolicy.start_tolerance_m,
+    frames: int = FRAMES,
+) -> CheckedPlan:
+    """Known joints, limits, speeds, and a start where the arm is; joints the plan does not name stay there.
+
+    A plan with velocities is checked along the spline that a controller makes of it, and starts and ends at rest.
+
+    Raises:
+        RobotError: UNKNOWN_JOINT.
+        TrajectoryError: TRAJECTORY_OUT_OF_LIMITS, TRAJECTORY_TOO_FAST or PLAN_START_MISMATCH.
+    """
+    overshoots = plan.validate(robot, check_velocity=True)
+    sampled = plan.resample(frames)
+    q = robot.positions(plan.names, sampled.positions, fill=arm.positions)
+    apart = start_gap(robot, q[0], arm.positions, start_tolerance_rad, start_tolerance_m)
+    if apart is not None:
+        raise TrajectoryError(
+            f"the plan does not start where the arm is: {apart}",
+            expected=f"a start within {start_tolerance_rad:g} rad and {start_tolerance_m:g} m of the arm",
+            hint="plan again from the current state",
+            code=ErrorCode.PLAN_START_MISMATCH,
+        )
+    motion = JointTrajectory.from_positions(robot.joint_names, q, times=sampled.times)
+    return CheckedPlan(plan, hash_trajectory(plan), motion, overshoots)
+
+
+def start_gap(
+    robot: Robot, start: NDArray[np.float64], there: NDArray[np.float64], tolerance_rad: float, tolerance_m: float
+) -> str | None:
+    """Which joint of (J,) positions is furthest from where the plan starts, in words; None within the tolerance."""
+    gap = np.abs(start - there)
+    tolerance = np.array([tolerance_m if joint.kind == "prismatic" else tolerance_rad for joint in robot.actuated])
+    worst = int(np.argmax(gap / tolerance))
+    if gap[worst] <= tolerance[worst]:
+        return None
+    joint = robot.actuated[worst]
+    unit = "m" if joint.kind == "prismatic" else "rad"
+    return f"joint '{joint.name}' is at {there[worst]:.4f} {unit}, the plan starts at {start[worst]:.4f}"
+
+
+def plan_from_poses(
+    kinematics: Kinematics,
+    base_T_tool: NDArray[np.float64],
+    times: NDArray[np.float64] | None,
+    arm: ArmState,
+    go_on: Callable[[], None] = lambda: None,
+) -> JointTrajectory:
+    """A plan for the arm's joints from tool poses (T, 4, 4) in the base frame, from where the arm is.
+
+    Without times the tool moves at `TOOL_SPEED_M_S` and turns at `TOOL_TURN_RAD_S` at most. The
+    motion begins at the arm's own position, so a path that starts elsewhere is approached, at that speed.
+    `go_on` is called every `STRETCH` poses and may raise: a path of thousands takes as many milliseconds.
+
+    Raises:
+        NoSolution: a pose that cannot be reached, with the closest one that can.
+    """
+    robot = kinematics.robot
+    solved = _follow(kinematics, base_T_tool, arm.positions, go_on)
+    here = kinematics.forward(arm.positions)[[link.name for link in robot.links].index(robot.tool_link)]
+    poses = np.concatenate([here[None], np.asarray(base_T_tool)])
+    distance = np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1)
+    turn = np.array([rotation_angle(a, b) for a, b in pairwise(poses)])
+    steps = np.maximum(distance / TOOL_SPEED_M_S, turn / TOOL_TURN_RAD_S)
+    q = np.vstack([arm.positions, solved])
+    # The joints may have further to go than the tool: give the fastest of them its time as well.
+    speed = np.array([joint.limits.velocity for joint in robot.actuated])
+    steps = np.maximum(steps, (np.abs(np.diff(q, axis=0)) / (0.5 * speed)).max(axis=1))
+    if times is not None:
+        steps[1:] = np.diff(times)
+    clock = np.concatenate([[0.0], np.cumsum(np.maximum(steps, 1e-3))])
+    arm_joints = [joint.name for joint in robot.arm]
+    columns = [robot.joint_names.index(name) for name in arm_joints]
+    return JointTrajectory.from_positions(arm_joints, q[:, columns], times=clock)
+
+
+def _follow(
+    kinematics: Kinematics, poses: NDArray[np.float64], seed: NDArray[np.float64], go_on: Callable[[], None]
+) -> NDArray[np.float64]:
+    """(T, J) positions along (T, 4, 4) poses, all of them reached."""
+    solved: list[NDArray[np.float64]] = []
+    for first in range(0, len(poses), STRETCH):
+        go_on()
+        path = kinematics.solve_path(poses[first : first + STRETCH], seed=seed)
+        path.require_reached(first)
+        solved.append(path.q)
+        seed = path.q[-1]
+    return np.vstack(solved)

@@ -1,0 +1,32 @@
+"""What a plan would do, in numbers and as a picture.
+
+Rollout + Robot + joint positions -> grasped, clearance, margins, motion -> PlanReport -> plot
+"""
+
+from kinema4d_ros.preview.report.clearance import Clearance, clearance_over_time, resting_links
+from kinema4d_ros.preview.report.motion import Motion, MovedRegion, find_motion
+from kinema4d_ros.preview.report.plan_report import (
+    CONTACT_M,
+    Margins,
+    PlanReport,
+    clearance_text,
+    joint_margins,
+    make_report,
+)
+from kinema4d_ros.preview.report.plot import clearance_plot
+
+__all__ = [
+    "CONTACT_M",
+    "Clearance",
+    "Margins",
+    "Motion",
+    "MovedRegion",
+    "PlanReport",
+    "clearance_over_time",
+    "clearance_plot",
+    "clearance_text",
+    "find_motion",
+    "joint_margins",
+    "make_report",
+    "resting_links",
+]

@@ -1,0 +1,270 @@
+"""What a plan would do, in numbers: clearance, contact, margins to the robot's limits, what moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kinema4d_ros.core.errors import RolloutError
+from kinema4d_ros.core.rollout import WARNING, DepthBasis, Rollout
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.generators.composite import MARGIN_PX
+from kinema4d_ros.generators.inpaint import grow_mask
+from kinema4d_ros.preview.report.clearance import HELD, Clearance, clearance_over_time, hidden_pixels
+from kinema4d_ros.preview.report.grasped import find_grasped
+from kinema4d_ros.preview.report.motion import Motion, MovedRegion, find_motion
+from kinema4d_ros.robot.model import Robot
+
+__all__ = ["CONTACT_M", "Margins", "PlanReport", "clearance_text", "joint_margins", "make_report"]
+
+# How far a plan stays from the robot's limits: positions and speeds, joint by joint.
+
+
+@dataclass(frozen=True, eq=False)
+class Margins:
+    """The tightest moment of every actuated joint.
+
+    Attributes:
+        joint_names: J names.
+        position: (J,) float64, least distance to a position limit, rad or m; negative = outside, infinite for
+            joints without limits.
+        velocity_ratio: (J,) float64, largest speed / limit; above 1 = too fast, infinite for motion of a joint
+            whose limit is 0.
+    """
+
+    joint_names: tuple[str, ...]
+    position: NDArray[np.float64]
+    velocity_ratio: NDArray[np.float64]
+
+
+def joint_margins(robot: Robot, trajectory: JointTrajectory) -> Margins:
+    """Margins along a trajectory; of a spline between its points too, otherwise from the mean speeds of samples."""
+    dense = trajectory.dense()
+    q = dense.for_robot(robot)
+    position = np.minimum(q - robot.lower, robot.upper - q).min(axis=0)
+    limit = np.array([joint.limits.velocity for joint in robot.actuated], dtype=np.float64)
+    speed = np.zeros(len(limit))
+    if len(q) > 1:
+        speed = np.abs(np.diff(q, axis=0) / np.diff(dense.times)[:, None]).max(axis=0)
+    if (rates := trajectory.rates(robot, dense.times)) is not None:
+        speed = np.maximum(speed, np.abs(rates).max(axis=0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(speed > 0, speed / limit, 0.0)
+    return Margins(robot.joint_names, position, ratio)
+
+
+CONTACT_M = 0.005
+"""Nearer than this counts as contact: calibration and depth cameras are not better."""
+
+_MOTION_M = 0.02
+_UNEXPLAINED = 0.02
+
+BASIS_TEXT: Mapping[str, str] = {
+    "measured": "",
+    "lifted": "by depth guessed from the picture",
+    "plane": "to the assumed table",
+    "unknown": "nothing known supports it",
+}
+"""What to say beside a clearance, by its basis."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanReport:
+    """The fields of kinema4d_msgs/PlanReport; points are (3,) float64, metres, in `frame_id`.
+
+    Attributes:
+        plan_hash, rollout_id: of the rollout.
+        frame_id: the robot's base frame.
+        times: (T,) float64, seconds since the first frame.
+        clearance_m: (T,) least distance between robot, with what it holds, and world; negative = penetration depth;
+            NaN = unknown.
+        clearance_basis: what the nearest world point rests on.
+        min_clearance_m, min_clearance_s, min_clearance_link: the least of them, when, and which link; NaN and ""
+            without any.
+        min_clearance_robot_point, min_clearance_world_point: the two points; NaN without any.
+        contact: clearance falls below `contact_threshold_m`.
+        first_contact_s, first_contact_link, first_contact_point: NaN and "" when there is none.
+        max_penetration_m: 0 when there is none.
+        grasp_s: when the fingers have closed on an object; touching it is no contact. NaN when they do not.
+        release_s: when they open again; until then the object counts as part of the robot. NaN when they do not.
+        joint_names: J names of the actuated joints.
+        position_margin: (J,) least distance to a position limit, rad or m; negative = outside.
+        velocity_ratio: (J,) largest speed / limit; above 1 = too fast.
+        moved: largest displacement first.
+        warnings: one sentence each.
+        clearance_links: T names: which link is the nearest in each frame; not part of the message.
+    """
+
+    plan_hash: str
+    rollout_id: str
+    frame_id: str
+    times: NDArray[np.float64]
+    clearance_m: NDArray[np.float64]
+    min_clearance_m: float
+    min_clearance_s: float
+    min_clearance_link: str
+    min_clearance_robot_point: NDArray[np.float64]
+    min_clearance_world_point: NDArray[np.float64]
+    contact: bool
+    contact_threshold_m: float
+    first_contact_s: float
+    first_contact_link: str
+    first_contact_point: NDArray[np.float64]
+    max_penetration_m: float
+    joint_names: tuple[str, ...]
+    position_margin: NDArray[np.float64]
+    velocity_ratio: NDArray[np.float64]
+    moved: tuple[MovedRegion, ...]
+    warnings: tuple[str, ...]
+    clearance_basis: DepthBasis = "unknown"
+    grasp_s: float = math.nan
+    release_s: float = math.nan
+    clearance_links: tuple[str, ...] = ()
+
+
+def make_report(
+    rollout: Rollout,
+    robot: Robot,
+    q: ArrayLike,
+    *,
+    plan: JointTrajectory | None = None,
+    ignore_links: Sequence[str] | None = None,
+    contact_threshold_m: float = CONTACT_M,
+    motion_threshold_m: float = _MOTION_M,
+) -> PlanReport:
+    """The report of a rollout.
+
+    Args:
+        rollout: predicted world; its camera's pose leads to the base frame.
+        robot: whose shapes and limits count.
+        q: (T, J) positions in `robot.joint_names` order, one row for each frame of the rollout.
+        plan: the plan with its own samples, for the margins; by default the rollout's frames, whose mean speeds
+            may hide a short peak.
+        ignore_links: links whose distance does not count; by default those that no joint moves.
+        contact_threshold_m: nearer is contact.
+        motion_threshold_m: world points that move less are noise.
+    """
+    for name, value in (("contact_threshold_m", contact_threshold_m), ("motion_threshold_m", motion_threshold_m)):
+        if not (math.isfinite(value) and value > 0):
+            raise RolloutError(f"{name} is {value}", expected="a positive number of metres")
+    hidden = hidden_pixels(rollout)
+    frames = JointTrajectory.from_positions(robot.joint_names, q, times=rollout.times)
+    grasped = find_grasped(rollout, robot, frames.positions, hidden)
+    clearance = clearance_over_time(rollout, robot, q, ignore_links=ignore_links, hidden=hidden, grasped=grasped)
+    margins = joint_margins(robot, frames if plan is None else plan)
+    motion = find_motion(rollout, threshold_m=motion_threshold_m, hidden=hidden)
+
+    times = rollout.times - rollout.times[0]
+    distance = clearance.distance_m
+    known = np.isfinite(distance)
+    least = int(np.nanargmin(distance)) if known.any() else None
+    touching = np.flatnonzero(known & (distance < contact_threshold_m))
+    first = int(touching[0]) if len(touching) else None
+    basis = _basis(rollout, clearance, least)
+    warnings = _warnings(rollout, robot, clearance, first, times, margins, motion, basis)
+    if basis == "unknown":
+        # A touch is worth telling even so; a distance would be false comfort.
+        least, distance = None, np.full_like(distance, np.nan)
+    first_grasp = grasped[0].grasp if grasped else None
+    nowhere = np.full(3, np.nan)
+    return PlanReport(
+        plan_hash=rollout.plan_hash,
+        rollout_id=rollout.rollout_id,
+        frame_id=rollout.camera.base_frame,
+        times=times,
+        clearance_m=distance,
+        clearance_basis=basis,
+        min_clearance_m=math.nan if least is None else float(distance[least]),
+        min_clearance_s=math.nan if least is None else float(times[least]),
+        min_clearance_link="" if least is None else clearance.link[least],
+        min_clearance_robot_point=nowhere if least is None else clearance.robot_point[least],
+        min_clearance_world_point=nowhere if least is None else clearance.world_point[least],
+        contact=first is not None,
+        contact_threshold_m=contact_threshold_m,
+        first_contact_s=math.nan if first is None else float(times[first]),
+        first_contact_link="" if first is None else clearance.link[first],
+        first_contact_point=nowhere if first is None else clearance.world_point[first],
+        max_penetration_m=max(0.0, -float(distance[least])) if least is not None else 0.0,
+        grasp_s=math.nan if first_grasp is None else float(times[first_grasp.closed]),
+        release_s=float(times[first_grasp.release]) if first_grasp and first_grasp.release < len(times) else math.nan,
+        joint_names=margins.joint_names,
+        position_margin=margins.position,
+        velocity_ratio=margins.velocity_ratio,
+        moved=motion.moved,
+        warnings=tuple(warnings),
+        clearance_links=clearance.link,
+    )
+
+
+def clearance_text(report: Any) -> str:
+    """The least clearance, where, and what it rests on, in one line; of a `PlanReport` or of its message."""
+    if not math.isfinite(report.min_clearance_m):
+        return "unknown"
+    basis = BASIS_TEXT.get(report.clearance_basis, "")
+    where = f"'{report.min_clearance_link}' at {report.min_clearance_s:.2f} s"
+    return f"{1000 * report.min_clearance_m:.0f} mm{' ' if basis else ''}{basis}: {where}"
+
+
+def _basis(rollout: Rollout, clearance: Clearance, frame: int | None) -> DepthBasis:
+    """What the nearest world point of a frame rests on."""
+    if frame is None:
+        return "unknown"
+    depth = rollout.provenance.depth
+    if depth == "measured":
+        # Behind the robot of the first image nothing was measured: generators put the table there.
+        unseen = grow_mask(rollout.robot_mask[0], MARGIN_PX * rollout.camera.width / 720)
+        return "plane" if unseen[tuple(clearance.pixel[frame])] else "measured"
+    return depth
+
+
+def _warnings(
+    rollout: Rollout,
+    robot: Robot,
+    clearance: Clearance,
+    first: int | None,
+    times: NDArray[np.float64],
+    margins: Margins,
+    motion: Motion,
+    basis: DepthBasis,
+) -> list[str]:
+    out: list[str] = []
+    distance = clearance.distance_m
+    if first is not None:
+        named = "The held object" if clearance.link[first] == HELD else f"Link '{clearance.link[first]}'"
+        out.append(f"{named} touches the world at {times[first]:.2f} s.")
+    known = np.isfinite(distance)
+    if known.any() and basis != "unknown" and np.nanmin(distance) < 0:
+        worst = int(np.nanargmin(distance))
+        out.append(
+            f"Link '{clearance.link[worst]}' is {-1000 * distance[worst]:.0f} mm inside the world"
+            f" at {times[worst]:.2f} s."
+        )
+    if not known.any():
+        out.append("No point of the world is known: clearance cannot be told.")
+    if not clearance.closed:
+        out.append("Some meshes are open: penetration of their links is not seen, only how near they come.")
+    if known.any() and basis == "unknown":
+        out.append("Nothing known supports the world's points: clearance cannot be told.")
+    depth = rollout.provenance.depth
+    if depth == "plane":
+        out.append("No depth was measured: clearance is that to the assumed table alone, not to what lies on it.")
+    elif depth == "lifted":
+        out.append("No depth was measured: clearance is that to a network's guess; what it misses is not counted.")
+    elif basis == "plane":
+        out.append("The nearest point was hidden by the robot: clearance there is that to the assumed table.")
+    if WARNING in rollout.provenance.versions:
+        out.append(rollout.provenance.versions[WARNING])
+    units = {joint.name: "m" if joint.kind == "prismatic" else "rad" for joint in robot.actuated}
+    for name, margin, ratio in zip(margins.joint_names, margins.position, margins.velocity_ratio, strict=True):
+        if margin < 0:
+            out.append(f"Joint '{name}' leaves its limits by {-margin:.3g} {units[name]}.")
+        if ratio > 1:
+            out.append(f"Joint '{name}' moves at {ratio:.2f} times its speed limit.")
+    if motion.unexplained > _UNEXPLAINED:
+        out.append(f"{100 * motion.unexplained:.0f} % of the visible world changes without being a piece that moves.")
+    return out

@@ -1,5 +1,0 @@
-"""An evaluation as a page, Markdown, CSV and JSON."""
-
-from kinema4d_ros.trials.report.write import write_report
-
-__all__ = ["write_report"]
