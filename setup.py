@@ -58,7 +58,7 @@ setup(
     entry_points={
         "console_scripts": [
             "kinema4d = kinema4d_ros.cli:main",
-            *(f"kinema4d_{node} = kinema4d_ros.nodes.{node}:main" for node in NODES),
+            *(f"kinema4d_{node} = kinema4d_ros.ros.nodes.{node}:main" for node in NODES),
         ]
     },
     zip_safe=False,

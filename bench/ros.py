@@ -24,16 +24,16 @@ from typing import Any
 import numpy as np
 import rclpy
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.points import cloud_from_points
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header, nanoseconds
 from kinema4d_ros.cli.sim import node_process
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
 from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
+from kinema4d_ros.ros.messages.points import cloud_from_points
+from kinema4d_ros.ros.messages.stamps import header, nanoseconds
+from kinema4d_ros.ros.qos import profile
 from kinema4d_ros.runtime.processes import Supervisor
 
 RATE_HZ = 30.0

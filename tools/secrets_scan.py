@@ -42,7 +42,7 @@ MIN_ENTROPY = 3.3
 ALLOWED = (
     # (path, text that the finding holds, why it is no secret)
     ("kinema4d_ros/policies/remote.py", "KINEMA4D_POLICY_TOKEN", "the name of an environment variable"),
-    ("kinema4d_ros/viewer/server.py", "KINEMA4D_PAGE_TOKEN", "the name of an environment variable"),
+    ("kinema4d_ros/web/server.py", "KINEMA4D_PAGE_TOKEN", "the name of an environment variable"),
 )
 
 _forms = {kind: re.compile(form) for kind, form in FORMS.items()}

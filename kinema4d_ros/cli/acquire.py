@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinema4d_ros.cli.joint_options import add_joint_options, joint_options
+from kinema4d_ros.cli.options import add_joint_options, joint_options
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 if TYPE_CHECKING:

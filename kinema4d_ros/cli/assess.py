@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
+from kinema4d_ros.cli.options import add_model_options, sampler_options, speed_options
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.generators.spec import SPECS, load_generator
 

@@ -17,7 +17,7 @@ import numpy as np
 from kinema4d_ros.calibration import read_pose
 from kinema4d_ros.calibration.inputs import image_files, read_joints, read_seen_masks
 from kinema4d_ros.calibration.manual import ManualCalibration, Shown
-from kinema4d_ros.cli.joint_options import joint_options
+from kinema4d_ros.cli.options import joint_options
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode, KinemaError, SetupError
 from kinema4d_ros.io.images import read_image
@@ -32,8 +32,8 @@ MAX_AGE_S = 1.0
 
 def page(arguments: argparse.Namespace, camera: PinholeCamera) -> int:
     """Serve the page until Ctrl-C."""
-    from kinema4d_ros.viewer.calibration_page import CalibrationPage
-    from kinema4d_ros.viewer.server import TOKEN_VARIABLE, PageServer
+    from kinema4d_ros.web.calibration_page import CalibrationPage
+    from kinema4d_ros.web.server import TOKEN_VARIABLE, PageServer
 
     if bool(arguments.topic) == bool(arguments.images):
         raise KinemaError(
@@ -91,11 +91,11 @@ def _from_files(arguments: argparse.Namespace, robot: Robot) -> list[Shown]:
 def _live(topic: str, robot: Robot) -> Iterator[Callable[[], tuple[int, Shown] | None]]:
     """A function that gives the newest picture with the arm of its moment and its stamp; None without both."""
     try:
-        from kinema4d_ros.bridge import names
-        from kinema4d_ros.bridge.client import PreviewClient
-        from kinema4d_ros.bridge.images import rgb_from_image
-        from kinema4d_ros.bridge.joints import joint_sample_from_msg
-        from kinema4d_ros.bridge.stamps import nanoseconds
+        from kinema4d_ros.ros import names
+        from kinema4d_ros.ros.client import PreviewClient
+        from kinema4d_ros.ros.messages.images import rgb_from_image
+        from kinema4d_ros.ros.messages.stamps import nanoseconds
+        from kinema4d_ros.ros.messages.trajectories import joint_sample_from_msg
     except ImportError as error:
         raise SetupError(f"--topic needs ROS 2: {error}", expected="rclpy", hint="kinema4d doctor") from None
     monitor = JointStateMonitor(robot, MAX_AGE_S)

@@ -9,7 +9,7 @@ import argparse
 import json
 from typing import Any
 
-from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
+from kinema4d_ros.cli.options import add_model_options, sampler_options, speed_options
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 __all__ = ["register", "run"]

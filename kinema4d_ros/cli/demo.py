@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
-from kinema4d_ros.cli.page_picture import PagePicture
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.io.files import replacing_folder
 from kinema4d_ros.io.resources import share_path
@@ -26,7 +26,88 @@ from kinema4d_ros.robot import Robot
 from kinema4d_ros.runtime.lifetime import on_end_signal
 from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor
 
-__all__ = ["run_demo"]
+__all__ = ["PagePicture", "run_demo"]
+
+# A picture of the web page, taken by a headless browser beside the demonstration.
+
+OPEN_MS = 120_000
+PICTURE_S = 120.0
+FADED_IN = 25.0
+"""Grey levels of contrast that the scene has when it is drawn, and the white page before it does not."""
+
+# A few pictures a second are enough, and a CPU that draws WebGL at full speed has no time for the graph.
+_SLOW_DISPLAY = "window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 300);"
+_CLOSE_NOTES = "() => document.querySelectorAll('[class*=Notification-close]').forEach(button => button.click())"
+
+
+class PagePicture(threading.Thread):
+    """Opens the page at once, because a CPU takes long to draw it, and takes its picture when told to.
+
+    What goes wrong is printed in a line and costs nothing but the picture.
+    """
+
+    def __init__(self, path: Path, port: int) -> None:
+        super().__init__(name="page picture", daemon=True)
+        self._path = path
+        self._url = f"http://127.0.0.1:{port}"
+        self._due = threading.Event()
+        self._given_up = threading.Event()
+
+    def take(self, wait_s: float) -> None:
+        """Take the picture from now on; returns when it is there, or after `wait_s`."""
+        self._due.set()
+        self.join(timeout=wait_s)
+
+    def give_up(self, wait_s: float) -> None:
+        """Wait a little longer, then end without a picture."""
+        self.join(timeout=wait_s)
+        self._given_up.set()
+        self._due.set()
+        self.join(timeout=10.0)
+
+    def run(self) -> None:
+        """The thread."""
+        browser = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+        try:
+            from playwright.sync_api import Error, sync_playwright
+        except ImportError:
+            browser = None
+        if browser is None:
+            print("no picture of the page: it needs Chromium (sudo apt-get install chromium) and playwright")
+            return
+        options = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-background-networking"]
+        if hasattr(os, "geteuid") and os.geteuid() == 0:
+            options.append("--no-sandbox")  # as root, Chromium does not start with its sandbox
+        try:
+            with sync_playwright() as playwright:
+                chromium = playwright.chromium.launch(executable_path=browser, args=options)
+                self._photograph(chromium.new_page(viewport={"width": 1280, "height": 800}))
+                chromium.close()
+        except (Error, OSError) as error:
+            print(f"no picture of the page: {str(error).splitlines()[0]}")
+
+    def _photograph(self, page: Any) -> None:
+        page.add_init_script(_SLOW_DISPLAY)
+        page.goto(self._url, timeout=OPEN_MS)
+        page.wait_for_selector("canvas", timeout=OPEN_MS)
+        while not self._due.is_set():
+            page.wait_for_timeout(200)
+        deadline = time.monotonic() + PICTURE_S
+        while not self._given_up.is_set():
+            page.wait_for_timeout(1_000)
+            page.evaluate(_CLOSE_NOTES)
+            picture = page.screenshot(timeout=1000 * PICTURE_S)
+            if _contrast(picture) > FADED_IN or time.monotonic() > deadline:
+                self._path.write_bytes(picture)
+                return
+
+
+def _contrast(png: bytes) -> float:
+    """Standard deviation of the grey levels in the middle of a picture."""
+    grey = np.asarray(cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE))
+    height, width = grey.shape
+    return float(grey[height // 4 : 3 * height // 4, width // 3 : 2 * width // 3].std())
+
 
 START_S = 180.0
 """The first start compiles the rasteriser; later ones take seconds."""
@@ -66,9 +147,9 @@ def _interrupt() -> None:
 
 
 def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor: Supervisor) -> dict[str, Any]:
-    from kinema4d_ros.bridge import names
-    from kinema4d_ros.bridge.client import PreviewClient
-    from kinema4d_ros.bridge.rollout import rollout_from_msg
+    from kinema4d_ros.ros import names
+    from kinema4d_ros.ros.client import PreviewClient
+    from kinema4d_ros.ros.messages.rollout import rollout_from_msg
 
     robot = Robot.load(values["robot"])
     lab = values["lab"].lower() == "true"
@@ -111,10 +192,10 @@ def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor:
 
 
 def _plan(client: Any, robot: Robot, lab: bool) -> tuple[Any, str]:
-    from kinema4d_ros.bridge import names
-    from kinema4d_ros.bridge.viewer import objects_from_markers
     from kinema4d_ros.kinematics import choose_kinematics
-    from kinema4d_ros.viewer.demo import plan_pick_and_place
+    from kinema4d_ros.ros import names
+    from kinema4d_ros.ros.messages.page import objects_from_markers
+    from kinema4d_ros.web.demo import plan_pick_and_place
 
     if not lab:
         return read_trajectory(share_path("config/demo/pick_and_place.csv"), robot), ""
@@ -126,8 +207,8 @@ def _plan(client: Any, robot: Robot, lab: bool) -> tuple[Any, str]:
 
 
 def _execute(client: Any, plan_hash: str, target: str) -> dict[str, Any]:
-    from kinema4d_ros.bridge import names
-    from kinema4d_ros.bridge.viewer import objects_from_markers
+    from kinema4d_ros.ros import names
+    from kinema4d_ros.ros.messages.page import objects_from_markers
 
     def position() -> Any:
         return objects_from_markers(client.newest(names.LAB_OBJECTS))[target].position

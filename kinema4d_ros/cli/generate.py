@@ -16,8 +16,13 @@ import numpy as np
 from tqdm import tqdm
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
-from kinema4d_ros.cli.model_options import add_model_options, sampler_options, speed_options
+from kinema4d_ros.cli.options import (
+    add_model_options,
+    add_trajectory_options,
+    read_plan,
+    sampler_options,
+    speed_options,
+)
 from kinema4d_ros.core.trajectory import FRAMES
 from kinema4d_ros.generators import Progress
 from kinema4d_ros.generators.spec import SPECS, load_generator

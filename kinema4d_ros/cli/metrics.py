@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
+from kinema4d_ros.cli.options import add_trajectory_options, read_plan
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.evaluation.compare import Comparison, Motion, Sight, compare

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
+from kinema4d_ros.cli.options import add_trajectory_options, read_plan
 from kinema4d_ros.cli.sim import graph_environment
 from kinema4d_ros.preview.report import clearance_text
 from kinema4d_ros.robot import Robot
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = read_plan(arguments.trajectory, robot, arguments)
     plan.validate(robot)
     os.environ.update(graph_environment())
-    from kinema4d_ros.bridge.client import PreviewClient
+    from kinema4d_ros.ros.client import PreviewClient
 
     with PreviewClient(arguments.namespace) as client, tqdm(bar_format="{desc} {bar} {n_fmt}/{total_fmt}") as bar:
         report = client.preview(plan, lambda status: _show(bar, client, status), timeout_s=arguments.timeout)

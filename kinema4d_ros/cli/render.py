@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from kinema4d_ros import __version__
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.cli.joint_options import add_trajectory_options, read_plan
+from kinema4d_ros.cli.options import add_trajectory_options, read_plan
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, RenderError, TrajectoryError
 from kinema4d_ros.core.pointmap import PointmapSequence

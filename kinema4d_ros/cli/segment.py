@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kinema4d_ros.cli.joint_options import add_joint_options
+from kinema4d_ros.cli.options import add_joint_options
 
 __all__ = ["register", "run"]
 

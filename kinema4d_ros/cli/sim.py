@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from kinema4d_ros.core.errors import SetupError
-from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, generator_graph, sim_graph
-from kinema4d_ros.graph import read_arguments as read
 from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, generator_graph, sim_graph
+from kinema4d_ros.ros.graph import read_arguments as read
 from kinema4d_ros.runtime.lifetime import on_end_signal, tied_to_me
 from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor
 from kinema4d_ros.runtime.shared_memory import require_shared_memory

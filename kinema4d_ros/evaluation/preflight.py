@@ -144,7 +144,7 @@ def _find_nodes(model: str, find_s: float) -> list[str]:
         raise GeneratorError(
             f"no generator node of '{model}' answers",
             expected=f"one within {find_s:g} s in ROS domain {os.environ.get('ROS_DOMAIN_ID', '0')}",
-            hint="python -m kinema4d_ros.nodes.generator --ros-args -r __ns:=/NAMESPACE",
+            hint="python -m kinema4d_ros.ros.nodes.generator --ros-args -r __ns:=/NAMESPACE",
             code=ErrorCode.GENERATOR_UNAVAILABLE,
         )
     return [f"no generator node answers in '{name}': the others do its work" for name in names if name not in found]

@@ -159,7 +159,7 @@ class GeneratorPool:
         return GeneratorError(
             f"no node of {self.name} answers ({reasons})",
             expected="at least one",
-            hint="python -m kinema4d_ros.nodes.generator --ros-args -r __ns:=/NAMESPACE",
+            hint="python -m kinema4d_ros.ros.nodes.generator --ros-args -r __ns:=/NAMESPACE",
             code=ErrorCode.GENERATOR_UNAVAILABLE,
         )
 

@@ -38,7 +38,7 @@ Kind = Literal["composite", "preset", "ros", "class"]
 _BUILT_IN = {
     "composite": "kinema4d_ros.generators.composite:CompositeGenerator",
     "preset": "kinema4d_model.backend:DiffusionGenerator",
-    "ros": "kinema4d_ros.bridge.remote_generator:RemoteGenerator",
+    "ros": "kinema4d_ros.ros.generate_client:RemoteGenerator",
     "pool": "kinema4d_ros.generators.pool:GeneratorPool",
 }
 _NEEDS = {

@@ -17,15 +17,15 @@ from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import NodeProcess, client
 from support.slow_generator import SPEC, VARIABLE
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.calibration import read_camera, read_pose, save_camera
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.stamps import header, nanoseconds, time_from_ns
+from kinema4d_ros.ros.qos import profile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

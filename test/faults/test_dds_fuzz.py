@@ -20,10 +20,10 @@ from support.fuzz_messages import GIANT, Mutator, leaves
 from support.motions import WAIT_S
 from support.ros_graph import Asker, wait_for
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.names import ENDPOINTS, Endpoint
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.names import ENDPOINTS, Endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -17,12 +17,12 @@ from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import START_S, NodeProcess
 from support.small_disks import READ_ONLY_TEXT, ROOM_TEXT, SmallDisk, small_disk
 
-from kinema4d_ros.bridge import names
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.io.bags import opened_bag
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -21,16 +21,16 @@ from support.sim_graph import NodeProcess
 
 from kinema4d_msgs.msg import PreviewedPlan
 from kinema4d_msgs.srv import Approve, Execute
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.joints import trajectory_to_msg
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header, time_from_ns
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.stamps import header, time_from_ns
+from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
+from kinema4d_ros.ros.qos import profile
 
 WAIT_S = 60.0
 APPROVAL_S, PLAN_S = 4.0, 8.0

@@ -24,15 +24,15 @@ from support.ros_graph import Graph, own_domain, wait_for
 from support.sim_graph import client
 
 from kinema4d_msgs.msg import PreviewStatus
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.joints import trajectory_from_msg
-from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.evaluation.store import TrialStore
-from kinema4d_ros.nodes.recorder import FLUSH_S
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.trajectories import trajectory_from_msg
+from kinema4d_ros.ros.nodes.recorder import FLUSH_S
+from kinema4d_ros.ros.qos import profile
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(3600)]
 

@@ -18,8 +18,8 @@ from support.sim_graph import NodeProcess
 
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge import names
 from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.ros import names
 
 WAIT_S = 180.0
 GROWTH_MB = 20.0

@@ -35,8 +35,8 @@ from support.sim_graph import NodeProcess
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from kinema4d_ros.viewer.door import MAX_CONNECTIONS, MAX_WINDOWS, SOCKET_PROTOCOL
-from kinema4d_ros.viewer.server import TOKEN_VARIABLE
+from kinema4d_ros.web.guard import MAX_CONNECTIONS, MAX_WINDOWS, SOCKET_PROTOCOL
+from kinema4d_ros.web.server import TOKEN_VARIABLE
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -120,7 +120,7 @@ def test_another_address_of_this_machine_does_not_reach_it_without_a_token(figur
     said = in_own_network("""
 import secrets, socket
 from kinema4d_ros.core.errors import KinemaError
-from kinema4d_ros.viewer.server import PageServer
+from kinema4d_ros.web.server import PageServer
 from support.knocking import ask, raw, status
 def reached(server, host):
     port = int(server.url.rsplit(":", 1)[1])

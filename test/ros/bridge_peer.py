@@ -14,18 +14,18 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from support.ros_graph import Graph
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge import names, qos
-from kinema4d_ros.bridge.errors import error_to_msg
-from kinema4d_ros.bridge.frames import frames_from_msg
-from kinema4d_ros.bridge.points import cloud_from_points
-from kinema4d_ros.bridge.poses import matrix_to_transform
-from kinema4d_ros.bridge.rollout import rollout_to_msg
-from kinema4d_ros.bridge.stamps import header, time_from_ns
-from kinema4d_ros.bridge.tf import StaticTransformBroadcaster, TransformBroadcaster
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.core.transforms import from_rpy
+from kinema4d_ros.ros import names, qos
+from kinema4d_ros.ros.messages.errors import error_to_msg
+from kinema4d_ros.ros.messages.points import cloud_from_points
+from kinema4d_ros.ros.messages.poses import matrix_to_transform
+from kinema4d_ros.ros.messages.request import frames_from_msg
+from kinema4d_ros.ros.messages.rollout import rollout_to_msg
+from kinema4d_ros.ros.messages.stamps import header, time_from_ns
+from kinema4d_ros.ros.tf import StaticTransformBroadcaster, TransformBroadcaster
 
 CAMERA = PinholeCamera.look_at((1.0, 0.2, 0.8), (0.2, 0.0, 0.1), width=720, height=480, fov_y_deg=45)
 ROLLOUT_ID = "0123456789abcdef"

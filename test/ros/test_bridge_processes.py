@@ -15,16 +15,16 @@ from rclpy.time import Time
 from support.ros_graph import DISCOVERY_S, Asker, Graph, peer, wait_for
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge import names, qos
-from kinema4d_ros.bridge.errors import error_from_msg
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.points import points_from_cloud
-from kinema4d_ros.bridge.poses import transform_to_matrix
-from kinema4d_ros.bridge.rollout import rollout_from_msg
-from kinema4d_ros.bridge.stamps import nanoseconds, time_from_ns
-from kinema4d_ros.bridge.tf import Buffer, ExtrapolationException, LookupException, TransformListener
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.ros import names, qos
+from kinema4d_ros.ros.messages.errors import error_from_msg
+from kinema4d_ros.ros.messages.points import points_from_cloud
+from kinema4d_ros.ros.messages.poses import transform_to_matrix
+from kinema4d_ros.ros.messages.request import frames_to_msg
+from kinema4d_ros.ros.messages.rollout import rollout_from_msg
+from kinema4d_ros.ros.messages.stamps import nanoseconds, time_from_ns
+from kinema4d_ros.ros.tf import Buffer, ExtrapolationException, LookupException, TransformListener
 
 PEER = Path(__file__).with_name("bridge_peer.py")
 

@@ -16,11 +16,11 @@ from support.motions import WAIT_S, swing, wait_until_ready
 from support.ros_graph import ROOT, Graph, wait_for
 from support.sim_graph import NodeProcess, running
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.images import rgb_from_image
 from kinema4d_ros.calibration import Extrinsics, Residuals, read_camera, save_camera
 from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.images import rgb_from_image
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -33,7 +33,7 @@ from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import SMALL
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.viewer.calibration_page import COARSE
+from kinema4d_ros.web.calibration_page import COARSE
 
 pytest.importorskip("playwright", reason="needs playwright")
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from support.ros_graph import ROOT, Graph, wait_for
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera_info
 from kinema4d_ros.calibration.boards import parse_board
 from kinema4d_ros.calibration.synthetic import BoardPainter, random_board_pose
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.qos import profile
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(300)]
 

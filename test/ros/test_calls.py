@@ -17,16 +17,16 @@ from support.ros_graph import DISCOVERY_S, Graph, own_domain, wait_for
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_msgs.msg import ExecutionStatus
 from kinema4d_msgs.srv import Approve, Execute, Playback
-from kinema4d_ros.bridge import client as client_module
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.calls import GoalServer
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.generate import GenerateClient
-from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.nodes import arm_ways
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import client as client_module
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.calls import GoalServer
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.generate_client import GenerateClient
+from kinema4d_ros.ros.nodes import controllers as arm_ways
+from kinema4d_ros.ros.qos import profile
 
 PLAN, TOKEN = "ab" * 32, "cd" * 16
 

@@ -20,14 +20,14 @@ from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.preset import load_preset
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.params import check
-from kinema4d_ros.bridge.rollout import rollout_from_msg
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.evaluation import GeometricJudge, Lifted, Task
-from kinema4d_ros.nodes.generator import Settings, warning_of, worker_command
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.request import frames_to_msg
+from kinema4d_ros.ros.messages.rollout import rollout_from_msg
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.nodes.generator import Settings, warning_of, worker_command
+from kinema4d_ros.ros.params import check
 from kinema4d_ros.runtime import Worker, WorkerTimes
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,16 +14,16 @@ from support.ros_graph import Asker, Graph, wait_for
 from support.sim_graph import NodeProcess, client, running, small_camera
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.request import frames_to_msg
+from kinema4d_ros.ros.messages.stamps import header
 
 NODES = ("lab", "twin", "preview", "generator", "playback", "gate")
 PLANS, WARM_UP = 100, 50

@@ -23,21 +23,21 @@ from support.sim_graph import NodeProcess, client, small_camera
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_msgs.srv import Playback, ResetLab
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.joints import trajectory_to_msg
-from kinema4d_ros.bridge.names import Endpoint
-from kinema4d_ros.bridge.poses import matrices_to_pose_array
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.poses import matrices_to_pose_array
+from kinema4d_ros.ros.messages.request import frames_to_msg
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
+from kinema4d_ros.ros.names import Endpoint
+from kinema4d_ros.ros.qos import profile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -16,13 +16,13 @@ from support.sim_graph import NodeProcess, running
 
 from kinema4d_msgs.action import EvaluatePolicy
 from kinema4d_msgs.msg import EvaluatedTrial
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.evaluation.campaign import Campaign
 from kinema4d_ros.evaluation.preflight import check_setup
 from kinema4d_ros.evaluation.settings import EvaluationSettings
 from kinema4d_ros.evaluation.store import TrialStore
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.qos import profile
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -12,13 +12,13 @@ from support.sim_graph import NodeProcess, client, running, small_camera
 
 from kinema4d_msgs.msg import ExecutionStatus, PreviewStatus
 from kinema4d_msgs.srv import ResetLab
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.joints import trajectory_to_msg
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
+from kinema4d_ros.ros.qos import profile
 
 NODES = ("lab", "preview", "generator", "gate")
 

@@ -18,16 +18,16 @@ from support.ros_graph import Graph, wait_for
 from support.sim_graph import client, running
 
 from kinema4d_msgs.msg import ExecutionStatus, PreviewedPlan
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.joints import trajectory_to_msg
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

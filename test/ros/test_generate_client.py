@@ -13,9 +13,9 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from support.ros_graph import Graph, own_domain, wait_for
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.generate import GenerateClient
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.generate_client import GenerateClient
 
 WAIT_S = 60.0
 

@@ -15,16 +15,16 @@ from support.faulty_generator import BUG, EXIT, HANG, MEMORY, SEGFAULT, SLOW, SP
 from support.ros_graph import ROOT, Asker, Graph, wait_for
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.request import frames_to_msg
+from kinema4d_ros.ros.messages.stamps import header
 
 WAIT_S = 120.0
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "kinema4d_ros.nodes.generator", "--ros-args", "-p", f"preset:={SPEC}"]
+    command = [sys.executable, "-m", "kinema4d_ros.ros.nodes.generator", "--ros-args", "-p", f"preset:={SPEC}"]
     command += ["-p", "queue:=1", "-p", "cancel_grace_s:=0.5", "-p", "timeout_s:=60.0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "test")])}
     process = subprocess.Popen(command, env=environment)

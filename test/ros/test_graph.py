@@ -14,20 +14,20 @@ from support.sim_graph import NodeProcess, client, running
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_msgs.srv import Playback, ResetLab
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.images import image_to_array
-from kinema4d_ros.bridge.joints import trajectory_to_msg
-from kinema4d_ros.bridge.points import points_from_cloud
-from kinema4d_ros.bridge.poses import matrices_to_pose_array
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.rollout import rollout_from_msg
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.images import image_to_array
+from kinema4d_ros.ros.messages.points import points_from_cloud
+from kinema4d_ros.ros.messages.poses import matrices_to_pose_array
+from kinema4d_ros.ros.messages.rollout import rollout_from_msg
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
+from kinema4d_ros.ros.qos import profile
 
 NODES = ("lab", "twin", "preview", "generator", "playback", "gate")
 

@@ -27,10 +27,10 @@ from launch.actions import DeclareLaunchArgument, ExecuteProcess, OpaqueFunction
 from launch.launch_description_sources import get_launch_description_from_python_launch_file
 from launch_ros.actions import Node
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.launching import _shutdown_without
 from kinema4d_ros.core.errors import SetupError
-from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, sim_graph
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, sim_graph
+from kinema4d_ros.ros.launching import _shutdown_without
 from kinema4d_ros.runtime.processes import FATAL_EXIT
 
 FILES = {"sim.launch.py": SIM_ARGUMENTS, "generator.launch.py": GENERATOR_ARGUMENTS}

@@ -10,9 +10,9 @@ from support.ros_graph import Graph, own_domain
 from support.sim_clock import SimClock
 from support.sim_graph import client, running, small_camera
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.stamps import nanoseconds
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.stamps import nanoseconds
 
 NODES = ("lab", "twin", "preview", "generator", "playback", "gate")
 SPACE = "lab1"

@@ -14,9 +14,9 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from support.ros_graph import DISCOVERY_S, Graph
 
-from kinema4d_ros.bridge.params import ParameterError, check, declare, parameter, watch
 from kinema4d_ros.core.errors import KinemaError
-from kinema4d_ros.nodes import gate, preview
+from kinema4d_ros.ros.nodes import gate, preview
+from kinema4d_ros.ros.params import ParameterError, check, declare, parameter, watch
 
 ROOT = Path(__file__).parents[2]
 

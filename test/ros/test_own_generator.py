@@ -24,20 +24,20 @@ from support.requests import robot_of_a_square
 from support.sim_graph import small_camera
 
 from kinema4d_msgs.action import EvaluatePolicy, GenerateRollout
-from kinema4d_ros.bridge.params import check, descriptors
-from kinema4d_ros.bridge.request import request_to_goal
-from kinema4d_ros.bridge.rollout import rollout_from_msg
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import GenerateRequest, best_preset, load_generator
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.nodes.evaluation import Evaluation
-from kinema4d_ros.nodes.evaluation import Settings as EvaluationNodeSettings
-from kinema4d_ros.nodes.generator import Settings, worker_command
-from kinema4d_ros.nodes.generator_worker import Handler
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros.messages.request import request_to_goal
+from kinema4d_ros.ros.messages.rollout import rollout_from_msg
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.nodes.evaluation import Evaluation
+from kinema4d_ros.ros.nodes.evaluation import Settings as EvaluationNodeSettings
+from kinema4d_ros.ros.nodes.generator import Settings, worker_command
+from kinema4d_ros.ros.nodes.generator_worker import Handler
+from kinema4d_ros.ros.params import check, descriptors
 from kinema4d_ros.runtime import Worker, WorkerTimes
 
 pytestmark = pytest.mark.timeout(300)

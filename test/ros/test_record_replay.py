@@ -13,19 +13,19 @@ from sensor_msgs.msg import JointState
 from support.ros_graph import Graph, wait_for
 from support.sim_graph import NodeProcess, kinema4d, running
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.joints import trajectory_to_msg
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.nodes.recorder import _new_bag
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
+from kinema4d_ros.ros.nodes.recorder import _new_bag
+from kinema4d_ros.ros.qos import profile
 
 WAIT_S = 60.0
 

@@ -13,8 +13,8 @@ from support.rights import Right, allowed, used
 from support.ros_graph import DISCOVERY_S, ROOT, Graph, own_domain, wait_for
 from support.sim_graph import START_S, running, small_camera
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.graph import SIM_ARGUMENTS, sim_graph
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.graph import SIM_ARGUMENTS, sim_graph
 
 POLICY = ROOT / "config" / "sros2" / "kinema4d.policy.xml"
 EVERY = {a.name: a.default for a in SIM_ARGUMENTS} | {"record": "true", "evaluation": "true"}
@@ -129,7 +129,7 @@ def test_security_that_cannot_be_had_stops_the_node_in_words(tmp_path: Path, key
         for file in ("identity_ca.cert.pem", "cert.pem", "key.pem", "permissions_ca.cert.pem", "governance.p7s"):
             (enclave / file).write_text("not a certificate")
         (enclave / "permissions.p7s").write_text("not a signature")
-    node = [sys.executable, "-m", "kinema4d_ros.nodes.playback", "--ros-args", "--enclave", "/kinema4d/playback"]
+    node = [sys.executable, "-m", "kinema4d_ros.ros.nodes.playback", "--ros-args", "--enclave", "/kinema4d/playback"]
     done = subprocess.run(node, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     said = done.stdout + done.stderr
     if done.returncode == 0 or "ready" in said:

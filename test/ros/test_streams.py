@@ -8,9 +8,9 @@ from typing import Any
 
 from support.ros_graph import DISCOVERY_S, Graph, wait_for
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.qos import STREAM_OUT
-from kinema4d_ros.bridge.streams import Streams
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.qos import STREAM_OUT
+from kinema4d_ros.ros.streams import Streams
 
 
 def pair(graph: Graph, callback: Any, complaints: list[str]) -> tuple[Streams, Any]:

@@ -14,17 +14,19 @@ from rclpy.time import Time
 from support.ros_graph import DISCOVERY_S, Graph, wait_for
 from tf2_msgs.msg import TFMessage
 
-from kinema4d_ros.bridge import names, qos
-from kinema4d_ros.bridge._tf_standin import (
+from kinema4d_ros.core.transforms import from_rpy, invert
+from kinema4d_ros.ros import names, qos
+from kinema4d_ros.ros._tf_standin import (
     Buffer,
+    ExtrapolationException,
+    InvalidArgumentException,
+    LookupException,
     StaticTransformBroadcaster,
     TransformBroadcaster,
     TransformListener,
 )
-from kinema4d_ros.bridge._tf_tree import ExtrapolationException, InvalidArgumentException, LookupException
-from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
-from kinema4d_ros.bridge.stamps import header, nanoseconds
-from kinema4d_ros.core.transforms import from_rpy, invert
+from kinema4d_ros.ros.messages.poses import matrix_to_transform, transform_to_matrix
+from kinema4d_ros.ros.messages.stamps import header, nanoseconds
 
 SECOND = 10**9
 

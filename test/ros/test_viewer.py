@@ -21,9 +21,9 @@ from support.motions import arm, wait_until_ready
 from support.sim_graph import NodeProcess, running
 
 from kinema4d_msgs.srv import Playback
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.viewer.server import TOKEN_VARIABLE
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.web.server import TOKEN_VARIABLE
 
 pytest.importorskip("playwright", reason="needs playwright")
 

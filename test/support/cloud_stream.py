@@ -15,10 +15,10 @@ import numpy as np
 import rclpy
 from support.proc import resident_mb
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.points import cloud_from_points
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header, nanoseconds
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.points import cloud_from_points
+from kinema4d_ros.ros.messages.stamps import header, nanoseconds
+from kinema4d_ros.ros.qos import profile
 
 RATE_HZ = 30.0
 SILENCE_S = 10.0

@@ -9,15 +9,15 @@ import numpy as np
 from sensor_msgs.msg import JointState
 from support.ros_graph import Graph
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.camera import info_from_camera
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.names import Endpoint
-from kinema4d_ros.bridge.qos import profile
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.camera import info_from_camera
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.names import Endpoint
+from kinema4d_ros.ros.qos import profile
 
 
 class Drivers:

@@ -12,8 +12,8 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.core.errors import KinemaError
-from kinema4d_ros.nodes import common
-from kinema4d_ros.nodes.common import KinemaNode, run_node
+from kinema4d_ros.ros.nodes import common
+from kinema4d_ros.ros.nodes.common import KinemaNode, run_node
 
 made: list[Any] = []
 

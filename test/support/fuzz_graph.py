@@ -19,13 +19,13 @@ from support.sim_graph import NodeProcess, small_camera
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_msgs.srv import Playback, ResetLab
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.names import Endpoint
-from kinema4d_ros.bridge.qos import profile
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.names import Endpoint
+from kinema4d_ros.ros.qos import profile
 
 __all__ = ["LAB", "FuzzGraph"]
 

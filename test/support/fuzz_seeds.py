@@ -18,18 +18,6 @@ from visualization_msgs.msg import Marker, MarkerArray
 from kinema4d_msgs.action import EvaluatePolicy
 from kinema4d_msgs.msg import EvaluatedTrial, EvaluationResult, ExecutionStatus, PreviewedPlan, PreviewStatus
 from kinema4d_msgs.srv import Approve, Execute, Playback, ResetLab
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.camera import info_from_camera
-from kinema4d_ros.bridge.errors import error_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.joints import trajectory_to_msg
-from kinema4d_ros.bridge.names import Endpoint
-from kinema4d_ros.bridge.points import cloud_from_points
-from kinema4d_ros.bridge.poses import matrices_to_pose_array, matrix_to_pose, matrix_to_transform
-from kinema4d_ros.bridge.report import report_to_markers, report_to_msg
-from kinema4d_ros.bridge.request import request_to_goal
-from kinema4d_ros.bridge.rollout import rollout_to_msg
-from kinema4d_ros.bridge.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
@@ -41,6 +29,18 @@ from kinema4d_ros.preview.report import make_report
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.description import robot_description
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.camera import info_from_camera
+from kinema4d_ros.ros.messages.errors import error_to_msg
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.points import cloud_from_points
+from kinema4d_ros.ros.messages.poses import matrices_to_pose_array, matrix_to_pose, matrix_to_transform
+from kinema4d_ros.ros.messages.report import report_to_markers, report_to_msg
+from kinema4d_ros.ros.messages.request import request_to_goal
+from kinema4d_ros.ros.messages.rollout import rollout_to_msg
+from kinema4d_ros.ros.messages.stamps import header, nanoseconds, time_from_ns
+from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
+from kinema4d_ros.ros.names import Endpoint
 
 __all__ = ["Seeds"]
 

@@ -8,16 +8,16 @@ import numpy as np
 from support.ros_graph import Asker, Graph
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.request import frames_to_msg
+from kinema4d_ros.ros.messages.stamps import header
 
 WAIT_S = 120.0
 """Against hangs; nothing here asserts how long a loaded machine takes."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from support.ros_graph import Graph
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.qos import profile
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.qos import profile
 
 LEVELS = (b"\x00", b"\x01", b"\x02")
 OK, WARN, ERROR = range(3)

@@ -21,7 +21,7 @@ from support.sim_graph import process_environment, small_camera
 from support.slow_generator import SPEC, VARIABLE
 
 from kinema4d_ros.cli.sim import node_process
-from kinema4d_ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
+from kinema4d_ros.ros.graph import SIM_ARGUMENTS, read_arguments, sim_graph
 from kinema4d_ros.runtime.processes import Supervisor
 
 WORKER = "generator's worker"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
 
 WAIT_S = 180.0
 """A loaded machine is slow; nothing here asserts how slow."""

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 
 from kinema4d_msgs.action import GenerateRollout
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import image_from_array
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
@@ -18,6 +15,9 @@ from kinema4d_ros.lab import LabCamera, LabSimulation
 from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.request import frames_to_msg
+from kinema4d_ros.ros.messages.stamps import header
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from support.ros_graph import Graph, wait_for
 
 from kinema4d_msgs.action import EvaluatePolicy, GenerateRollout
 from kinema4d_msgs.srv import Playback
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.calls import ActionCaller
-from kinema4d_ros.bridge.client import PreviewClient
-from kinema4d_ros.bridge.stamps import nanoseconds
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.io.bags import opened_bag
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.calls import ActionCaller
+from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.messages.stamps import nanoseconds
 
 ANSWER_S = 3.0
 """How long one question may take before it is asked again."""

@@ -18,12 +18,12 @@ import numpy as np
 from support.drivers import Drivers
 from support.ros_graph import Graph
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
 
 ENOUGH_S = 300.0
 

@@ -131,7 +131,7 @@ class Asker:
     """Goals for an action, sent and answered as an ordinary client's; none before the server's answers arrive here."""
 
     def __init__(self, node: Any, interface: Any, name: str) -> None:
-        from kinema4d_ros.bridge.calls import ActionCaller
+        from kinema4d_ros.ros.calls import ActionCaller
 
         self._caller, self._name = ActionCaller(node, interface, name), name
         self._find()

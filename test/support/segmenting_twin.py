@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.nodes.common import run_node
-from kinema4d_ros.nodes.twin import Twin
+from kinema4d_ros.ros.nodes.common import run_node
+from kinema4d_ros.ros.nodes.twin import Twin
 
 
 def largest_dark_thing(rgb: NDArray[np.uint8], q: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from typing import Any
 from rosgraph_msgs.msg import Clock
 from support.ros_graph import Graph
 
-from kinema4d_ros.bridge.stamps import time_from_ns
+from kinema4d_ros.ros.messages.stamps import time_from_ns
 
 
 class SimClock:

@@ -15,10 +15,10 @@ from typing import Any
 
 from support.ros_graph import ROOT
 
-from kinema4d_ros.bridge import names
-from kinema4d_ros.bridge.client import PreviewClient
 from kinema4d_ros.calibration import read_camera, save_camera
 from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.client import PreviewClient
 
 START_S = 120.0
 """A loaded machine imports, compiles and discovers slowly; nothing here asserts how slowly."""
@@ -47,7 +47,7 @@ class NodeProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        program = ["-m", f"kinema4d_ros.nodes.{name}"] if script is None else [str(script)]
+        program = ["-m", f"kinema4d_ros.ros.nodes.{name}"] if script is None else [str(script)]
         command = [*prefix, sys.executable, *program, "--ros-args"]
         command += ["--params-file", str(ROOT / "config" / "sim.yaml"), *arguments]
         # Most tests are about the graph: the generator that needs no model starts in a second.

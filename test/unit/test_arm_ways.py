@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kinema4d_ros.bridge.params import ParameterError
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.nodes.arm_ways import controllers, require_covered
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros.nodes.controllers import controllers, require_covered
+from kinema4d_ros.ros.params import ParameterError
 
 SIX = tuple(f"joint{i}" for i in range(1, 7))
 

@@ -9,7 +9,7 @@ import yaml
 
 from kinema4d_ros.cli.sim import node_process
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, generator_graph, read_arguments, sim_graph
+from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, generator_graph, read_arguments, sim_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 

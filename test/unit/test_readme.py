@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("rclpy", reason="needs ROS 2")
 
-from kinema4d_ros.bridge.names import markdown_table
+from kinema4d_ros.ros.names import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

@@ -10,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sensor_msgs.msg import Image
 
-from kinema4d_ros.bridge.compressed import decode_rgb, encode_rgb
-from kinema4d_ros.bridge.images import ImageError, depth_from_image, image_from_array, image_to_array, rgb_from_image
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.ros.messages.images import (
+    ImageError,
+    decode_rgb,
+    depth_from_image,
+    encode_rgb,
+    image_from_array,
+    image_to_array,
+    rgb_from_image,
+)
+from kinema4d_ros.ros.messages.stamps import header
 
 HEADER = header(1_500_000_000, "camera")
 ENCODINGS = {

@@ -11,12 +11,18 @@ from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 from trajectory_msgs.msg import JointTrajectoryPoint, MultiDOFJointTrajectoryPoint
 
-from kinema4d_ros.bridge.display import start_from_display, trajectory_from_display
-from kinema4d_ros.bridge.joints import JointStateError, joint_sample_from_msg, trajectory_from_msg, trajectory_to_msg
-from kinema4d_ros.bridge.stamps import duration_from_ns, header
 from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.ros.messages.stamps import duration_from_ns, header
+from kinema4d_ros.ros.messages.trajectories import (
+    JointStateError,
+    joint_sample_from_msg,
+    start_from_display,
+    trajectory_from_display,
+    trajectory_from_msg,
+    trajectory_to_msg,
+)
 
 NAN = float("nan")
 

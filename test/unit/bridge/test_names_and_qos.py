@@ -14,7 +14,7 @@ from rclpy.qos import (
 )
 from rclpy.validate_topic_name import validate_topic_name
 
-from kinema4d_ros.bridge import names, qos
+from kinema4d_ros.ros import names, qos
 
 GLOBAL = {"/tf", "/tf_static", "/diagnostics"}
 

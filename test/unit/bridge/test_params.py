@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 from rcl_interfaces.msg import ParameterType
 
-from kinema4d_ros.bridge.params import ParameterError, check, descriptors, parameter
 from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.ros.params import ParameterError, check, descriptors, parameter
 
 
 @dataclass(frozen=True)

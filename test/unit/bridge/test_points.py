@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sensor_msgs.msg import PointCloud2, PointField
 
-from kinema4d_ros.bridge.points import cloud_from_points, points_from_cloud
-from kinema4d_ros.bridge.stamps import header
 from kinema4d_ros.core.errors import ErrorCode, PointmapError
+from kinema4d_ros.ros.messages.points import cloud_from_points, points_from_cloud
+from kinema4d_ros.ros.messages.stamps import header
 
 HEADER = header(7, "camera_optical_frame")
 

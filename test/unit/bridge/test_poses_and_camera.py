@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from nav_msgs.msg import Path
 from sensor_msgs.msg import CameraInfo as CameraInfoMsg
 
-from kinema4d_ros.bridge.camera import camera_from_info, info_from_camera
-from kinema4d_ros.bridge.poses import (
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode, TrajectoryError
+from kinema4d_ros.core.transforms import from_rpy
+from kinema4d_ros.ros.messages.camera import camera_from_info, info_from_camera
+from kinema4d_ros.ros.messages.poses import (
     matrices_to_pose_array,
     matrix_to_pose,
     matrix_to_transform,
@@ -20,10 +23,7 @@ from kinema4d_ros.bridge.poses import (
     pose_to_matrix,
     transform_to_matrix,
 )
-from kinema4d_ros.bridge.stamps import header, time_from_ns
-from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import CameraError, ErrorCode, TrajectoryError
-from kinema4d_ros.core.transforms import from_rpy
+from kinema4d_ros.ros.messages.stamps import header, time_from_ns
 
 angles = st.tuples(*[st.floats(-3.1, 3.1)] * 3)
 places = st.tuples(*[st.floats(-10, 10)] * 3)

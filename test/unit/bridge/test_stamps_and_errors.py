@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_msgs.msg import ErrorCode as ErrorCodeMsg
-from kinema4d_ros.bridge.errors import error_from_msg, error_to_msg, raise_from_msg
-from kinema4d_ros.bridge.stamps import duration_from_ns, header, nanoseconds, seconds, seconds_to_ns, time_from_ns
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.ros.messages.errors import error_from_msg, error_to_msg, raise_from_msg
+from kinema4d_ros.ros.messages.stamps import duration_from_ns, header, nanoseconds, seconds, seconds_to_ns, time_from_ns
 
 
 @given(st.integers(0, 2**31 * 10**9 - 1))

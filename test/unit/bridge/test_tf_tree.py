@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros.bridge._tf_tree import (
+from kinema4d_ros.core.transforms import from_rpy, invert, rotation_angle, slerp
+from kinema4d_ros.ros._tf_standin import (
     ConnectivityException,
     ExtrapolationException,
     FrameTree,
     InvalidArgumentException,
     LookupException,
 )
-from kinema4d_ros.core.transforms import from_rpy, invert, rotation_angle, slerp
 
 SECOND = 10**9
 
@@ -154,8 +154,8 @@ def test_the_buffer_of_tf2_gives_the_same_answers() -> None:
     from geometry_msgs.msg import TransformStamped
     from rclpy.time import Time
 
-    from kinema4d_ros.bridge.poses import matrix_to_transform, transform_to_matrix
-    from kinema4d_ros.bridge.stamps import header
+    from kinema4d_ros.ros.messages.poses import matrix_to_transform, transform_to_matrix
+    from kinema4d_ros.ros.messages.stamps import header
 
     rng = np.random.default_rng(1)
     ours, theirs = FrameTree(), tf2_ros.BufferCore()

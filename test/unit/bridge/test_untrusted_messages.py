@@ -11,18 +11,17 @@ from sensor_msgs.msg import JointState
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_msgs.msg import PlanReport
-from kinema4d_ros.bridge.camera import MAX_PIXELS, require_affordable
-from kinema4d_ros.bridge.frames import frames_to_msg
-from kinema4d_ros.bridge.images import ImageError, image_from_array
-from kinema4d_ros.bridge.joints import JointStateError, joint_sample_from_msg
-from kinema4d_ros.bridge.request import request_from_goal
-from kinema4d_ros.bridge.rollout import require_whole, rollout_to_msg
-from kinema4d_ros.bridge.stamps import header, time_from_ns
-from kinema4d_ros.bridge.viewer import report_from_msg
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.ros.messages.camera import MAX_PIXELS, require_affordable
+from kinema4d_ros.ros.messages.images import ImageError, image_from_array
+from kinema4d_ros.ros.messages.page import report_from_msg
+from kinema4d_ros.ros.messages.request import frames_to_msg, request_from_goal
+from kinema4d_ros.ros.messages.rollout import require_whole, rollout_to_msg
+from kinema4d_ros.ros.messages.stamps import header, time_from_ns
+from kinema4d_ros.ros.messages.trajectories import JointStateError, joint_sample_from_msg
 
 STAMP = time_from_ns(1_700_000_000_000_000_000)
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinema4d_msgs.msg import PointFrame
-from kinema4d_ros.bridge.frames import frames_from_msg, frames_to_msg
-from kinema4d_ros.bridge.rollout import STEP_M, decode_points, encode_points, rollout_from_msg, rollout_to_msg
-from kinema4d_ros.bridge.stamps import time_from_ns
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.robot import Fingers
+from kinema4d_ros.ros.messages.request import frames_from_msg, frames_to_msg
+from kinema4d_ros.ros.messages.rollout import STEP_M, decode_points, encode_points, rollout_from_msg, rollout_to_msg
+from kinema4d_ros.ros.messages.stamps import time_from_ns
 
 STAMP = time_from_ns(1_700_000_000_123_456_789)
 HALF_STEP = STEP_M / 2 * 1.01  # and a little for float32

@@ -177,7 +177,7 @@ def test_few_callers_choose_a_generator() -> None:
         "kinema4d_ros/cli/generate.py",
         "kinema4d_ros/cli/replay.py",
         "kinema4d_ros/generators/spec.py",
-        "kinema4d_ros/nodes/generator_worker.py",
+        "kinema4d_ros/ros/nodes/generator_worker.py",
         "kinema4d_ros/evaluation/execute.py",
         "kinema4d_ros/evaluation/preflight.py",
         "model/kinema4d_model/assessment/recorded.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinema4d_ros.viewer.desk import Desk, PlanDesk
+from kinema4d_ros.web.approval import Desk, PlanDesk
 
 A, B = "a" * 64, "b" * 64
 

@@ -7,7 +7,7 @@ import pytest
 import trimesh
 
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.viewer.display_mesh import TRIANGLES, robot_display, simplified, split_creases
+from kinema4d_ros.web.display_mesh import TRIANGLES, robot_display, simplified, split_creases
 
 
 def box(subdivisions: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.rollout import Provenance, Rollout
-from kinema4d_ros.viewer.prediction import PICTURE_WIDTH, Prediction, small_picture
+from kinema4d_ros.web.prediction import PICTURE_WIDTH, Prediction, small_picture
 
 
 def rollout(width: int = 96, height: int = 64, frames: int = 3) -> Rollout:

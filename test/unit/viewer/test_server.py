@@ -13,8 +13,8 @@ import websockets
 from websockets.asyncio.client import connect
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
-from kinema4d_ros.viewer import server as module
-from kinema4d_ros.viewer.server import TITLE, PageServer, is_loopback
+from kinema4d_ros.web import server as module
+from kinema4d_ros.web.server import TITLE, PageServer, is_loopback
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.preview.report import MovedRegion, PlanReport
-from kinema4d_ros.viewer import texts
+from kinema4d_ros.web import texts
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 

@@ -9,7 +9,7 @@ from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.viewer.demo import free_spots, plan_home, plan_pick_and_place
+from kinema4d_ros.web.demo import free_spots, plan_home, plan_pick_and_place
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Messages <-> the core's types: images, points, cameras, trajectories, requests, rollouts, reports, errors."""

@@ -1,0 +1,111 @@
+"""The plan report as a message and as RViz markers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Duration
+from geometry_msgs.msg import Point
+from numpy.typing import NDArray
+from std_msgs.msg import ColorRGBA
+from visualization_msgs.msg import Marker, MarkerArray
+
+from kinema4d_msgs.msg import MovedRegion as MovedRegionMsg
+from kinema4d_msgs.msg import PlanReport as PlanReportMsg
+from kinema4d_ros.preview.report import PlanReport
+from kinema4d_ros.preview.report.plan_report import BASIS_TEXT
+from kinema4d_ros.ros.messages.errors import error_to_msg
+from kinema4d_ros.ros.messages.stamps import header
+
+__all__ = ["report_to_markers", "report_to_msg"]
+
+GREEN = ColorRGBA(r=0.13, g=0.69, b=0.30, a=0.95)
+AMBER = ColorRGBA(r=1.00, g=0.70, b=0.10, a=0.95)
+RED = ColorRGBA(r=0.90, g=0.15, b=0.15, a=0.95)
+BLUE = ColorRGBA(r=0.20, g=0.45, b=0.95, a=0.95)
+NEAR_M = 0.03
+"""Clearance below this, or one that was not measured, is drawn in amber."""
+
+
+def report_to_msg(report: PlanReport, stamp: Any) -> Any:
+    """kinema4d_msgs/PlanReport."""
+    message = PlanReportMsg(
+        header=header(stamp, report.frame_id),
+        plan_hash=report.plan_hash,
+        rollout_id=report.rollout_id,
+        error=error_to_msg(),
+        times=report.times.tolist(),
+        clearance_m=report.clearance_m.tolist(),
+        min_clearance_link=report.min_clearance_link,
+        clearance_basis=report.clearance_basis,
+        contact=report.contact,
+        first_contact_link=report.first_contact_link,
+        joint_names=list(report.joint_names),
+        position_margin=report.position_margin.tolist(),
+        velocity_ratio=report.velocity_ratio.tolist(),
+        warnings=list(report.warnings),
+    )
+    for name in (
+        "min_clearance_m",
+        "min_clearance_s",
+        "contact_threshold_m",
+        "first_contact_s",
+        "max_penetration_m",
+        "grasp_s",
+        "release_s",
+    ):
+        setattr(message, name, float(getattr(report, name)))
+    for name in ("min_clearance_robot_point", "min_clearance_world_point", "first_contact_point"):
+        setattr(message, name, _point(getattr(report, name)))
+    message.moved = [
+        MovedRegionMsg(
+            start=_point(region.start),
+            end=_point(region.end),
+            displacement_m=float(region.displacement_m),
+            points=int(region.points),
+            first_motion_s=float(region.first_motion_s),
+        )
+        for region in report.moved
+    ]
+    return message
+
+
+def report_to_markers(report: PlanReport, stamp: Any) -> Any:
+    """visualization_msgs/MarkerArray: the closest approach, the first contact, what moves; replaces earlier ones."""
+    wipe = Marker(header=header(stamp, report.frame_id), action=Marker.DELETEALL)
+    markers = [wipe]
+
+    def add(kind: int, colour: Any, scale: tuple[float, float, float], space: str) -> Any:
+        marker = Marker(header=header(stamp, report.frame_id), ns=space, id=len(markers), type=kind, color=colour)
+        marker.action = Marker.ADD
+        marker.lifetime = Duration()
+        marker.scale.x, marker.scale.y, marker.scale.z = scale
+        marker.pose.orientation.w = 1.0
+        markers.append(marker)
+        return marker
+
+    if math.isfinite(report.min_clearance_m):
+        # Green says safe: only for what was measured.
+        safe = report.clearance_basis == "measured" and report.min_clearance_m >= NEAR_M
+        colour = RED if report.contact else GREEN if safe else AMBER
+        line = add(Marker.LINE_LIST, colour, (0.004, 0.0, 0.0), "clearance")
+        line.points = [_point(report.min_clearance_robot_point), _point(report.min_clearance_world_point)]
+        text = add(Marker.TEXT_VIEW_FACING, colour, (0.0, 0.0, 0.03), "clearance")
+        text.text = f"{report.min_clearance_link}: {1000 * report.min_clearance_m:.0f} mm"
+        if report.clearance_basis != "measured":
+            text.text += f"\n{BASIS_TEXT[report.clearance_basis]}"
+        text.pose.position = _point(np.add(report.min_clearance_robot_point, (0.0, 0.0, 0.05)))
+    if report.contact:
+        ball = add(Marker.SPHERE, RED, (0.02, 0.02, 0.02), "contact")
+        ball.pose.position = _point(report.first_contact_point)
+    for region in report.moved:
+        arrow = add(Marker.ARROW, BLUE, (0.006, 0.014, 0.02), "moved")
+        arrow.points = [_point(region.start), _point(region.end)]
+    return MarkerArray(markers=markers)
+
+
+def _point(p: NDArray[np.float64]) -> Any:
+    x, y, z = (float(value) for value in p)
+    return Point(x=x, y=y, z=z)

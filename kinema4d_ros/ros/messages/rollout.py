@@ -1,0 +1,197 @@
+"""Rollouts on the wire: `Rollout` <-> kinema4d_msgs/Rollout, a few megabytes instead of 250.
+
+Points that lie on their pixels' rays travel as depth alone, in steps of 0.1 mm; others as three channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_msgs.msg import PointFrame
+from kinema4d_msgs.msg import Provenance as ProvenanceMsg
+from kinema4d_msgs.msg import Rollout as RolloutMsg
+from kinema4d_ros.core._kernels import measure, points_on_rays, steps_to_xyz, xyz_to_steps, z_to_steps
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
+from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.io.png import decode_png, encode_png
+from kinema4d_ros.ros.messages.camera import camera_from_msg, info_from_camera, require_affordable
+from kinema4d_ros.ros.messages.images import (
+    Format,
+    bytes_from_compressed,
+    compressed_from_bytes,
+    decode_rgb,
+    encode_rgb,
+    parallel,
+)
+from kinema4d_ros.ros.messages.poses import matrix_to_transform
+from kinema4d_ros.ros.messages.stamps import header, is_time
+
+__all__ = [
+    "ON_RAY_M",
+    "STEP_M",
+    "decode_points",
+    "encode_points",
+    "require_whole",
+    "rollout_from_msg",
+    "rollout_to_msg",
+]
+
+STEP_M = 1e-4
+"""A step on the wire, unless the frame spans more than 6.5 m: finer steps would only spend bytes on noise."""
+
+MAX_TIME_S = 1e6
+"""Of a frame since the first one; a stamp and such a time together still make a ROS time, until 2038."""
+
+ON_RAY_M = 5e-5
+"""How far off its pixel's ray a point may be to travel as depth: half a step."""
+
+
+def rollout_to_msg(rollout: Rollout, stamp: Any, *, rgb_format: Format = "jpeg", quality: int = 95) -> Any:
+    """kinema4d_msgs/Rollout.
+
+    Args:
+        rollout: what was predicted.
+        stamp: Time message of the camera image it starts from.
+        rgb_format: "jpeg", or "png" to keep every pixel's colour.
+        quality: of the JPEG, 1 to 100.
+    """
+    camera = rollout.camera
+    head = header(stamp, camera.frame_id)
+    message = RolloutMsg(
+        header=head,
+        rollout_id=rollout.rollout_id,
+        plan_hash=rollout.plan_hash,
+        camera_info=info_from_camera(camera, stamp),
+        base_frame=camera.base_frame,
+    )
+    message.base_to_camera = matrix_to_transform(camera.base_T_camera)
+    message.times = (rollout.times - rollout.times[0]).tolist()
+    message.rgb = encode_rgb(rollout.rgb, rgb_format, head, quality=quality)
+    message.points = parallel(lambda xyz: encode_points(xyz, camera), rollout.xyz)
+    masks = parallel(lambda mask: encode_png(np.where(mask, np.uint8(255), np.uint8(0))), rollout.robot_mask)
+    message.robot_mask = [compressed_from_bytes(data, "png", head) for data in masks]
+    message.provenance = _provenance_to_msg(rollout.provenance)
+    return message
+
+
+def rollout_from_msg(message: Any) -> Rollout:
+    """The rollout of a kinema4d_msgs/Rollout; damaged pictures and numbers that do not match are refused."""
+    camera = require_whole(message)
+    width, height, frames = camera.width, camera.height, len(message.times)
+    xyz = np.empty((frames, height, width, 3), np.float32)
+    mask = np.empty((frames, height, width), np.bool_)
+
+    def decode(index: int) -> None:
+        decode_points(message.points[index], camera, out=xyz[index])
+        data = bytes_from_compressed(message.robot_mask[index])
+        mask[index] = decode_png(data, width=width, height=height, dtype=np.uint8) > 127
+
+    parallel(decode, range(frames))
+    return Rollout(
+        rgb=decode_rgb(message.rgb, width=width, height=height),
+        xyz=xyz,
+        robot_mask=mask,
+        camera=camera,
+        times=np.array(message.times, dtype=np.float64),
+        provenance=_provenance_from_msg(message.provenance),
+        rollout_id=message.rollout_id,
+        plan_hash=message.plan_hash,
+    )
+
+
+def require_whole(message: Any) -> PinholeCamera:
+    """The camera of a kinema4d_msgs/Rollout whose numbers fit together; no picture is decoded for that."""
+    frames, stamp = len(message.times), message.header.stamp
+    counts = (len(message.rgb), len(message.points), len(message.robot_mask))
+    if not frames or counts != (frames, frames, frames):
+        raise PointmapError(
+            f"{frames} times, {counts[0]} pictures, {counts[1]} point frames, {counts[2]} masks",
+            expected="at least one frame, and one of each for every frame",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+    camera = camera_from_msg(message)
+    require_affordable(frames, camera)
+    times = np.array(message.times, dtype=np.float64)
+    if not (is_time(stamp) and np.all((times >= 0) & (times < MAX_TIME_S)) and np.all(np.diff(times) > 0)):
+        raise PointmapError(
+            f"a rollout stamped {stamp.sec} s and {stamp.nanosec} ns, with times from {times[0]} to {times[-1]} s",
+            expected=f"a stamp since 1970, and increasing times from 0 to {MAX_TIME_S:g} s",
+            code=ErrorCode.ROLLOUT_INVALID,
+        )
+    return camera
+
+
+def encode_points(xyz: NDArray[np.float32], camera: PinholeCamera) -> Any:
+    """kinema4d_msgs/PointFrame of points (H, W, 3) float32, metres, camera optical frame, NaN = nothing.
+
+    An axis errs by at most half a step; a step is `STEP_M`, or the frame's range over 65534 where that is more.
+    """
+    low, high = np.empty(3), np.empty(3)
+    off_ray, count, bad = measure(xyz, camera.K, low, high)
+    if bad:
+        raise PointmapError(
+            f"{bad} points are infinite or have NaN in one or two axes",
+            expected="three finite metres, or three NaN for nothing",
+        )
+    offset, span = (low, high - low) if count else (np.zeros(3), np.zeros(3))
+    scale = np.maximum(STEP_M, span / 65534)
+    if off_ray > ON_RAY_M:
+        frame = PointFrame(encoding=PointFrame.XYZ16, offset=offset, scale=scale)
+        steps = np.empty(xyz.shape, np.uint16)
+        xyz_to_steps(xyz, offset, scale, steps)
+    else:
+        frame = PointFrame(encoding=PointFrame.DEPTH16, offset=[0.0, 0.0, offset[2]], scale=[0.0, 0.0, scale[2]])
+        steps = np.empty(xyz.shape[:2], np.uint16)
+        z_to_steps(xyz, offset[2], scale[2], steps)
+    frame.png.frombytes(encode_png(steps))
+    return frame
+
+
+def decode_points(frame: Any, camera: PinholeCamera, *, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """Points (H, W, 3) float32, metres, camera optical frame, NaN = nothing, of a kinema4d_msgs/PointFrame."""
+    width, height = camera.width, camera.height
+    data = bytes(memoryview(frame.png))
+    offset, scale = np.array(frame.offset, dtype=np.float64), np.array(frame.scale, dtype=np.float64)
+    if frame.encoding not in (PointFrame.DEPTH16, PointFrame.XYZ16) or not np.all(np.isfinite([offset, scale])):
+        raise PointmapError(
+            f"a point frame with encoding {frame.encoding}, offset {offset.tolist()}, scale {scale.tolist()}",
+            expected="DEPTH16 or XYZ16 with finite numbers",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+    points = np.empty((height, width, 3), np.float32) if out is None else out
+    if frame.encoding == PointFrame.XYZ16:
+        steps_to_xyz(decode_png(data, width=width, height=height, dtype=np.uint16, channels=3), offset, scale, points)
+    else:
+        steps = decode_png(data, width=width, height=height, dtype=np.uint16)
+        points_on_rays(steps, offset[2], scale[2], camera.K, points)
+    return points
+
+
+def _provenance_to_msg(provenance: Provenance) -> Any:
+    return ProvenanceMsg(
+        generator=provenance.generator,
+        preset=provenance.preset,
+        checkpoint_sha256=provenance.checkpoint_sha256,
+        input_sha256=provenance.input_sha256,
+        seed=provenance.seed,
+        metric_residual_m=float(provenance.metric_residual_m),
+        depth=provenance.depth,
+        versions=[f"{name}={version}" for name, version in sorted(provenance.versions.items())],
+    )
+
+
+def _provenance_from_msg(message: Any) -> Provenance:
+    return Provenance(
+        generator=message.generator,
+        preset=message.preset,
+        checkpoint_sha256=message.checkpoint_sha256,
+        input_sha256=message.input_sha256,
+        seed=message.seed,
+        metric_residual_m=message.metric_residual_m,
+        depth=message.depth or "unknown",
+        versions=dict(entry.partition("=")[::2] for entry in message.versions),
+    )

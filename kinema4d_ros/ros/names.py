@@ -1,0 +1,229 @@
+"""Every topic, service, action and frame of the graph, once: name, type, QoS and purpose.
+
+Names are relative, so a namespace moves the whole graph; only what ROS itself keeps global
+(`/tf`, `/tf_static`, `/diagnostics`) is absolute. The README's table is `markdown_table()`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+__all__ = [
+    "ENDPOINTS",
+    "FRAMES",
+    "RECORDED",
+    "Endpoint",
+    "Frame",
+    "lab_object_topic",
+    "markdown_table",
+    "of_controller",
+]
+
+Kind = Literal["in", "out", "service", "action"]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One place where the graph meets the world.
+
+    Attributes:
+        kind: "in" and "out" are topics as the graph sees them; a service or action is offered by it,
+            unless the purpose says otherwise.
+        name: relative ROS name.
+        type: interface as ROS writes it, e.g. "sensor_msgs/msg/Image".
+        qos: name of a profile in `kinema4d_ros.ros.qos`; empty for services and actions.
+        purpose: what travels here, in one line.
+    """
+
+    kind: Kind
+    name: str
+    type: str
+    qos: str
+    purpose: str
+
+    def interface(self) -> Any:
+        """The Python class of the type; ImportError where its package is not installed."""
+        package, group, name = self.type.split("/")
+        return getattr(importlib.import_module(f"{package}.{group}"), name)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One edge of the TF tree: parent -> child."""
+
+    parent: str
+    child: str
+    static: bool
+    purpose: str
+
+
+def _in(name: str, type_: str, qos: str, purpose: str) -> Endpoint:
+    return Endpoint("in", name, type_, qos, purpose)
+
+
+def _out(name: str, type_: str, qos: str, purpose: str) -> Endpoint:
+    return Endpoint("out", name, type_, qos, purpose)
+
+
+def _service(name: str, type_: str, purpose: str) -> Endpoint:
+    return Endpoint("service", name, type_, "", purpose)
+
+
+def _action(name: str, type_: str, purpose: str) -> Endpoint:
+    return Endpoint("action", name, type_, "", purpose)
+
+
+JOINT_STATES = _in("joint_states", "sensor_msgs/msg/JointState", "SENSOR_IN", "where the arm is")
+CAMERA_IMAGE = _in("camera/image_raw", "sensor_msgs/msg/Image", "SENSOR_IN", "what the calibrated camera sees")
+CAMERA_INFO = _in("camera/camera_info", "sensor_msgs/msg/CameraInfo", "SENSOR_IN", "its intrinsics")
+CAMERA_DEPTH = _in(
+    "camera/depth",
+    "sensor_msgs/msg/Image",
+    "SENSOR_IN",
+    "optional: depth of the same image, 32FC1 or 16UC1, registered",
+)
+DISPLAY_PLAN = _in(
+    "display_planned_path", "moveit_msgs/msg/DisplayTrajectory", "PLAN_IN", "a plan to preview, as MoveIt shows it"
+)
+PLAN = _in("kinema4d/plan", "trajectory_msgs/msg/JointTrajectory", "PLAN_IN", "a plan to preview, joint by joint")
+EE_PATH = _in("kinema4d/ee_path", "geometry_msgs/msg/PoseArray", "PLAN_IN", "a plan to preview, as tool poses")
+EE_TIMED_PATH = _in(
+    "kinema4d/ee_timed_path", "nav_msgs/msg/Path", "PLAN_IN", "a plan to preview, as tool poses with their times"
+)
+WORLD_CHANGED = _in(
+    "kinema4d/world_changed",
+    "std_msgs/msg/Header",
+    "LATCHED",
+    "the world is another since this stamp: plans previewed in older images are void; the lab says so at each reset",
+)
+
+ROBOT_DESCRIPTION = _out("robot_description", "std_msgs/msg/String", "LATCHED", "the robot's URDF")
+ROBOT_POINTS = _out("kinema4d/robot/points", "sensor_msgs/msg/PointCloud2", "STREAM_OUT", "the live twin as points")
+ROBOT_OVERLAY = _out(
+    "kinema4d/robot/overlay", "sensor_msgs/msg/Image", "STREAM_OUT", "the live twin over the camera image"
+)
+PREDICTED_IMAGE = _out("kinema4d/predicted/image", "sensor_msgs/msg/Image", "STREAM_OUT", "predicted frames, played")
+PREDICTED_POINTS = _out(
+    "kinema4d/predicted/points",
+    "sensor_msgs/msg/PointCloud2",
+    "STREAM_OUT",
+    "predicted points, played: organised xyz + rgb, NaN = nothing, camera optical frame",
+)
+PREDICTED_ROLLOUT = _out("kinema4d/predicted/rollout", "kinema4d_msgs/msg/Rollout", "LATCHED", "the newest rollout")
+PLAN_REPORT = _out("kinema4d/plan_report", "kinema4d_msgs/msg/PlanReport", "LATCHED", "what the plan would do")
+MARKERS = _out("kinema4d/markers", "visualization_msgs/msg/MarkerArray", "LATCHED", "the report, drawn for RViz")
+PREVIEW_STATUS = _out(
+    "kinema4d/preview/status", "kinema4d_msgs/msg/PreviewStatus", "STATUS", "where the preview of a plan stands"
+)
+PREVIEWED_PLAN = _out(
+    "kinema4d/previewed_plan",
+    "kinema4d_msgs/msg/PreviewedPlan",
+    "EVENT",
+    "the plan a person may approve; not latched: a gate that restarts knows no plan",
+)
+EXECUTION_STATUS = _out(
+    "kinema4d/execution/status",
+    "kinema4d_msgs/msg/ExecutionStatus",
+    "STATUS",
+    "what became of an executed plan: sent, done, aborted with the controller's reason",
+)
+EVALUATED_TRIAL = _out(
+    "kinema4d/evaluation/trial",
+    "kinema4d_msgs/msg/EvaluatedTrial",
+    "STATUS",
+    "a policy's trial: what the lab and the model say",
+)
+EVALUATION_RESULT = _out(
+    "kinema4d/evaluation/result", "kinema4d_msgs/msg/EvaluationResult", "LATCHED", "rates and bias of an evaluation"
+)
+LAB_OBJECTS = _out(
+    "kinema4d/lab/objects",
+    "visualization_msgs/msg/MarkerArray",
+    "LATCHED",
+    "the lab's objects as they are; each also has a PoseStamped on `kinema4d/lab/objects/<name>`",
+)
+ARM_TRAJECTORY = _out(
+    "arm_controller/joint_trajectory",
+    "trajectory_msgs/msg/JointTrajectory",
+    "COMMAND_OUT",
+    "the approved plan, to the arm; only the gate publishes here",
+)
+TF = _out("/tf", "tf2_msgs/msg/TFMessage", "TF", "frames that move")
+TF_STATIC = _out("/tf_static", "tf2_msgs/msg/TFMessage", "TF_STATIC", "frames that do not")
+DIAGNOSTICS = _out(
+    "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", "DIAGNOSTICS", "rates, staleness, calibration, failures"
+)
+
+PLAYBACK = _service("kinema4d/playback", "kinema4d_msgs/srv/Playback", "play, pause, seek, speed")
+APPROVE = _service("kinema4d/approve", "kinema4d_msgs/srv/Approve", "a person approves one previewed plan")
+EXECUTE = _service("kinema4d/execute", "kinema4d_msgs/srv/Execute", "the gate: forwards the approved plan to the arm")
+LAB_RESET = _service("kinema4d/lab/reset", "kinema4d_msgs/srv/ResetLab", "lay out the lab's table anew")
+
+GENERATE = _action("kinema4d/generate", "kinema4d_msgs/action/GenerateRollout", "image and robot in, rollout out")
+EVALUATE = _action("kinema4d/evaluate", "kinema4d_msgs/action/EvaluatePolicy", "judge a policy by rollouts")
+FOLLOW_TRAJECTORY = _action(
+    "arm_controller/follow_joint_trajectory",
+    "control_msgs/action/FollowJointTrajectory",
+    "offered by the arm's controller: the other way for the gate to send the approved plan",
+)
+
+ENDPOINTS: tuple[Endpoint, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Endpoint))
+"""All endpoints, in the order of the table."""
+
+RECORDED: tuple[str, ...] = tuple(
+    endpoint.name
+    for endpoint in (
+        JOINT_STATES,
+        CAMERA_IMAGE,
+        CAMERA_INFO,
+        CAMERA_DEPTH,
+        DISPLAY_PLAN,
+        PLAN,
+        EE_PATH,
+        EE_TIMED_PATH,
+        ROBOT_DESCRIPTION,
+        PREDICTED_ROLLOUT,
+        PLAN_REPORT,
+        PREVIEW_STATUS,
+        PREVIEWED_PLAN,
+        EXECUTION_STATUS,
+        WORLD_CHANGED,
+        ARM_TRAJECTORY,
+        TF,
+        TF_STATIC,
+        DIAGNOSTICS,
+    )
+)
+"""What a recording holds: all inputs and results; what is played from a rollout can be played again."""
+
+BASE_FRAME = "base_link"
+CAMERA_FRAME = "camera_optical_frame"
+
+FRAMES: tuple[Frame, ...] = (
+    Frame(BASE_FRAME, CAMERA_FRAME, True, "from the calibration"),
+    Frame(BASE_FRAME, "every link of the robot", False, "from the joint states"),
+)
+
+
+def lab_object_topic(name: str) -> str:
+    """Topic of the pose (geometry_msgs/msg/PoseStamped, profile STREAM_OUT) of one of the lab's objects."""
+    return f"{LAB_OBJECTS.name}/{name}"
+
+
+def of_controller(endpoint: Endpoint, controller: str) -> Endpoint:
+    """The topic or action of another controller of the same kind: `gripper_controller/joint_trajectory`."""
+    return replace(endpoint, name=f"{controller}/{endpoint.name.rpartition('/')[2]}")
+
+
+def markdown_table() -> str:
+    """The table of the README: one row for each endpoint and frame."""
+    rows = ["| kind | name | type | purpose |", "|---|---|---|---|"]
+    rows += [f"| {e.kind} | `{e.name}` | {e.type} | {e.purpose} |" for e in ENDPOINTS]
+    rows += [
+        f"| tf{' (static)' if f.static else ''} | `{f.parent}` -> "
+        f"{f'`{f.child}`' if ' ' not in f.child else f.child} | {TF.type} | {f.purpose} |"
+        for f in FRAMES
+    ]
+    return "\n".join(rows) + "\n"

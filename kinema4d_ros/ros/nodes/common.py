@@ -1,0 +1,316 @@
+"""What every node shares: endpoints from the table, diagnostics once a second, one way to start and to end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.action import ActionClient, ActionServer
+from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
+from rclpy.clock import Clock, ClockType
+from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from kinema4d_ros.calibration import read_camera, read_pose
+from kinema4d_ros.calibration.quality import Trust, rate_calibration
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.io.resources import share_directory
+from kinema4d_ros.preview.scene_changes import WorldChanges, believed
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.stamps import nanoseconds
+from kinema4d_ros.ros.names import Endpoint
+from kinema4d_ros.ros.qos import profile
+from kinema4d_ros.ros.streams import Streams
+from kinema4d_ros.runtime.lifetime import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
+
+__all__ = ["Health", "KinemaNode", "calibration_path", "load_scene", "load_trust", "run_node", "security_explained"]
+
+# Why ROS security refuses a node, in words; without it a keystore that is not there is a traceback.
+
+
+@contextlib.contextmanager
+def security_explained() -> Iterator[None]:
+    """While a context or a node is made: a refusal by ROS security becomes an error that says what to do.
+
+    Raises:
+        SetupError: ROS_SECURITY_ENABLE is set, and ROS could not do as told; nothing runs unprotected instead.
+    """
+    try:
+        yield
+    except rclpy_implementation.RCLError as error:
+        if os.environ.get("ROS_SECURITY_ENABLE", "").lower() != "true":
+            raise
+        raise SetupError(
+            f"ROS security is on and refuses: {error}",
+            expected="a keystore with this node's enclave (ROS_SECURITY_KEYSTORE) and a DDS built with security",
+            hint="config/sros2/README.md says how; without ROS_SECURITY_ENABLE the graph runs unprotected",
+        ) from None
+
+
+DIAGNOSTICS_PERIOD_S = 1.0
+LOG_EVERY_S = 5.0
+"""The same complaint is logged at most this often; diagnostics count every one."""
+
+CLOSE_S, LEAVE_S = 12.0, 8.0
+"""Seconds for a node to end its threads and files, and for DDS to say goodbye and the interpreter to end."""
+
+NOT_FOUND_YET = "client will not receive response"
+"""What rmw_fastrtps says of an answer that it drops."""
+
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a node says of itself once a second."""
+
+    level: bytes = OK
+    message: str = "ok"
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+_nodes: weakref.WeakSet[KinemaNode] = weakref.WeakSet()
+"""All of this process, those too whose constructor failed: DDS must be left by every one of them."""
+
+
+class KinemaNode(Node):  # type: ignore[misc]
+    """A node whose endpoints come from the table of names and which reports its health."""
+
+    def __init__(self, name: str) -> None:
+        _nodes.add(self)
+        super().__init__(name)
+        self._diagnostics = self.publisher(names.DIAGNOSTICS)
+        self._complaints: dict[str, tuple[float, int]] = {}
+        self._complaints_lock = threading.Lock()
+        # On a clock that nobody sets: one that is set back, or a simulation's that stands still, must silence no node.
+        self._diagnostics_timer = self.create_timer(
+            DIAGNOSTICS_PERIOD_S,
+            self._publish_health,
+            callback_group=MutuallyExclusiveCallbackGroup(),
+            clock=Clock(clock_type=ClockType.STEADY_TIME),
+        )
+        self._streams = Streams(self, self.complain)
+        self.closing = threading.Event()
+        """Set when the node is about to end: threads look at it."""
+
+    def publisher(self, endpoint: Endpoint) -> Any:
+        """A publisher for an endpoint of the table."""
+        return self.create_publisher(endpoint.interface(), endpoint.name, profile(endpoint))
+
+    def subscription(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> Any:
+        """A subscription in a callback group of its own, so that a slow one holds up no other."""
+        return self.create_subscription(
+            endpoint.interface(),
+            endpoint.name,
+            callback,
+            profile(endpoint),
+            callback_group=MutuallyExclusiveCallbackGroup(),
+        )
+
+    def stream(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> Any:
+        """A subscription to a fast topic, whose callback copies and is done: it costs the executor nothing."""
+        return self._streams.listen(endpoint, callback)
+
+    def service(self, endpoint: Endpoint, callback: Callable[[Any, Any], Any]) -> Any:
+        """A service of the table."""
+        return self.create_service(
+            endpoint.interface(), endpoint.name, callback, callback_group=MutuallyExclusiveCallbackGroup()
+        )
+
+    def now_s(self) -> float:
+        """Monotonic seconds: for ages and time-outs, never for stamps."""
+        return time.monotonic()
+
+    def clock_ns(self) -> int:
+        """The node's own clock, nanoseconds: the simulation's under `use_sim_time`."""
+        return int(self.get_clock().now().nanoseconds)
+
+    def hear_change(self, changes: WorldChanges, message: Any) -> int:
+        """Since when the world is another, by a message of `world_changed`; says so where its stamp is no use."""
+        stamp_ns, now_ns = nanoseconds(message.stamp), self.clock_ns()
+        if believed(stamp_ns, now_ns) != stamp_ns:
+            ahead_s = (stamp_ns - now_ns) * 1e-9
+            self.complain(
+                KinemaError(
+                    f"a change of the world is stamped {ahead_s:+.0f} s from now: it counts from its arrival",
+                    expected="a stamp of this graph's clock",
+                    code=ErrorCode.WORLD_CHANGED,
+                )
+            )
+        return changes.hear(stamp_ns, now_ns)
+
+    def complain(self, error: BaseException, prefix: str = "") -> None:
+        """Log an error, but the same one only every few seconds; one that was not raised on purpose with its place."""
+        key = f"{prefix}{getattr(error, 'code', type(error).__name__)}"
+        now = time.monotonic()
+        with self._complaints_lock:
+            last, suppressed = self._complaints.get(key, (-LOG_EVERY_S, 0))
+            if now - last < LOG_EVERY_S:
+                self._complaints[key] = (last, suppressed + 1)
+                return
+            self._complaints[key] = (now, 0)
+        more = f" ({suppressed} more like it)" if suppressed else ""
+        if isinstance(error, KinemaError):
+            self.get_logger().warning(f"{prefix}{error}{more}")
+        else:
+            place = "".join(traceback.format_exception(error))
+            self.get_logger().error(f"{prefix}unforeseen {type(error).__name__}{more}:\n{place}")
+
+    def health(self) -> Health:
+        """What to report; nodes say more."""
+        return Health()
+
+    def close(self) -> None:
+        """End threads and processes; nodes that have some extend this."""
+        self.closing.set()
+        self._streams.close()
+
+    def _publish_health(self) -> None:
+        health = self.health()
+        status = DiagnosticStatus(
+            level=health.level,
+            name=f"{self.get_namespace().rstrip('/')}/{self.get_name()}".lstrip("/"),
+            message=health.message,
+            hardware_id="kinema4d",
+            values=[KeyValue(key=key, value=str(value)) for key, value in health.values.items()],
+        )
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(array)
+
+
+def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
+    """The robot and its camera; a calibration without a path is a name in `calibration/`."""
+    loaded = Robot.load(robot)
+    return loaded, read_camera(calibration_path(calibration), base_frame=loaded.base_link)
+
+
+def load_trust(calibration: str, warn_px: float, refuse_px: float) -> Trust:
+    """How far the calibration that `load_scene` reads can be trusted."""
+    return rate_calibration(read_pose(calibration_path(calibration)), warn_px=warn_px, refuse_px=refuse_px)
+
+
+def calibration_path(calibration: str) -> Path:
+    """The file of a calibration; without a path it is a name in `calibration/`."""
+    path = Path(calibration)
+    if not path.suffix and len(path.parts) == 1:
+        return share_directory() / "calibration" / f"{calibration}.yaml"
+    return path
+
+
+def _spin_once(executor: Any, node: KinemaNode) -> None:
+    """One round; a callback that fails in an unforeseen way is logged, and the node goes on serving."""
+    try:
+        executor.spin_once(timeout_sec=0.2)
+    except (ExternalShutdownException, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if NOT_FOUND_YET in str(error):
+            node.get_logger().warning("an answer was dropped: its client is gone, or not found yet and asks again")
+        else:
+            node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}")
+
+
+def _start_ros(argv: list[str]) -> None:
+    """rclpy; without a log file where none can be written, because what a node says is in the terminal all the same."""
+    try:
+        rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:
+        if "Failed opening file" not in str(error):
+            raise
+        print(f"no log file: {error}", file=sys.stderr, flush=True)
+        rclpy.try_shutdown()
+        without = [*argv, "--ros-args", "--disable-external-lib-logs"]
+        rclpy.init(args=without, signal_handler_options=SignalHandlerOptions.NO)
+
+
+def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 1) -> int:
+    """Spin a node until it is told to end. Exit codes: 0 told to end, 1 crashed, 2 cannot work with what it was given.
+
+    Told to end: by Ctrl-C, SIGTERM, SIGHUP, or by the end of the process that launched it. Whatever happens, the
+    process is gone with its exit code a bounded time later.
+
+    One thread is enough for callbacks that only enqueue, and costs half the CPU of several; a node whose
+    callbacks wait (the generator's goals) asks for more.
+    """
+    ending = threading.Event()
+
+    # Not only when the node listens: a constructor or a callback that never returns ends by this too.
+    deadline_on_signal(CLOSE_S + LEAVE_S)
+    on_end_signal(ending.set)
+    end_with_launcher()
+    code, node, executor = 1, None, None
+    try:
+        with security_explained():
+            _start_ros(list(sys.argv if argv is None else argv))
+            node = make()
+        executor = SingleThreadedExecutor() if threads == 1 else MultiThreadedExecutor(num_threads=threads)
+        executor.add_node(node)
+        node.get_logger().info("ready")
+        while rclpy.ok() and not ending.is_set():
+            _spin_once(executor, node)
+        code = 0
+    except KinemaError as error:
+        print(f"cannot start: {error}", file=sys.stderr, flush=True)
+        code = 2
+    except ExternalShutdownException:
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        _leave(code, node, executor)
+    return code
+
+
+def _leave(code: int, whole: KinemaNode | None, executor: Any) -> None:
+    """Take down every node and ROS itself; a deadline stays behind until the process is gone.
+
+    Fast DDS has been seen to spin for ever while a node is destroyed, and, when a node was not destroyed, in a
+    destructor after the interpreter's end.
+    """
+    exit_within(CLOSE_S + LEAVE_S, code)
+    nodes = list(_nodes)
+    for node in nodes:
+        with _told("close"):
+            # One whose constructor failed may lack what its own `close` ends; its threads look at `closing`.
+            node.close() if node is whole else KinemaNode.close(node)
+    if executor is not None:
+        executor.shutdown(timeout_sec=2.0)
+    exit_within(LEAVE_S, code)
+    for node in nodes:
+        with _told("destroy"):
+            # Actions are not destroyed with their node, and keep it in DDS.
+            for action in [w for w in node.waitables if isinstance(w, ActionClient | ActionServer)]:
+                action.destroy()
+            node.destroy_node()
+    rclpy.try_shutdown()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+@contextlib.contextmanager
+def _told(step: str) -> Iterator[None]:
+    """Go on with the next step whatever happens in this one, and say so."""
+    try:
+        yield
+    except Exception:
+        print(f"could not {step} a node:", file=sys.stderr)
+        traceback.print_exc()

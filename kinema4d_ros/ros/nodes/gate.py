@@ -1,0 +1,228 @@
+"""The only node that moves the arm: forwards exactly the approved plan, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kinema4d_msgs.msg import ExecutionStatus
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.preview.gate import ExecutionGate, GatePolicy
+from kinema4d_ros.preview.scene_changes import WorldChanges, believed
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.errors import error_to_msg
+from kinema4d_ros.ros.messages.stamps import nanoseconds, time_from_ns
+from kinema4d_ros.ros.messages.trajectories import trajectory_from_msg
+from kinema4d_ros.ros.nodes.common import ERROR, WARN, Health, KinemaNode, run_node
+from kinema4d_ros.ros.nodes.controllers import WAYS, controllers
+from kinema4d_ros.ros.nodes.inputs import ArmInput
+from kinema4d_ros.ros.params import declare, parameter
+
+__all__ = ["Gate", "main"]
+
+POLICY = GatePolicy()
+APPROVER_LETTERS = 80
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Parameters of the gate."""
+
+    robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
+    controller: str = parameter(
+        "topic", "How plans reach the arm: its controller's topic or action.", choices=tuple(WAYS), read_only=True
+    )
+    arm_joints: tuple[str, ...] = parameter(
+        (), "Joints of the arm's controller; empty: all that the gripper's does not have.", read_only=True
+    )
+    gripper_controller: str = parameter(
+        "", "Name of the gripper's own controller; empty: the arm's moves the gripper too.", read_only=True
+    )
+    gripper_joints: tuple[str, ...] = parameter(
+        (), "Joints of the gripper's controller; empty: the joint of the robot's gripper.", read_only=True
+    )
+    commanders: tuple[str, ...] = parameter(
+        (), "Other nodes that may command the arm, by full name; while any else does, none is approved.", read_only=True
+    )
+    max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=5.0, read_only=True)
+    plan_max_age_s: float = parameter(
+        POLICY.plan_max_age_s, "A preview older than this cannot be approved.", low=1.0, high=600.0, read_only=True
+    )
+    approval_ttl_s: float = parameter(
+        POLICY.approval_ttl_s, "How long an approval is good for.", low=1.0, high=120.0, read_only=True
+    )
+    start_tolerance_rad: float = parameter(
+        POLICY.start_tolerance_rad, "How far a joint may be from the plan's start.", low=0.001, high=0.2, read_only=True
+    )
+    start_tolerance_m: float = parameter(
+        POLICY.start_tolerance_m, "The same for fingers.", low=0.0001, high=0.02, read_only=True
+    )
+
+
+class Gate(KinemaNode):
+    """Serves `approve` and `execute`, and speaks to the arm's controller."""
+
+    def __init__(self) -> None:
+        super().__init__("gate")
+        settings = declare(self, Settings)
+        robot = Robot.load(settings.robot)
+        self._arm = ArmInput(self, robot, settings.max_age_s)
+        self._way = WAYS[settings.controller](
+            self,
+            robot,
+            controllers(robot, settings.arm_joints, settings.gripper_controller, settings.gripper_joints),
+            self._arm.state,
+            self._ended,
+            settings.commanders,
+        )
+        self._gate = ExecutionGate(
+            robot,
+            GatePolicy(
+                plan_max_age_s=settings.plan_max_age_s,
+                approval_ttl_s=settings.approval_ttl_s,
+                start_tolerance_rad=settings.start_tolerance_rad,
+                start_tolerance_m=settings.start_tolerance_m,
+            ),
+            self._way.permit,
+        )
+        self._changes = WorldChanges()
+        self._refused = self._executed = self._aborted = 0
+        self._failure: KinemaError | None = None
+        self._durations: dict[str, float] = {}
+        self._status = self.publisher(names.EXECUTION_STATUS)
+        self.subscription(names.PREVIEWED_PLAN, self._previewed)
+        self.subscription(names.WORLD_CHANGED, self._world_changed)
+        self.service(names.APPROVE, self._approve)
+        self.service(names.EXECUTE, self._execute)
+
+    def _previewed(self, message: Any) -> None:
+        try:
+            plan = trajectory_from_msg(message.trajectory)
+            # A stamp from the far future would outlive every change of the world.
+            world_ns = believed(nanoseconds(message.world_stamp), self.clock_ns())
+            self._gate.previewed(plan, message.plan_hash, self.now_s(), world_ns)
+        except KinemaError as error:
+            self._refused += 1
+            self.complain(error, "previewed plan: ")
+
+    def _world_changed(self, message: Any) -> None:
+        if self._gate.world_changed(self.hear_change(self._changes, message)):
+            self.get_logger().info("the world has changed: the previewed plan is void")
+
+    def _approve(self, request: Any, response: Any) -> Any:
+        if request == type(request)():
+            return _answer_empty(response)
+        try:
+            now_s = self.now_s()
+            approval = self._gate.approve(request.plan_hash, request.approver, self._arm.state(), now_s)
+        except KinemaError as error:
+            return self._refuse(response, error, f"approval of {request.plan_hash[:12]}")
+        response.error = error_to_msg()
+        response.token = approval.token
+        left_ns = round((approval.expires_s - now_s) * 1e9)
+        response.expires = time_from_ns(self.get_clock().now().nanoseconds + left_ns)
+        # On one line, whatever it holds: nobody writes further lines into the log.
+        who = ascii(request.approver[:APPROVER_LETTERS])[1:-1] or "somebody"
+        self.get_logger().info(f"{who} approved plan {request.plan_hash[:12]}")
+        return response
+
+    async def _execute(self, request: Any, response: Any) -> Any:
+        if request == type(request)():
+            return _answer_empty(response)
+        try:
+            await self._way.require_ready()
+            plan = self._gate.execute(request.plan_hash, request.token, self._arm.state(), self.now_s())
+            try:
+                await self._way.send(plan, request.plan_hash)
+            except KinemaError as error:
+                self._durations = {request.plan_hash: float(plan.times[-1])}
+                if error.code is ErrorCode.ARM_REFUSED:
+                    self._gate.finished()
+                    self._tell(request.plan_hash, ExecutionStatus.ABORTED, error)
+                else:
+                    # It may be followed all the same, from now on at the latest.
+                    self._gate.may_move(self.now_s() + float(plan.times[-1]))
+                    self._fail(request.plan_hash, error)
+                raise
+        except KinemaError as error:
+            return self._refuse(response, error, f"execution of {request.plan_hash[:12]}")
+        self._executed += 1
+        # One motion at a time: what came before is over.
+        duration_s = float(plan.times[-1])
+        self._durations = {request.plan_hash: duration_s}
+        self._tell(request.plan_hash, ExecutionStatus.SENT)
+        response.error = error_to_msg()
+        response.duration_s = duration_s
+        self.get_logger().info(f"plan {request.plan_hash[:12]} goes to the arm, {duration_s:.1f} s")
+        return response
+
+    def _ended(self, plan_hash: str, error: KinemaError | None, stands: bool) -> None:
+        """The arm's controllers say how a motion ended, or are lost."""
+        # An arm that is not known to stand stays busy for as long as the plan would last.
+        if stands:
+            self._gate.finished()
+        self._failure = error
+        if error is None:
+            self.get_logger().info(f"the arm followed plan {plan_hash[:12]} to its end")
+            self._tell(plan_hash, ExecutionStatus.DONE)
+        else:
+            self._fail(plan_hash, error)
+
+    def _fail(self, plan_hash: str, error: KinemaError) -> None:
+        self._failure = error
+        self._aborted += 1
+        self.get_logger().error(f"plan {plan_hash[:12]}: {error}")
+        self._tell(plan_hash, ExecutionStatus.ABORTED, error)
+
+    def _tell(self, plan_hash: str, phase: int, error: KinemaError | None = None) -> None:
+        status = ExecutionStatus(plan_hash=plan_hash, phase=phase, error=error_to_msg(error))
+        status.header.stamp = self.get_clock().now().to_msg()
+        status.duration_s = self._durations.get(plan_hash, 0.0)
+        self._status.publish(status)
+
+    def _refuse(self, response: Any, error: KinemaError, what: str) -> Any:
+        self._refused += 1
+        self.get_logger().warning(f"{what} refused: {error}")
+        response.error = error_to_msg(error)
+        return response
+
+    def health(self) -> Health:
+        """Whether the arm is heard of, and what was let through."""
+        self._way.look()
+        values = {
+            **self._arm.values(),
+            "plans executed": self._executed,
+            "refused": self._refused,
+            "aborted by the arm": self._aborted,
+        }
+        others = self._way.others()
+        if self._way.twins():
+            others.append(f"another node is named {self.get_name()} too, or was killed a moment ago")
+        values["others that command the arm"] = "; ".join(others) or "none"
+        if others:
+            return Health(ERROR, f"the gate is not alone: {'; '.join(others)}", values)
+        try:
+            self._arm.state()
+        except KinemaError as error:
+            return Health(WARN, error.what, values)
+        if self._failure is not None:
+            return Health(WARN, str(self._failure), values)
+        return Health(message="closed until a plan is approved", values=values)
+
+
+def _answer_empty(response: Any) -> Any:
+    """Refuse an empty request, and do nothing else: clients send one to learn whether answers reach them."""
+    response.error = error_to_msg(
+        KinemaError("the request is empty", expected="a plan's hash", code=ErrorCode.ARGUMENT_INVALID)
+    )
+    return response
+
+
+def main() -> int:
+    """Run the node."""
+    return run_node(Gate)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""The generator's own process: a GenerateRollout goal as bytes in, its result as bytes out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+from rclpy.serialization import deserialize_message, serialize_message
+
+from kinema4d_msgs.action import GenerateRollout
+from kinema4d_ros.generators import Generator, Progress, load_generator
+from kinema4d_ros.ros.messages.request import request_from_goal
+from kinema4d_ros.ros.messages.rollout import rollout_to_msg
+from kinema4d_ros.runtime import Job, serve
+
+__all__ = ["main"]
+
+# Threads that wait for each other by spinning take the cores from the rest of the graph; read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+class Handler:
+    """Answers goals with one generator that was loaded once."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+
+    def __call__(self, payload: bytes, job: Job) -> bytes:
+        """One goal's result, serialised."""
+        started = time.monotonic()
+        job.progress("decode")
+        goal = deserialize_message(payload, GenerateRollout.Goal)
+        request = request_from_goal(goal)
+        decoded = time.monotonic()
+
+        def report(progress: Progress) -> None:
+            job.progress(progress.phase, progress.step, progress.steps)
+
+        rollout = self._generator.generate(request, report, job.cancelled)
+        generated = time.monotonic()
+        job.progress("encode")
+        result = GenerateRollout.Result(rollout=rollout_to_msg(rollout, goal.image.header.stamp))
+        result.load_s = decoded - started
+        result.generate_s = generated - decoded
+        result.encode_s = time.monotonic() - generated
+        result.peak_memory_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return bytes(serialize_message(result))
+
+
+def main() -> int:
+    """Serve on the socket that the generator node hands over."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("descriptor", type=int)
+    parser.add_argument("spec", help="of the generator, from the node's parameters")
+    parser.add_argument("options", type=json.loads)
+    arguments = parser.parse_args()
+    # Ctrl-C reaches every process of a terminal; the node decides when its worker ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return serve(arguments.descriptor, lambda: Handler(load_generator(arguments.spec, **arguments.options)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Plays the newest rollout: predicted images and clouds at the plan's own rate, over and over."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from kinema4d_msgs.srv import Playback as PlaybackSrv
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.preview.playback import PlaybackClock
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.messages.errors import error_to_msg
+from kinema4d_ros.ros.messages.images import decode_rgb, image_from_array
+from kinema4d_ros.ros.messages.points import cloud_from_points
+from kinema4d_ros.ros.messages.rollout import decode_points, require_whole
+from kinema4d_ros.ros.messages.stamps import header, nanoseconds
+from kinema4d_ros.ros.nodes.common import Health, KinemaNode, run_node
+
+__all__ = ["PlaybackNode", "main"]
+
+TICK_S = 0.005
+
+
+class PlaybackNode(KinemaNode):
+    """Publishes one frame of the rollout when it is due."""
+
+    def __init__(self) -> None:
+        super().__init__("playback")
+        self._player = PlaybackClock()
+        self._lock = threading.Lock()
+        self._rollout: tuple[Any, PinholeCamera] | None = None
+        self._show_again = threading.Event()
+        self._published = 0
+        self._image = self.publisher(names.PREDICTED_IMAGE)
+        self._cloud = self.publisher(names.PREDICTED_POINTS)
+        self.subscription(names.PREDICTED_ROLLOUT, self._take)
+        self.service(names.PLAYBACK, self._control)
+        self._worker = threading.Thread(target=self._play_forever, name="play", daemon=True)
+        self._worker.start()
+
+    def _take(self, message: Any) -> None:
+        try:
+            camera = require_whole(message)
+        except KinemaError as error:
+            self.complain(error, "rollout: ")
+            return
+        with self._lock:
+            self._rollout = (message, camera)
+            self._player.load(list(message.times), self.now_s())
+        self._show_again.set()
+
+    def _play_forever(self) -> None:
+        shown: tuple[str, int, bool, bool] | None = None
+        while not self.closing.wait(TICK_S):
+            with self._lock:
+                rollout = self._rollout
+                frame = self._player.frame(self.now_s())
+            if rollout is None or frame is None:
+                continue
+            # Who starts to look at a paused playback sees its frame; where nobody looks, nothing is decoded.
+            picture = self._image.get_subscription_count() > 0
+            points = self._cloud.get_subscription_count() > 0
+            due = (rollout[0].rollout_id, frame, picture, points)
+            if due == shown and not self._show_again.is_set():
+                continue
+            self._show_again.clear()
+            shown = due
+            try:
+                if picture or points:
+                    self._publish(*rollout, frame, picture=picture, points=points)
+            except Exception as error:
+                self.complain(error, "a frame of the rollout: ")
+
+    def _publish(self, message: Any, camera: PinholeCamera, frame: int, *, picture: bool, points: bool) -> None:
+        stamp_ns = nanoseconds(message.header.stamp) + round(message.times[frame] * 1e9)
+        head = header(stamp_ns, camera.frame_id)
+        rgb = decode_rgb([message.rgb[frame]], width=camera.width, height=camera.height)[0]
+        if picture:
+            self._image.publish(image_from_array(rgb, "rgb8", head))
+        if points:
+            self._cloud.publish(cloud_from_points(decode_points(message.points[frame], camera), rgb, head))
+        self._published += 1
+
+    def _control(self, request: Any, response: Any) -> Any:
+        now_s = self.now_s()
+        try:
+            with self._lock:
+                self._command(request.command, request.value, now_s)
+            response.error = error_to_msg()
+        except KinemaError as error:
+            response.error = error_to_msg(error)
+        with self._lock:
+            response.playing = self._player.playing and self._rollout is not None
+            response.time_s = self._player.position_s(now_s)
+            response.duration_s = self._player.duration_s
+            response.speed = self._player.speed
+            response.rollout_id = "" if self._rollout is None else self._rollout[0].rollout_id
+        return response
+
+    def _command(self, command: int, value: float, now_s: float) -> None:
+        request = PlaybackSrv.Request
+        if command == request.STATUS:
+            return
+        if self._rollout is None:
+            raise KinemaError(
+                "there is no rollout to play", expected="a preview first", hint="send a plan", code=ErrorCode.NO_ROLLOUT
+            )
+        if command == request.PLAY:
+            self._player.play(now_s)
+        elif command == request.PAUSE:
+            self._player.pause(now_s)
+        elif command == request.SEEK:
+            self._player.seek(value, now_s)
+            self._show_again.set()
+        elif command == request.SPEED:
+            self._player.set_speed(value, now_s)
+        else:
+            raise KinemaError(
+                f"playback command {command} is not known",
+                expected="STATUS, PLAY, PAUSE, SEEK or SPEED",
+                code=ErrorCode.PLAYBACK_BAD_COMMAND,
+            )
+
+    def health(self) -> Health:
+        """Whether there is something to play."""
+        values = {"frames published": self._published, "speed": self._player.speed}
+        if self._rollout is None:
+            return Health(message="waiting for a rollout", values=values)
+        return Health(message="playing" if self._player.playing else "paused", values=values)
+
+    def close(self) -> None:
+        """Wait for the playing thread."""
+        super().close()
+        self._worker.join(timeout=5.0)
+
+
+def main() -> int:
+    """Run the node."""
+    return run_node(PlaybackNode)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,193 @@
+"""The twin's look at its own calibration: now and then, in a thread of its own, is the robot where it is drawn?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.calibration.drift import USELESS_PX, Drift, DriftState, DriftWatch, check_drift_by_edges
+from kinema4d_ros.calibration.extrinsics import Extrinsics
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros.messages.stamps import nanoseconds
+from kinema4d_ros.ros.nodes.common import ERROR, WARN, Health, KinemaNode
+from kinema4d_ros.ros.nodes.inputs import ArmInput, CameraInput
+from kinema4d_ros.segmentation import Prompt, make_segmenter, rendered_masks
+
+__all__ = ["EDGES", "MASKS", "DriftCheck", "Segment", "masks_by"]
+
+EDGES = "edges"
+MASKS = (EDGES, "classical", "sam2")
+"""What the drawn outline is laid on: the picture's own edges, or the mask of a segmenter. Never "rendered": the drawn
+robot lies on itself wherever the camera is."""
+
+Segment = Callable[[NDArray[np.uint8], NDArray[np.float64]], NDArray[np.bool_]]
+"""Robot pixels (H, W) bool of a rectified image (H, W, 3) uint8, the arm at positions (J,)."""
+
+STILL_FOR_S, STILL_RAD = 0.4, 2e-3
+"""The arm is at rest if no joint moved by more (radians, or metres) for so long before the picture."""
+
+SOON_S = 1.0
+"""After a check that contradicts the state, or tells nothing, the next one comes this soon."""
+
+
+def masks_by(method: str, robot: Robot, camera: PinholeCamera, weights: str = "") -> Segment | None:
+    """The segmenter of that name, shown where the robot is drawn; None for the picture's own edges.
+
+    Args:
+        method: one of `MASKS`.
+        robot, camera: what is drawn; the camera is the rectified one, at its calibrated pose.
+        weights: folder of SAM 2.
+    """
+    if method == EDGES:
+        return None
+    if method == "sam2" and not weights:
+        raise SetupError(
+            "drift_mask is sam2 and drift_weights is empty",
+            expected="the folder of SAM 2's weights",
+            hint="drift_mask: edges needs none",
+            code=ErrorCode.SETUP_MISSING,
+        )
+    segmenter = make_segmenter(method, **({"weights": weights} if method == "sam2" else {}))
+
+    def segment(rgb: NDArray[np.uint8], q: NDArray[np.float64]) -> NDArray[np.bool_]:
+        drawn: NDArray[np.bool_] = rendered_masks(robot, q[None], camera)[0]
+        if not drawn.any():
+            return drawn
+        found = segmenter.segment(rgb, Prompt(mask=drawn))
+        # The drawn robot lies on itself wherever the camera is: a picture that gives no mask of its own tells nothing.
+        return found.masks & False if found.drawn else found.masks
+
+    return segment
+
+
+class DriftCheck:
+    """Checks pictures of an arm at rest.
+
+    Args:
+        node: that owns the thread's life and hears complaints.
+        robot, arm, eye: what is compared.
+        period_s: between checks; 0 = never.
+        tolerance_px: a robot that is off by less is not worth a warning.
+        calibration: what the camera's file says of its own uncertainty, which is not held against the camera.
+        segment: finds the robot's pixels; without one the picture's edges are used, which needs no model.
+    """
+
+    def __init__(
+        self,
+        node: KinemaNode,
+        robot: Robot,
+        arm: ArmInput,
+        eye: CameraInput,
+        *,
+        period_s: float,
+        tolerance_px: float,
+        calibration: Extrinsics,
+        segment: Segment | None = None,
+    ) -> None:
+        self._node, self._robot, self._arm, self._eye = node, robot, arm, eye
+        self._period_s, self._tolerance_px, self._segment = period_s, tolerance_px, segment
+        self._calibration = calibration
+        self._watch = DriftWatch()
+        self._looked_ns = 0
+        self._cpu_s = 0.0
+        self._thread: threading.Thread | None = None
+        if period_s > 0:
+            self._thread = threading.Thread(target=self._forever, name="drift", daemon=True)
+            self._thread.start()
+
+    @property
+    def state(self) -> DriftState:
+        """What the checks say."""
+        return self._watch.state
+
+    def _forever(self) -> None:
+        wait_s = min(SOON_S, self._period_s)
+        while not self._node.closing.wait(wait_s):
+            state = self._watch.state
+            try:
+                looked = self._look()
+                state = self._watch.state
+            except Exception as error:
+                self._node.complain(error, "drift check: ")
+                looked = True
+            wait_s = self._period_s if looked and state.sure else min(SOON_S, self._period_s)
+
+    def _look(self) -> bool:
+        """Check the newest picture, if it is new and the arm rests in it."""
+        if self._eye.mismatch is not None:
+            return True
+        try:
+            picture = self._eye.picture()
+        except KinemaError:
+            return False  # the twin's own health tells of missing pictures
+        stamp_ns = nanoseconds(picture.stamp)
+        q = self._resting(stamp_ns * 1e-9)
+        if q is None or stamp_ns == self._looked_ns:
+            return False
+        self._looked_ns = stamp_ns
+        started = time.thread_time()
+        state = self._watch.take(self._compare(picture.rgb, q))
+        self._cpu_s = time.thread_time() - started
+        if state.verdict == "moved" and state.sure:
+            self._node.complain(KinemaError(state.text), "the camera was bumped: ")
+        return True
+
+    def _compare(self, rgb: NDArray[np.uint8], q: NDArray[np.float64]) -> Drift:
+        if self._segment is not None:
+            # A mask is a picture that has no other edges than the robot's.
+            rgb = np.repeat(255 * self._segment(rgb, q).astype(np.uint8)[..., None], 3, axis=2)
+        known = self._calibration
+        return check_drift_by_edges(
+            self._robot,
+            q,
+            rgb,
+            self._eye.camera,
+            covariance=known.covariance,
+            freedom=known.degrees_of_freedom,
+            residual_px=known.residuals.px or 0.0,
+            tolerance_px=self._tolerance_px,
+        )
+
+    def _resting(self, stamp_s: float) -> NDArray[np.float64] | None:
+        q = self._arm.monitor.at(stamp_s)
+        before = [self._arm.monitor.at(stamp_s - share * STILL_FOR_S) for share in (0.5, 1.0)]
+        if q is None or any(b is None or np.abs(q - b).max() > STILL_RAD for b in before):
+            return None
+        return q
+
+    def values(self) -> dict[str, object]:
+        """For diagnostics."""
+        if self._thread is None:
+            return {"camera drift": "not checked (drift_period_s is 0)"}
+        state = self.state
+        values: dict[str, object] = {"camera drift": state.verdict, "camera drift checks": state.checks}
+        if state.checks:
+            values["camera drift says"] = state.text
+            values["camera drift check"] = f"{1e3 * self._cpu_s:.0f} ms of CPU"
+        if np.isfinite(state.seen_px):
+            values["camera drift px"] = f"{state.seen_px:.2f}"
+            values["camera drift mm"] = f"{state.seen_mm:.2f}"
+        return values
+
+    def complaint(self) -> Health | None:
+        """What to warn of; None while there is nothing."""
+        state = self.state
+        if self._thread is None or state.checks == 0:
+            return None
+        if state.verdict == "moved":
+            text = f"the camera was bumped: {state.text}; calibrate again"
+            return Health(ERROR if state.seen_px > USELESS_PX else WARN, text)
+        if state.verdict == "unknown" and state.sure:
+            return Health(WARN, f"whether the camera was bumped cannot be told: {state.text}")
+        return None
+
+    def close(self) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)

@@ -1,0 +1,175 @@
+"""What the page shows of the future: the newest rollout, the plan it belongs to, and whether both are still true."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_msgs.srv import Playback
+from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.preview.scene_changes import WorldChanges, believed
+from kinema4d_ros.robot import Robot
+from kinema4d_ros.ros import names
+from kinema4d_ros.ros.calls import ServiceCalls
+from kinema4d_ros.ros.messages.page import prediction_from_msg
+from kinema4d_ros.ros.messages.stamps import nanoseconds
+from kinema4d_ros.ros.messages.trajectories import trajectory_from_msg
+from kinema4d_ros.ros.nodes.common import KinemaNode
+from kinema4d_ros.ros.nodes.inputs import ArmInput
+from kinema4d_ros.web.approval import PlanDesk
+from kinema4d_ros.web.page import Page
+from kinema4d_ros.web.prediction import Prediction
+
+__all__ = ["PlaybackFollower", "PredictionShow"]
+
+
+class PredictionShow:
+    """Takes rollouts and plans from the graph and puts them on the page and on the desk. Thread-safe."""
+
+    def __init__(self, node: KinemaNode, page: Page, desk: PlanDesk, robot: Robot, arm: ArmInput) -> None:
+        self._node = node
+        self._page = page
+        self._desk = desk
+        self._robot = robot
+        self._arm = arm
+        self._lock = threading.Lock()
+        self._rollout: Any = None
+        self._news = threading.Event()
+        self._prediction: Prediction | None = None
+        self._plan: tuple[JointTrajectory, str] | None = None
+        self._world_ns = 0
+        self._changes = WorldChanges()
+
+    def hear_rollout(self, message: Any) -> None:
+        """A rollout arrived; it is unpacked by `take`, in a thread that may."""
+        with self._lock:
+            self._rollout = message
+        self._news.set()
+
+    def hear_plan(self, message: Any) -> None:
+        """A plan has been previewed and may be approved, once its rollout is on the page."""
+        plan = trajectory_from_msg(message.trajectory)
+        world_ns = believed(nanoseconds(message.world_stamp), self._node.clock_ns())
+        with self._lock:
+            if world_ns <= self._changes.newest_ns:
+                return  # the gate refuses it: it shows a world that is no more
+            self._world_ns = world_ns
+            self._plan = (plan, message.plan_hash)
+        self._desk.offer(message.plan_hash, message.rollout_id)
+        self._show_planned()
+
+    def hear_change(self, message: Any) -> None:
+        """The world is not what it was; what was predicted before is forgotten."""
+        changed_ns = self._node.hear_change(self._changes, message)
+        with self._lock:
+            shown = self._plan is not None or self._prediction is not None
+            stale = self._world_ns <= changed_ns
+        if shown and stale:
+            self.forget()
+
+    def take(self, max_points: int) -> None:
+        """Show the newest rollout, if there is one that has not been shown; waits for one for a moment."""
+        if not self._news.wait(timeout=0.5):
+            return
+        self._news.clear()
+        with self._lock:
+            message = self._rollout
+        try:
+            prediction = prediction_from_msg(message, max_points, self._is_old)
+        except InterruptedError:
+            return
+        with self._lock:
+            self._prediction = prediction
+        self._page.show_prediction(prediction, self._planned(prediction))
+        self._desk.show(prediction.plan_hash, prediction.rollout_id)
+        self._show_planned()
+
+    def forget(self) -> None:
+        """Nothing that was predicted is true any more."""
+        self._desk.withdraw()
+        with self._lock:
+            self._prediction = self._plan = None
+        self._page.show_prediction(None)
+        self._page.show_report(None)
+
+    def shows_plan(self, plan_hash: str) -> bool:
+        """Whether the page speaks of that plan."""
+        with self._lock:
+            return self._plan is not None and self._plan[1] == plan_hash
+
+    def shown_rollout(self) -> str | None:
+        """Id of the rollout on the page."""
+        with self._lock:
+            return None if self._prediction is None else self._prediction.rollout_id
+
+    def wake(self) -> None:
+        """Let `take` return at once: the node ends."""
+        self._news.set()
+
+    def _is_old(self) -> bool:
+        return self._news.is_set() or self._node.closing.is_set()
+
+    def _planned(self, prediction: Prediction) -> NDArray[np.float64] | None:
+        """(T, J) planned positions at the frames of a prediction, when its plan is known."""
+        with self._lock:
+            if self._plan is None or self._plan[1] != prediction.plan_hash:
+                return None
+            plan = self._plan[0]
+        try:
+            fill = self._arm.state().positions
+        except KinemaError:
+            fill = None
+        return self._robot.positions(plan.names, plan.at(plan.times[0] + prediction.times), fill=fill)
+
+    def _show_planned(self) -> None:
+        with self._lock:
+            prediction = self._prediction
+        if prediction is not None:
+            self._page.show_planned(self._planned(prediction))
+
+
+# The page's time slider and the playback node, kept in step through the playback service.
+
+
+class PlaybackFollower:
+    """Passes on what is wished of the playback, and shows where it is."""
+
+    def __init__(self, node: KinemaNode, page: Page, calls: ServiceCalls, rollout_id: Callable[[], str | None]) -> None:
+        self._node = node
+        self._page = page
+        self._calls = calls
+        self._rollout_id = rollout_id
+        """Of the prediction on the page; None when there is none."""
+        self._lock = threading.Lock()
+        self._wishes: dict[int, float] = {}
+
+    def wish(self, command: int, value: float = 0.0) -> None:
+        """Ask for a command of kinema4d_msgs/srv/Playback; of several alike the newest counts."""
+        with self._lock:
+            self._wishes[command] = value
+
+    def seek(self, time_s: float) -> None:
+        """Ask for a moment of the rollout."""
+        self._page.touched_slider()
+        self.wish(Playback.Request.SEEK, time_s)
+
+    def follow(self) -> None:
+        """One round: wishes out, or a look at where the playback is."""
+        with self._lock:
+            wishes, self._wishes = self._wishes, {}
+        if not wishes and (self._rollout_id() is None or not self._page.windows):
+            return
+        try:
+            for command, value in wishes.items() or ((Playback.Request.STATUS, 0.0),):
+                answer = self._calls.call(names.PLAYBACK, Playback.Request(command=command, value=value))
+        except KinemaError as error:
+            self._page.playback_missing(f"The prediction cannot be played: {error.what}")
+            self._node.closing.wait(1.0)
+            return
+        if answer.rollout_id == self._rollout_id():
+            self._page.show_playback(answer.time_s, answer.playing, answer.speed)
