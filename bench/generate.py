@@ -23,14 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from kinema4d_model.backend import DiffusionGenerator
-from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.inputs import prepare_inputs, shrink_request
-from kinema4d_model.loading import load_bundle
-from kinema4d_model.pipeline import KinemaPipeline
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.checkpoints.loading import load_bundle
+from kinema4d_model.pipeline.backend import DiffusionGenerator
+from kinema4d_model.pipeline.inputs import prepare_inputs, shrink_request
+from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline
+from kinema4d_model.pipeline.session import chunk_slices, finish, metres, part_of
 from kinema4d_model.preset import Preset, load_preset
-from kinema4d_model.rollout_steps import finish, metres
-from kinema4d_model.session import chunk_slices, part_of
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.generators.composite import CompositeGenerator
@@ -104,7 +103,7 @@ def stages(pipeline: KinemaPipeline, request: GenerateRequest, rounds: int) -> d
         rgb, values = clock.run("decode", lambda x=latents, i=inputs: pipeline.decode(x, i.frames))
 
         def output(rgb: Any = rgb, values: Any = values, small: Any = small, inputs: Any = inputs) -> Any:
-            from kinema4d_model.pipeline import Prediction
+            from kinema4d_model.pipeline.kinema_pipeline import Prediction
 
             points, _ = metres(Prediction(rgb, values, 0), inputs, small)
             return finish(rgb, points, request.robot)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from kinema4d_model.inputs import NetworkInputs
+    from kinema4d_model.pipeline.inputs import NetworkInputs
     from kinema4d_model.preset import Preset
 
 ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -50,7 +50,7 @@ PARALLEL = "parallel"
 
 
 def random_inputs(preset: Preset) -> NetworkInputs:
-    from kinema4d_model.inputs import NetworkInputs
+    from kinema4d_model.pipeline.inputs import NetworkInputs
 
     rng = np.random.default_rng(0)
     shape = (preset.frames, preset.height, preset.width)
@@ -73,9 +73,9 @@ def timed(work: Any) -> tuple[float, Any]:
 
 def measure(preset: Preset, checkpoint: str, random_weights: bool, counted: int) -> dict[str, Any]:
     """Load, warm up, and time every stage of one rollout."""
-    from kinema4d_model.bundle import ModelBundle
-    from kinema4d_model.loading import load_bundle
-    from kinema4d_model.pipeline import KinemaPipeline
+    from kinema4d_model.checkpoints.bundle import ModelBundle
+    from kinema4d_model.checkpoints.loading import load_bundle
+    from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline
 
     gc.collect()
     torch.cuda.empty_cache()
@@ -111,8 +111,8 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("gpu_check needs a CUDA device, and torch sees none; `kinema4d doctor` says more", file=sys.stderr)
         return 1
+    from kinema4d_model.checkpoints.loading import with_options
     from kinema4d_model.cost import rollout_cost
-    from kinema4d_model.loading import with_options
     from kinema4d_model.preset import load_preset
 
     world = int(os.environ.get("WORLD_SIZE", "1"))

@@ -31,10 +31,9 @@ import numpy as np
 import torch
 from diffusers import WanTransformer3DModel
 
-from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.codec import VideoCodec
-from kinema4d_model.inputs import NetworkInputs
-from kinema4d_model.network.trainable import set_trainable
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.codec.video_codec import VideoCodec
+from kinema4d_model.pipeline.inputs import NetworkInputs
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.preset_parts import CodecSpec, ConditionSpec
 from kinema4d_model.training.config import DataSpec, ObjectiveSpec, OptimiserSpec, RunSpec, TrainConfig
@@ -43,6 +42,7 @@ from kinema4d_model.training.examples import Example
 from kinema4d_model.training.latents import LatentSet
 from kinema4d_model.training.loop import Trainer, make_accelerator
 from kinema4d_model.training.network_task import NetworkTask
+from kinema4d_model.training.stages import set_trainable
 
 EPISODES = 16
 

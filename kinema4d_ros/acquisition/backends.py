@@ -20,9 +20,8 @@ from kinema4d_ros.acquisition.drawing import coloured
 from kinema4d_ros.acquisition.grid import ColouredMesh
 from kinema4d_ros.acquisition.hull import visual_hull
 from kinema4d_ros.acquisition.mesh_files import MESH_SUFFIXES, read_mesh_file
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.acquisition.views import View
-from kinema4d_ros.core.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import AssetError, ErrorCode, MeshError
 from kinema4d_ros.io.images import write_image
 
 __all__ = ["ExternalCommand", "HullBackend", "MeshBackend"]

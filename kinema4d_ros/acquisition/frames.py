@@ -11,9 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.calibration.inputs import image_files
-from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import AssetError, ErrorCode, FileFormatError
 from kinema4d_ros.io.images import read_image
 
 __all__ = ["MAX_BLUR_PX", "FrameSource", "Measured", "blur_px", "choose_frames", "measure_frames"]

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from kinema4d_ros.acquisition.stages import AssetError
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import AssetError, ErrorCode
 
 __all__ = ["ColouredMesh", "Grid", "drop_crumbs", "surface_net", "vertex_normals"]
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from kinema4d_ros.acquisition._carve_kernels import MOST_MISSES, carve_field
 from kinema4d_ros.acquisition.frames import looked_at
 from kinema4d_ros.acquisition.grid import ColouredMesh, Grid, drop_crumbs, surface_net
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.calibration.silhouette import signed_distance
-from kinema4d_ros.core.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import AssetError, ErrorCode, MeshError
 
 __all__ = ["Outlines", "carve", "find_volume", "visual_hull"]
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.acquisition.backends import ExternalCommand
 from kinema4d_ros.acquisition.frames import MAX_BLUR_PX, MIN_VIEWS
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.calibration.boards import Board
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import AssetError, ErrorCode
 from kinema4d_ros.core.transforms import require_rigid
 from kinema4d_ros.robot.model import Robot
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
 from kinema4d_ros.acquisition.grid import ColouredMesh
-from kinema4d_ros.acquisition.stages import AssetError
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import AssetError, ErrorCode
 from kinema4d_ros.io.files import read_bytes
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.robot.robot_file import sidecar_path

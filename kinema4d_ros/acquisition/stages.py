@@ -21,7 +21,7 @@ from typing import Any
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.io.files import read_json, replacing_folder
 
-__all__ = ["STAMP", "AssetError", "StageRunner", "hash_files", "read_json", "write_json"]
+__all__ = ["STAMP", "StageRunner", "hash_files", "read_json", "write_json"]
 
 STAMP = "stamp.json"
 _VERSION = 1
@@ -122,12 +122,3 @@ def _stamp(folder: Path) -> Mapping[str, Any]:
 
 def _key(document: Any) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-# `AssetError`: an acquisition that cannot go on, with the frame, file or number that is in the way.
-
-
-class AssetError(KinemaError):
-    """Pictures, poses, masks or meshes from which no robot can be made; the text says which and why."""
-
-    default_code = ErrorCode.IMAGE_INVALID

@@ -16,7 +16,7 @@ from kinema4d_ros.acquisition.frames import FrameSource, choose_frames, measure_
 from kinema4d_ros.acquisition.hull import Outlines, find_volume, visual_hull
 from kinema4d_ros.acquisition.options import FLOOR_WORLD, Acquisition
 from kinema4d_ros.acquisition.sheets import frame_sheet, mask_sheet, pose_sheet
-from kinema4d_ros.acquisition.stages import AssetError, read_json, write_json
+from kinema4d_ros.acquisition.stages import read_json, write_json
 from kinema4d_ros.acquisition.views import (
     BoardLocator,
     FileLocator,
@@ -29,7 +29,7 @@ from kinema4d_ros.acquisition.views import (
 )
 from kinema4d_ros.calibration.recon import align_pairs
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import AssetError, ErrorCode, FileFormatError
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import read_image, write_image
 from kinema4d_ros.io.png import encode_png

@@ -11,10 +11,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.calibration.boards import Board, find_board_pose
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import CalibrationError, ErrorCode
+from kinema4d_ros.core.errors import AssetError, CalibrationError, ErrorCode
 from kinema4d_ros.core.transforms import from_quaternion, invert
 from kinema4d_ros.io.files import read_bytes, read_json, reading
 from kinema4d_ros.io.images import decode_image, read_image

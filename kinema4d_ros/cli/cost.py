@@ -32,8 +32,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Count and print."""
+    from kinema4d_model.checkpoints.loading import with_options
     from kinema4d_model.cost import cost_table, official, rollout_cost
-    from kinema4d_model.loading import with_options
     from kinema4d_model.preset import load_preset
 
     preset = load_preset(arguments.preset)

@@ -244,8 +244,7 @@ def _make(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from kinema4d_model.data.check import check_dataset
-    from kinema4d_model.data.warn import dataset_warnings
+    from kinema4d_model.data.check import check_dataset, dataset_warnings
 
     with tqdm(total=1, unit="shard", desc="check", leave=False) as bar:
 
@@ -280,7 +279,7 @@ def _sheet(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     from kinema4d_model.data.dataset_folder import DatasetFolder
-    from kinema4d_model.data.lerobot_out import export_lerobot
+    from kinema4d_model.data.lerobot_export import export_lerobot
     from kinema4d_model.data.shards import read_episode
 
     indices = DatasetFolder.open(arguments.folder).indices(arguments.split)

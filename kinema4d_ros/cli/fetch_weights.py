@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Fetch, list or check; exit code 0 when everything is here."""
     try:
         from kinema4d_model.checkpoints.hub import fetch, list_remote
+        from kinema4d_model.checkpoints.loading import check_bundle, checkpoint_folder
         from kinema4d_model.checkpoints.manifest import MANIFEST, check_manifest
-        from kinema4d_model.loading import check_bundle, checkpoint_folder
         from kinema4d_model.preset import load_preset
     except ImportError as error:
         raise SetupError(

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _load(path: Path) -> Sight:
     if path.is_dir():
         return Sight.of_rollout(Rollout.load(path))
-    from kinema4d_model.data.importers.video_in import read_video
+    from kinema4d_model.data.importers.video import read_video
 
     pictures, times = read_video(path)
     step_s = float(np.median(np.diff(times))) if len(times) > 1 else 0.1

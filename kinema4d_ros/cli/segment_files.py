@@ -104,7 +104,7 @@ def _read(arguments: argparse.Namespace) -> tuple[list[str], NDArray[np.uint8]]:
         raise _bad(f"--every is {arguments.every}", "1 or more")
     paths: list[Path] = arguments.images
     if len(paths) == 1 and paths[0].suffix.lower() in _VIDEOS:
-        from kinema4d_model.data.importers.video_in import read_video
+        from kinema4d_model.data.importers.video import read_video
 
         frames = read_video(paths[0])[0][:: arguments.every]
         return [f"{i * arguments.every:05d}" for i in range(len(frames))], np.stack(frames)

@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train_lifter(config: TrainConfig, out: Path, arguments: argparse.Namespace) -> int:
-    from kinema4d_model.lifting.train import train_lifter
+    from kinema4d_model.pipeline.lifting.train import train_lifter
 
     if set(arguments.stage) != {LIFTER}:
         raise KinemaError(

@@ -10,9 +10,11 @@ from __future__ import annotations
 from enum import IntEnum, unique
 
 __all__ = [
+    "AssetError",
     "CalibrationError",
     "CameraError",
     "Cancelled",
+    "DataError",
     "ErrorCode",
     "EvaluationError",
     "FileFormatError",
@@ -244,6 +246,18 @@ class EvaluationError(KinemaError):
     """Pictures, clouds or tasks that cannot be measured or judged; the text says which frame or field."""
 
     default_code = ErrorCode.ROLLOUT_INVALID
+
+
+class DataError(KinemaError):
+    """Data that is damaged, inconsistent or not what a field promises; the text names the episode or file."""
+
+    default_code = ErrorCode.FILE_MALFORMED
+
+
+class AssetError(KinemaError):
+    """Pictures, poses, masks or meshes from which no robot can be made; the text says which and why."""
+
+    default_code = ErrorCode.IMAGE_INVALID
 
 
 class GeneratorError(KinemaError):

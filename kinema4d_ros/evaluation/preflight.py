@@ -121,7 +121,7 @@ def _lay_a_table(settings: EvaluationSettings, lay: Callable[[str, int], object]
 
 def _weights(preset: str, checkpoint: str) -> str:
     try:
-        module = import_module("kinema4d_model.weights_identity")
+        module = import_module("kinema4d_model.checkpoints.loading")
     except ImportError as error:
         raise GeneratorError(
             f"model '{preset}' cannot be loaded: {error}",

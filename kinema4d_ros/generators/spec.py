@@ -37,7 +37,7 @@ Kind = Literal["composite", "preset", "ros", "class"]
 # What stands above the core is imported by name, and only when it is asked for.
 _BUILT_IN = {
     "composite": "kinema4d_ros.generators.composite:CompositeGenerator",
-    "preset": "kinema4d_model.backend:DiffusionGenerator",
+    "preset": "kinema4d_model.pipeline.backend:DiffusionGenerator",
     "ros": "kinema4d_ros.ros.generate_client:RemoteGenerator",
     "pool": "kinema4d_ros.generators.pool:GeneratorPool",
 }

@@ -131,7 +131,7 @@ def _checkpoints() -> Check:
 
 def _misfit(folder: Path) -> KinemaError | None:
     """Why no preset of the folder's name can be loaded from it; None if one can, or if there is none."""
-    from kinema4d_model.loading import check_bundle
+    from kinema4d_model.checkpoints.loading import check_bundle
     from kinema4d_ros.generators.spec import preset_names
 
     problems = []

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kinema4d_model._named_files import find_named, read_extended
-from kinema4d_model._typed_mapping import build, plain
+from kinema4d_model.config_files import build, find_named, plain, read_extended
 from kinema4d_model.preset_parts import (
     Ablation,
     BlendSpec,

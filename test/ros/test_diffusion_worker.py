@@ -16,7 +16,7 @@ from support.official_files import write_wan
 from support.pick_goal import pick_goal
 from support.requests import robot_of_a_square
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.preset import load_preset
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_msgs.action import GenerateRollout

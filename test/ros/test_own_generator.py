@@ -212,7 +212,9 @@ def changed(document: Any, path: tuple[Any, ...] = ()) -> Iterator[Any]:
 
 
 def test_presets_and_checkpoints_cannot_name_a_class(bomb: None, tmp_path: Path) -> None:
-    bundle = pytest.importorskip("kinema4d_model.bundle", reason="needs the packages of requirements/model.in")
+    bundle = pytest.importorskip(
+        "kinema4d_model.checkpoints.bundle", reason="needs the packages of requirements/model.in"
+    )
     folder = tmp_path / "weights"
     bundle.ModelBundle.from_preset("tiny", seed=1).save_pretrained(folder)
     preset = yaml.safe_load((folder / "preset.yaml").read_text())

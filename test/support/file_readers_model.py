@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from support.file_readers import Reader, picture
 from support.official_files import write_official
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.manifest import write_manifest
 from kinema4d_model.checkpoints.official import find_official, load_4dnex, load_official
 from kinema4d_model.data.episode_files import encode_episode
@@ -343,14 +343,14 @@ def _read_policy(path: Path) -> Any:
 
 
 def _lifter(folder: Path) -> Path:
-    from kinema4d_model.lifting.lifter import WEIGHTS
+    from kinema4d_model.pipeline.lifting.lifter import WEIGHTS
 
     shutil.copytree(WEIGHTS, folder / "lifter")
     return folder / "lifter"
 
 
 def _load_lifter(path: Path) -> Any:
-    from kinema4d_model.lifting import lifter
+    from kinema4d_model.pipeline.lifting import lifter
 
     lifter._load.cache_clear()
     return lifter.load_lifter(path)
@@ -410,14 +410,14 @@ def _read_log(path: Path) -> Any:
 
 
 def _movie(folder: Path) -> Path:
-    from kinema4d_model.data.streams import encode_stream
+    from kinema4d_model.data.episode_files import encode_stream
 
     (folder / "video.mkv").write_bytes(encode_stream(np.stack([picture(32, 24)] * 3), "rgb"))
     return folder / "video.mkv"
 
 
 def _read_movie(path: Path) -> Any:
-    from kinema4d_model.data.importers.video_in import read_video
+    from kinema4d_model.data.importers.video import read_video
 
     return read_video(path)
 

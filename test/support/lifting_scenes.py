@@ -7,7 +7,7 @@ from functools import lru_cache
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.lab_episode import make_episode
-from kinema4d_model.lifting.frames import FrameSet, frames_of
+from kinema4d_model.pipeline.lifting.frames import FrameSet, frames_of
 
 SEED = 20_260
 """Not the seed of any dataset that weights were taught on."""

@@ -9,7 +9,7 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.lora import lora_shapes
 from kinema4d_model.checkpoints.official import ADDED_FILE, LORA_FILE, added_shapes
 from kinema4d_model.network import KinemaTransformer

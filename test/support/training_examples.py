@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kinema4d_model.inputs import NetworkInputs
+from kinema4d_model.pipeline.inputs import NetworkInputs
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.examples import Example
 

@@ -13,10 +13,9 @@ import pytest
 from kinema4d_ros.acquisition.backends import ExternalCommand
 from kinema4d_ros.acquisition.grid import ColouredMesh
 from kinema4d_ros.acquisition.mesh_files import read_mesh_file, write_mesh_ply
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.acquisition.synthetic import orbit_cameras
 from kinema4d_ros.acquisition.views import View
-from kinema4d_ros.core.errors import ErrorCode, MeshError
+from kinema4d_ros.core.errors import AssetError, ErrorCode, MeshError
 
 TETRAHEDRON = ColouredMesh(
     np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]),

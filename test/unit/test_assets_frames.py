@@ -18,9 +18,8 @@ from kinema4d_ros.acquisition.frames import (
     require_around,
     view_directions,
 )
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.acquisition.synthetic import orbit_cameras
-from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import AssetError, ErrorCode, FileFormatError
 from kinema4d_ros.io.images import write_image
 from kinema4d_ros.io.video import VideoWriter
 

@@ -12,10 +12,9 @@ from kinema4d_ros.acquisition.drawing import coloured, coverage, draw_mesh, mesh
 from kinema4d_ros.acquisition.grid import ColouredMesh, Grid, drop_crumbs, surface_net, vertex_normals
 from kinema4d_ros.acquisition.hull import Outlines, carve, visual_hull
 from kinema4d_ros.acquisition.links import boundary_loops, cap_holes
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.acquisition.synthetic import orbit_cameras
 from kinema4d_ros.acquisition.views import View
-from kinema4d_ros.core.errors import MeshError
+from kinema4d_ros.core.errors import AssetError, MeshError
 from kinema4d_ros.robot.topology import Soup, clean_mesh
 
 CENTRE = np.array([0.18, 0.0, 0.20])

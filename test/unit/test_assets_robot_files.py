@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kinema4d_ros.acquisition.grid import ColouredMesh
 from kinema4d_ros.acquisition.robot_files import file_name, write_obj, write_robot
-from kinema4d_ros.acquisition.stages import AssetError
+from kinema4d_ros.core.errors import AssetError
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.meshes import load_mesh
 

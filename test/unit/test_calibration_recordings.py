@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kinema4d_model.data.importers.video_in import read_video
+from kinema4d_model.data.importers.video import read_video
 from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.drift import Drift, check_drift_by_edges
 from kinema4d_ros.calibration.markerless import calibrate_markerless

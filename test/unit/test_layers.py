@@ -114,7 +114,7 @@ def test_every_module_says_what_it_is_for() -> None:
         ("cli/sim.py", "kinema4d_ros.ros.nodes.twin", True),
         ("ros/qos.py", "kinema4d_ros.ros.nodes.twin", True),
         ("core/rollout.py", "torch", False),
-        ("ros/nodes/generator.py", "kinema4d_model.backend", True),
+        ("ros/nodes/generator.py", "kinema4d_model.pipeline.backend", True),
     ],
 )
 def test_upward_imports_are_found(path: str, module: str, at_top: bool) -> None:

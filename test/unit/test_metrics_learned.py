@@ -18,9 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from kinema4d_model.metrics import EXPECTED, fid, fvd, latent_l2, learned_metrics, load_network, lpips
-from kinema4d_model.metrics.alexnet import AlexNetLpips
-from kinema4d_model.metrics.i3d import I3dFeatures
-from kinema4d_model.metrics.inception import InceptionFeatures
+from kinema4d_model.metrics.networks import AlexNetLpips, I3dFeatures, InceptionFeatures
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.evaluation import EvaluationError
@@ -132,7 +130,7 @@ def test_i3d_gives_one_row_of_logits_a_clip() -> None:
 
 
 def test_latent_l2_is_the_codec_s_mean_squared_difference() -> None:
-    from kinema4d_model.bundle import ModelBundle
+    from kinema4d_model.checkpoints.bundle import ModelBundle
 
     codec = ModelBundle.from_preset("tiny", seed=0).codec
     predicted, truth = videos(5, 32, 48)
@@ -145,7 +143,7 @@ def test_latent_l2_is_the_codec_s_mean_squared_difference() -> None:
 
 
 def test_latent_l2_takes_the_codec_of_a_model_folder(tmp_path: Path) -> None:
-    from kinema4d_model.bundle import ModelBundle
+    from kinema4d_model.checkpoints.bundle import ModelBundle
 
     bundle = ModelBundle.from_preset("tiny", seed=3)
     bundle.save_pretrained(tmp_path / "model")

@@ -81,8 +81,8 @@ def test_errors_of_the_check_come_over_whole() -> None:
 
 
 def test_weights_are_named_by_the_hash_that_rollouts_carry(tmp_path: Path) -> None:
-    identity = pytest.importorskip("kinema4d_model.weights_identity")
-    loading = pytest.importorskip("kinema4d_model.loading")
+    identity = pytest.importorskip("kinema4d_model.checkpoints.loading")
+    loading = pytest.importorskip("kinema4d_model.checkpoints.loading")
     sha256 = check_setup(settings(models=["nano"])).weights["nano"]
     assert sha256 == loading.load_bundle("nano").sha256
     with pytest.raises(KinemaError, match="no weights for preset 'nano'") as caught:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.errors import DataError
-from kinema4d_model.lifting import Lifter
+from kinema4d_model.pipeline.lifting import Lifter
+from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.generators.carry import carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator

@@ -14,8 +14,7 @@ import numpy as np
 
 from kinema4d_model.assessment.run import episodes_of
 from kinema4d_model.data.episode import Episode, load_robot, recorded_task
-from kinema4d_model.data.errors import DataError
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.core.task import Task
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.evaluation.judges import GEOMETRIC, TruthJudge, make_judge

@@ -29,7 +29,7 @@ from kinema4d_model.assessment.run import (
 )
 from kinema4d_model.assessment.scores import NAMES, Summary
 from kinema4d_model.data.lab_config import load_config
-from kinema4d_model.lifting import load_lifter
+from kinema4d_model.pipeline.lifting import load_lifter
 from kinema4d_ros.generators.protocol import Generator
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import write_image

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kinema4d_model.assessment.held import holds
 from kinema4d_model.assessment.predictors import Predictor, episode_request
-from kinema4d_model.assessment.scores import Summary, episode_region, score, summarise
+from kinema4d_model.assessment.scores import Summary, episode_region, holds, score, summarise
 from kinema4d_model.assessment.twins import make_twin, moved_by, out_of_sight
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode

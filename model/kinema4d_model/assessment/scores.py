@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode
+from kinema4d_ros.core.pointmap import GripTrack
 from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.task import make_task
 from kinema4d_ros.evaluation import dynamic_region, frame_distances, psnr_overall, ssim
+from kinema4d_ros.generators.carry import find_grasps
 
-__all__ = ["NAMES", "Summary", "episode_region", "score", "summarise"]
+__all__ = ["NAMES", "Summary", "episode_region", "held_pixels", "holds", "score", "summarise"]
 
 NAMES = (
     "psnr", "psnr_dynamic", "ssim", "ssim_dynamic", "chamfer_l1_mm", "f_score", "chamfer_l1_dynamic_mm",
@@ -80,3 +83,32 @@ def summarise(rows: Sequence[Mapping[str, float]], seed: int = 0) -> dict[str, S
         low, high = np.percentile(draws, [2.5, 97.5])
         found[name] = Summary(float(values.mean()), float(low), float(high), len(values))
     return found
+
+
+# What a rollout's last frame shows in the hand: the plainest reading of a grasp's outcome, without a tracker.
+
+NEAR_M = 0.035
+LEAST_SHARE = 8e-4
+"""Of the picture's pixels that a held thing shows at least; half of the smallest thing of the data."""
+
+
+def held_pixels(rollout: Rollout, grip: GripTrack, frame: int = -1) -> int:
+    """Pixels of a frame that are not robot and lie within 3.5 cm of the grip point."""
+    pose = rollout.camera.base_T_camera
+    points = rollout.xyz[frame][~rollout.robot_mask[frame]].astype(np.float64)
+    points = points[np.isfinite(points).all(-1)] @ pose[:3, :3].T + pose[:3, 3]
+    return int((np.linalg.norm(points - grip.base_T_grip[frame, :3, 3], axis=1) < NEAR_M).sum())
+
+
+def holds(rollout: Rollout, grip: GripTrack) -> bool:
+    """Whether a pick succeeded, if what is in the hand at the end went with it since the fingers closed."""
+    if held_pixels(rollout, grip) < LEAST_SHARE * rollout.robot_mask[0].size:
+        return False
+    grasps = [grasp for grasp in find_grasps(grip) if grasp.release >= len(grip)]
+    if not grasps:
+        return False
+    hand = grip.base_T_grip[:, :3, 3]
+    closing = hand[grasps[-1].start : grasps[-1].closed + 1]
+    # Frames are far apart: the lowest of those while the fingers close is nearest to where the thing was taken.
+    taken = closing[int(closing[:, 2].argmin())]
+    return bool(make_task("pick").outcome([taken, hand[-1]]).success)

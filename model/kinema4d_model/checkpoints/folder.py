@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kinema4d_model.checkpoints.configs import check_config
 from kinema4d_model.checkpoints.lora import adapter_names
 from kinema4d_model.checkpoints.manifest import MANIFEST, write_manifest
-from kinema4d_model.checkpoints.modules import load_module
+from kinema4d_model.checkpoints.modules import check_config, load_module
 from kinema4d_model.network import KinemaTransformer
-from kinema4d_model.network.rope import SharedRotaryEmbedding
+from kinema4d_model.network.layers import SharedRotaryEmbedding
 from kinema4d_model.preset import Preset, save_preset
 from kinema4d_ros.core.errors import GeneratorError
 from kinema4d_ros.io.files import replacing_folder

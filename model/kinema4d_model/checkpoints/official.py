@@ -18,8 +18,14 @@ import torch
 from safetensors.torch import save_file
 
 from kinema4d_model.checkpoints.lora import adapter_metadata, adapter_tensors, add_lora, lora_shapes, stated_alpha
-from kinema4d_model.checkpoints.pickled import load_pickled
-from kinema4d_model.checkpoints.tensor_files import Shape, differences, raise_if, read_tensors, tensor_shapes
+from kinema4d_model.checkpoints.tensor_files import (
+    Shape,
+    differences,
+    load_pickled,
+    raise_if,
+    read_tensors,
+    tensor_shapes,
+)
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.preset_parts import LoraSpec
 from kinema4d_ros.core.errors import FileFormatError

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kinema4d_model.conditioning.build import build_conditions
+from kinema4d_model.conditioning.build import build_conditions, first_frame_video, ramp_pointmap, robot_videos
 from kinema4d_model.conditioning.conditions import Conditions, shapes_only
 from kinema4d_model.conditioning.masks import downsample_mask, mask_channels, soft_robot_mask, soften
-from kinema4d_model.conditioning.videos import first_frame_video, ramp_pointmap, robot_videos
 
 __all__ = [
     "Conditions",

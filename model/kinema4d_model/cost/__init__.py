@@ -1,8 +1,15 @@
 """What a rollout costs before anyone pays for it: FLOPs and bytes, counted on tensors without memory."""
 
 from kinema4d_model.cost.memory import PeakActivations, parameter_bytes
-from kinema4d_model.cost.rollout import OFFICIAL_STEPS, RolloutCost, StageCost, official, rollout_cost
-from kinema4d_model.cost.table import cost_table, describe
+from kinema4d_model.cost.rollout import (
+    OFFICIAL_STEPS,
+    RolloutCost,
+    StageCost,
+    cost_table,
+    describe,
+    official,
+    rollout_cost,
+)
 
 __all__ = [
     "OFFICIAL_STEPS",

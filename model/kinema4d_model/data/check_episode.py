@@ -13,9 +13,8 @@ import numpy as np
 
 from kinema4d_model.data.depth import point_bounds
 from kinema4d_model.data.episode import Episode, load_robot
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.versions import RENDERER
-from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.errors import DataError, KinemaError
 from kinema4d_ros.core.pointmap import PointmapSequence
 
 __all__ = ["Finding", "check_episode"]

@@ -27,8 +27,8 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import open_index, read_episode, stream_shard
+from kinema4d_ros.core.errors import DataError
 
 __all__ = ["EpisodeDataset", "EpisodeSampler", "EpisodeStream", "epoch_order", "sample_of"]
 

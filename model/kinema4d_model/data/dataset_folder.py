@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import ShardIndex, open_index
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.files import read_bytes, replacing_file, writing
 
 __all__ = ["FORMAT", "DatasetFolder", "failure_shard_name", "lock_folder", "shard_name"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.errors import DataError
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import DataError
 
 __all__ = ["DEPTH_UNIT_M", "pack_depth", "point_bounds", "points_from_depth", "unpack_depth"]
 

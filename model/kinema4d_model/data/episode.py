@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.depth import points_from_depth
-from kinema4d_model.data.errors import DataError
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode, EvaluationError
+from kinema4d_ros.core.errors import DataError, ErrorCode, EvaluationError
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.core.task import TASKS, Task, make_task
 from kinema4d_ros.render import render_pointmaps

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinema4d_model.data.errors import DataError
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.files import read_yaml
 from kinema4d_ros.io.resources import share_directory, share_path
 

@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode, load_robot
-from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.lab_cast import CASTS
 from kinema4d_model.data.lab_config import SPLITS, LabConfig
-from kinema4d_model.data.lab_plans import Unreachable, start_position
-from kinema4d_model.data.lab_reach import reach_of
+from kinema4d_model.data.lab_layout import CASTS
+from kinema4d_model.data.lab_plans import Unreachable, reach_of, start_position
 from kinema4d_model.data.lab_record import Refused, Scene, first_look, outcome_of, record, simulate
 from kinema4d_model.data.lab_scene import SceneDraw
-from kinema4d_ros.core.errors import TrajectoryError
+from kinema4d_ros.core.errors import DataError, TrajectoryError
 from kinema4d_ros.kinematics import Kinematics, NoSolution, choose_kinematics
 from kinema4d_ros.lab import PlacedObject
 

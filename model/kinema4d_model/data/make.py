@@ -17,12 +17,12 @@ from typing import Any
 
 from kinema4d_model.data.dataset_folder import DatasetFolder, failure_shard_name, lock_folder, shard_name
 from kinema4d_model.data.episode_files import encode_episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import SPLITS, LabConfig
 from kinema4d_model.data.lab_episode import make_episode
 from kinema4d_model.data.lab_failures import Demonstration, failure_episodes
 from kinema4d_model.data.shards import open_index, read_document, write_shard
 from kinema4d_model.data.versions import versions
+from kinema4d_ros.core.errors import DataError
 
 __all__ = ["FailureJob", "Job", "failure_jobs", "make_dataset", "pending_jobs"]
 

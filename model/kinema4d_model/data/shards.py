@@ -23,8 +23,7 @@ from typing import Any
 
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.episode_files import decode_episode, parse_document
-from kinema4d_model.data.errors import DataError
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.files import read_bytes, replacing_file
 
 __all__ = [

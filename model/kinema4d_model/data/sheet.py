@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import read_episode
-from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.errors import DataError, KinemaError
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.png import encode_png
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from kinema4d_model.codec import VideoCodec
+from kinema4d_model.codec.video_codec import VideoCodec
 from kinema4d_model.metrics.weights import EXPECTED, load_codec, load_network
 from kinema4d_ros.core.errors import ErrorCode, EvaluationError
 from kinema4d_ros.evaluation.images import require_videos

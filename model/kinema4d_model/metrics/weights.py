@@ -15,12 +15,9 @@ import torch
 from torch import nn
 
 from kinema4d_model.checkpoints.folder import PRESET_FILE, load_vae
-from kinema4d_model.checkpoints.pickled import load_pickled
-from kinema4d_model.checkpoints.tensor_files import read_tensors
-from kinema4d_model.codec import VideoCodec
-from kinema4d_model.metrics.alexnet import AlexNetLpips
-from kinema4d_model.metrics.i3d import I3dFeatures
-from kinema4d_model.metrics.inception import InceptionFeatures
+from kinema4d_model.checkpoints.tensor_files import load_pickled, read_tensors
+from kinema4d_model.codec.video_codec import VideoCodec
+from kinema4d_model.metrics.networks import AlexNetLpips, I3dFeatures, InceptionFeatures
 from kinema4d_model.preset import load_preset
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError

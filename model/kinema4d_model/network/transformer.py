@@ -18,11 +18,13 @@ from diffusers.configuration_utils import register_to_config
 from torch import nn
 
 from kinema4d_model.conditioning.conditions import Conditions
-from kinema4d_model.network.attention import ContextAttentionProcessor
-from kinema4d_model.network.domain import DomainPatchEmbedding
-from kinema4d_model.network.embedding import TimeContextEmbedding
+from kinema4d_model.network.layers import (
+    ContextAttentionProcessor,
+    DomainPatchEmbedding,
+    SharedRotaryEmbedding,
+    TimeContextEmbedding,
+)
 from kinema4d_model.network.robot_tokens import ActionTokens, RobotInjection, RobotTokens
-from kinema4d_model.network.rope import SharedRotaryEmbedding
 from kinema4d_model.preset import Preset
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 

@@ -23,7 +23,7 @@ from kinema4d_model.training.checkpoints import (
     restore_optimiser,
     restore_weights,
 )
-from kinema4d_model.training.ema import Ema
+from kinema4d_model.training.optimisers import Ema
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView

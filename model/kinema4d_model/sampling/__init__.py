@@ -1,8 +1,14 @@
 """From noise to latents: solvers, guidance, step cache, and the loop around them."""
 
 from kinema4d_model.sampling.cache import StepCache
-from kinema4d_model.sampling.guidance import Denoiser, guided_velocity, passes, velocity_from_residual
-from kinema4d_model.sampling.loop import initial_noise, sample
+from kinema4d_model.sampling.loop import (
+    Denoiser,
+    guided_velocity,
+    initial_noise,
+    passes,
+    sample,
+    velocity_from_residual,
+)
 from kinema4d_model.sampling.schedule import TRAIN_STEPS, make_scheduler
 
 __all__ = [

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kinema4d_model.checkpoints.pickled import load_pickled
-from kinema4d_model.checkpoints.tensor_files import differences, raise_if, read_tensors
+from kinema4d_model.checkpoints.tensor_files import differences, load_pickled, raise_if, read_tensors
 from kinema4d_model.segmentation.sam2_package import import_sam2
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.io.files import read_yaml

@@ -7,10 +7,15 @@ Order matters and is fixed here: precision, then quantisation, then attention, p
 and placement last, because offloading wants the modules in their final form.
 """
 
-from kinema4d_model.speed.apply import apply_speed, choose_device, torch_dtype
-from kinema4d_model.speed.attention import attention_backends, set_attention
-from kinema4d_model.speed.place import Residence
-from kinema4d_model.speed.quantise import quantise_blocks
+from kinema4d_model.speed.apply import (
+    Residence,
+    apply_speed,
+    attention_backends,
+    choose_device,
+    quantise_blocks,
+    set_attention,
+    torch_dtype,
+)
 
 __all__ = [
     "Residence",

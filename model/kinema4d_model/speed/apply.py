@@ -2,18 +2,170 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from kinema4d_model.preset_parts import SpeedSpec
-from kinema4d_model.speed.attention import set_attention
-from kinema4d_model.speed.parallel import enable_context_parallel
-from kinema4d_model.speed.place import Residence
-from kinema4d_model.speed.quantise import quantise_blocks
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, SetupError
 
-__all__ = ["apply_speed", "cast", "choose_device", "torch_dtype"]
+__all__ = [
+    "OFFLOADS",
+    "Residence",
+    "apply_speed",
+    "attention_backends",
+    "cast",
+    "choose_device",
+    "enable_context_parallel",
+    "quantise_blocks",
+    "set_attention",
+    "torch_dtype",
+]
+
+# Where the weights live: on the device, on the host until a part is needed, or block by block in between.
+
+OFFLOADS = ("none", "model", "group")
+_GROUP = 2
+
+
+class Residence:
+    """Brings modules to the device for as long as they are used.
+
+    "none": everything is on the device from the start. "model": each part is there only while it works.
+    "group": the same for the codec and the image encoder, and the transformer comes two blocks at a time, the
+    next ones copied while these compute (diffusers' group offloading).
+    On the CPU all three give the same result and save nothing.
+    """
+
+    def __init__(self, transformer: Any, others: list[Any], offload: str, device: torch.device) -> None:
+        """Place the modules."""
+        if offload not in OFFLOADS:
+            raise GeneratorError(
+                f"offload '{offload}'", expected=" or ".join(OFFLOADS), code=ErrorCode.GENERATOR_BAD_REQUEST
+            )
+        self.device = device
+        self._visiting = [] if offload == "none" else list(others)
+        if offload == "none":
+            for module in (transformer, *others):
+                module.to(device)
+        elif offload == "model":
+            self._visiting.append(transformer)
+        else:
+            from diffusers.hooks import apply_group_offloading
+
+            apply_group_offloading(
+                transformer,
+                onload_device=device,
+                offload_device=torch.device("cpu"),
+                offload_type="block_level",
+                num_blocks_per_group=_GROUP,
+                use_stream=device.type == "cuda",
+            )
+
+    @contextmanager
+    def using(self, *modules: Any) -> Iterator[None]:
+        """The modules are on the device inside, and back on the host after if they are only visitors."""
+        visitors = [m for m in modules if any(m is v for v in self._visiting)]
+        for module in visitors:
+            module.to(self.device)
+        try:
+            yield
+        finally:
+            for module in visitors:
+                module.to("cpu")
+
+
+# One rollout on several GPUs: the tokens are split, attention exchanges heads (Ulysses), by diffusers' own engine.
+#
+# Start one process per GPU with `torchrun`; every process runs the same code and gets the same result.
+
+
+def enable_context_parallel(transformer: Any, degree: int) -> None:
+    """Split the tokens over `degree` processes of a torchrun group."""
+    import torch
+
+    if not torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) != degree:
+        raise SetupError(
+            f"context_parallel {degree} needs {degree} processes with a GPU each; "
+            f"here are {os.environ.get('WORLD_SIZE', '1')} and {torch.cuda.device_count()} GPUs",
+            expected=f"`torchrun --nproc-per-node {degree}` on a machine with {degree} GPUs",
+            hint="context_parallel: 1",
+        )
+    from diffusers import ContextParallelConfig
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    transformer.enable_parallelism(config=ContextParallelConfig(ulysses_degree=degree))
+
+
+# Weights of the blocks in one byte each: torchao's weight-only int8 and fp8.
+#
+# Only the large matrices of the transformer blocks: they are 97 % of Wan 14B's bytes, and embeddings, norms and
+# output layer, which are sensitive, keep their precision.
+
+
+def quantise_blocks(transformer: torch.nn.Module, kind: str) -> int:
+    """Replace the weights of all linear layers in `transformer.blocks`, in place; how many.
+
+    Args:
+        transformer: a network with a module list `blocks`; may be on the meta device.
+        kind: "int8" (symmetric, a scale per row) or "fp8" (e4m3, a scale per tensor).
+    """
+    try:
+        from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
+    except ImportError as error:
+        raise SetupError(
+            f"torchao cannot be imported: {error}", expected="torchao", hint="pip install torchao"
+        ) from None
+    configs: dict[str, Any] = {"int8": Int8WeightOnlyConfig, "fp8": Float8WeightOnlyConfig}
+    if kind not in configs:
+        raise GeneratorError(
+            f"quantisation '{kind}'", expected=" or ".join(configs), code=ErrorCode.GENERATOR_BAD_REQUEST
+        )
+    changed = [m for m in transformer.blocks.modules() if isinstance(m, torch.nn.Linear)]  # type: ignore[union-attr]
+    quantize_(transformer.blocks, configs[kind]())
+    return len(changed)
+
+
+# Which implementation computes attention: diffusers' dispatcher, with what this machine can run.
+
+
+def attention_backends() -> tuple[str, ...]:
+    """Names the dispatcher knows; not all run everywhere."""
+    from diffusers.models.attention_dispatch import AttentionBackendName
+
+    return tuple(sorted(member.value for member in AttentionBackendName))
+
+
+def set_attention(transformer: Any, name: str) -> None:
+    """Let every attention layer use back-end `name`; "auto" leaves torch's own choice."""
+    if name == "auto":
+        return
+    if name not in attention_backends():
+        raise GeneratorError(
+            f"attention back-end '{name}'",
+            expected=f"auto or one of {', '.join(attention_backends())}",
+            code=ErrorCode.GENERATOR_BAD_REQUEST,
+        )
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry as Registry
+
+    everyone, _ = Registry.get_active_backend()
+    try:
+        transformer.set_attention_backend(name)
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise SetupError(
+            f"attention back-end '{name}' cannot be used here: {error}",
+            expected="its package, and a device that it supports",
+            hint="attention: auto works everywhere",
+        ) from error
+    finally:
+        # diffusers also changes the default of every other model in the process; this one has its own now.
+        Registry.set_active_backend(everyone)
+
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -16,12 +16,12 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
 from numpy.typing import NDArray
 from torch import nn
 
-from kinema4d_model.codec import VideoCodec
+from kinema4d_model.codec.video_codec import VideoCodec
 from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import TrainConfig
 from kinema4d_model.training.examples import Example, ExampleSource, values, video
+from kinema4d_model.training.metrics_log import psnr, rows_of
 from kinema4d_model.training.randomness import generator
-from kinema4d_model.training.strips import psnr, rows_of
 
 __all__ = ["CodecBatch", "CodecTask", "codec_config", "measured_spec", "start_codec", "unclamped"]
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kinema4d_model._named_files import find_named, names_in, read_extended
-from kinema4d_model._typed_mapping import build, plain
+from kinema4d_model.config_files import build, find_named, names_in, plain, read_extended
 from kinema4d_model.preset import preset_names
 from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.io.files import write_yaml

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.conditioning import shapes_only
 from kinema4d_model.cost.memory import PeakActivations
 from kinema4d_model.network import KinemaTransformer

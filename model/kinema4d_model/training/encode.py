@@ -19,13 +19,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.conditioning import build_conditions, downsample_mask
-from kinema4d_model.data.errors import DataError
-from kinema4d_model.pipeline import carry_tensors
+from kinema4d_model.pipeline.kinema_pipeline import carry_tensors
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.examples import Example, ExampleSource, picture, values, video
-from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import DataError, ErrorCode, KinemaError
 from kinema4d_ros.io.files import read_json, replacing_file
 
 __all__ = ["INDEX", "encode_example", "encode_source", "fingerprint"]

@@ -17,14 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import ShardIndex, open_index, read_episode
-from kinema4d_model.inputs import NetworkInputs, normalise, prepare_inputs, shrink_request
-from kinema4d_model.lifting import LearnedLifter, Lifter
-from kinema4d_model.output.resize import pick_pixels, shrink_images
+from kinema4d_model.pipeline.inputs import NetworkInputs, normalise, prepare_inputs, shrink_request
+from kinema4d_model.pipeline.lifting import LearnedLifter, Lifter
+from kinema4d_model.pipeline.resize import pick_pixels, shrink_images
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.randomness import derive
-from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import DataError, ErrorCode, KinemaError
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 import kinema4d_ros
-from kinema4d_model._typed_mapping import plain
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.manifest import MANIFEST, read_manifest, write_manifest
 from kinema4d_model.checkpoints.official import save_official
+from kinema4d_model.config_files import plain
 from kinema4d_model.speed import torch_dtype
 from kinema4d_model.training.checkpoints import Checkpoint, CheckpointFolder, restore_weights
 from kinema4d_model.training.config import TrainConfig

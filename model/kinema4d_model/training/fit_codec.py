@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kinema4d_model.linear_codec import LinearAutoencoder, LinearCodec
+from kinema4d_model.codec.linear import LinearAutoencoder, LinearCodec
 from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import CodecFitSpec
 from kinema4d_model.training.examples import Example, ExampleSource, values, video

@@ -12,11 +12,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from kinema4d_model.conditioning import Conditions, mask_channels, soft_robot_mask
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.preset import Preset
 from kinema4d_model.training.config import AugmentSpec
 from kinema4d_model.training.encode import FORMAT, INDEX
-from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import DataError, ErrorCode, FileFormatError
 from kinema4d_ros.io.files import read_json, reading
 
 __all__ = ["LatentSet", "Sample", "collate"]

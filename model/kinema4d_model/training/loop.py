@@ -30,11 +30,9 @@ from kinema4d_model.training.checkpoints import (
     restore_weights,
 )
 from kinema4d_model.training.config import TrainConfig
-from kinema4d_model.training.ema import Ema
-from kinema4d_model.training.metrics_log import MetricsLog
-from kinema4d_model.training.optimisers import learning_rate, make_optimiser
+from kinema4d_model.training.metrics_log import MetricsLog, write_strips
+from kinema4d_model.training.optimisers import Ema, learning_rate, make_optimiser
 from kinema4d_model.training.randomness import batch_indices, derive
-from kinema4d_model.training.strips import write_strips
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, GeneratorError
 
 __all__ = ["Task", "Trainer", "gather_learning", "make_accelerator"]

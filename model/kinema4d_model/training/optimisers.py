@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from kinema4d_model.training.config import OptimiserSpec
 
-__all__ = ["MuonAdamW", "learning_rate", "make_optimiser", "orthogonalise"]
+__all__ = ["Ema", "MuonAdamW", "learning_rate", "make_optimiser", "orthogonalise"]
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
@@ -136,3 +137,42 @@ def make_optimiser(spec: OptimiserSpec, parameters: Iterable[tuple[str, nn.Param
     if spec.kind == "muon":
         return MuonAdamW([{"params": matrices, "muon": True}, *groups], spec)
     return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
+
+
+# The average of the weights over the last steps: what is validated and exported.
+
+
+class Ema:
+    """Float32 copies of named parameters that follow them slowly.
+
+    After n steps the decay is min(`decay`, (1 + n) / (10 + n)): early weights are forgotten soon.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
+        self.decay = decay
+        self.average = {name: p.detach().float().clone() for name, p in parameters.items()}
+
+    @torch.no_grad()
+    def update(self, parameters: Mapping[str, nn.Parameter], step: int) -> None:
+        """Follow the weights after step 1, 2, ..."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for name, average in self.average.items():
+            average.lerp_(parameters[name].detach().float(), 1 - decay)
+
+    @contextmanager
+    def applied(self, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+        """Inside, the parameters hold the averages; after, exactly what they held before."""
+        kept = {name: parameters[name].detach().clone() for name in self.average}
+        self.copy_to(parameters)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, tensor in kept.items():
+                    parameters[name].copy_(tensor)
+
+    @torch.no_grad()
+    def copy_to(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Write the averages into the parameters."""
+        for name, average in self.average.items():
+            parameters[name].copy_(average.to(parameters[name]))

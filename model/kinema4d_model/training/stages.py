@@ -12,19 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from accelerate import Accelerator
 from tqdm import tqdm
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.folder import PRESET_FILE, load_vae
 from kinema4d_model.checkpoints.lora import adapter_names, lora_shapes
 from kinema4d_model.checkpoints.official import DOMAIN_FILE, load_4dnex, load_official
-from kinema4d_model.codec import VideoCodec
-from kinema4d_model.lifting import load_lifter
-from kinema4d_model.network.trainable import set_trainable
+from kinema4d_model.codec.video_codec import VideoCodec
+from kinema4d_model.network.transformer import KinemaTransformer
+from kinema4d_model.pipeline.lifting import load_lifter
 from kinema4d_model.preset import Preset, load_preset, save_preset
+from kinema4d_model.preset_parts import Ablation
 from kinema4d_model.training.checkpoints import Progress, restore_weights
 from kinema4d_model.training.codec_task import CodecTask, codec_config, measured_spec, start_codec
 from kinema4d_model.training.config import TrainConfig, save_config
@@ -38,7 +40,38 @@ from kinema4d_model.training.network_task import NetworkTask
 from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.io.files import replacing_folder
 
-__all__ = ["ADAPTER", "STAGES", "make_bundle", "run_stages"]
+__all__ = ["ADAPTER", "STAGES", "make_bundle", "run_stages", "set_trainable"]
+
+# Which parameters learn: all of them, or only what Wan does not have; never those that the condition leaves idle.
+
+
+def set_trainable(
+    transformer: KinemaTransformer,
+    scope: Literal["all", "added"],
+    ablation: Ablation = Ablation.RGB_POINTMAP,
+) -> list[str]:
+    """Set `requires_grad` everywhere and return the names of what learns.
+
+    Args:
+        transformer: the network, with or without adapters.
+        scope: "all" for training from nothing, "added" for adapters and the parts that Wan does not have.
+        ablation: parts that it does not feed get no gradient, so they do not learn.
+    """
+    idle = ["condition_embedder.text_embedder."] if ablation is not Ablation.TEXT else []
+    if ablation is not Ablation.EMBEDDING:
+        idle.append("action_tokens.")
+    if ablation in (Ablation.TEXT, Ablation.EMBEDDING, Ablation.NULL):
+        idle.append("robot_injection.")
+    if ablation in (Ablation.TEXT, Ablation.EMBEDDING):
+        idle.append("robot_tokens.")
+    learning = []
+    for name, parameter in transformer.named_parameters():
+        wanted = scope == "all" or transformer.is_added(name) or ".lora_" in name
+        parameter.requires_grad_(wanted and not name.startswith(tuple(idle)))
+        if parameter.requires_grad:
+            learning.append(name)
+    return learning
+
 
 STAGES = ("codec", "encode", "network", "export")
 ADAPTER = "kinema4d"

@@ -75,9 +75,11 @@ def test_unknown_specs_list_the_known_ones(text: str) -> None:
         assert name in error.expected
 
 
-@pytest.mark.parametrize(("spec", "module"), [("nano", "kinema4d_model.backend"), ("ros", "rclpy")])
+@pytest.mark.parametrize(("spec", "module"), [("nano", "kinema4d_model.pipeline.backend"), ("ros", "rclpy")])
 def test_a_layer_that_is_not_installed_is_named(spec: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("kinema4d_ros.bridge.", "kinema4d_model.backend"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("kinema4d_ros.ros.", "kinema4d_model.pipeline.backend"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     error = refusal(spec)

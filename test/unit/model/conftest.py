@@ -12,7 +12,7 @@ import pytest
 try:
     import torch
 
-    from kinema4d_model.bundle import ModelBundle
+    from kinema4d_model.checkpoints.bundle import ModelBundle
     from kinema4d_model.preset import Preset, load_preset
 except ImportError as error:
     if (error.name or "kinema4d").startswith("kinema4d"):

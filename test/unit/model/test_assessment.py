@@ -11,18 +11,17 @@ import pytest
 from PIL import Image
 from support.own_generator import documented
 
-from kinema4d_model.assessment.held import held_pixels, holds
 from kinema4d_model.assessment.predictors import carry, composite, episode_request, first_frame, truth
 from kinema4d_model.assessment.report import markdown, strip, write_assessment
 from kinema4d_model.assessment.run import Outcomes, assess, episodes_of, outcomes_of, summaries
-from kinema4d_model.assessment.scores import NAMES, episode_region, score, summarise
+from kinema4d_model.assessment.scores import NAMES, episode_region, held_pixels, holds, score, summarise
 from kinema4d_model.assessment.twins import make_twin, moved_by, out_of_sight
-from kinema4d_model.backend import DiffusionGenerator
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.make import make_dataset
+from kinema4d_model.pipeline.backend import DiffusionGenerator
 from kinema4d_ros.cli import main
+from kinema4d_ros.core.errors import DataError
 
 SEED = 3
 

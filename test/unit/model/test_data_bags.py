@@ -23,17 +23,15 @@ from support.recordings import (
     yam,
 )
 
-from kinema4d_model.data.check import check_dataset
+from kinema4d_model.data.check import check_dataset, dataset_warnings
 from kinema4d_model.data.check_episode import check_episode
 from kinema4d_model.data.dataset_folder import DatasetFolder
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag import bag_recording
 from kinema4d_model.data.importers.build import build_episode
 from kinema4d_model.data.shards import read_episode
-from kinema4d_model.data.warn import dataset_warnings
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.cli import main
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.joint_match import JointOptions
 
 START = 50.0

@@ -12,11 +12,11 @@ from support.recordings import waving
 from kinema4d_model.data.check import check_dataset
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.build import build_episode
 from kinema4d_model.data.importers.collect import Item, collect
 from kinema4d_model.data.importers.recording import Unusable
-from kinema4d_model.data.importers.splits import held_out, split_of, splitter
+from kinema4d_model.data.importers.run import held_out, split_of, splitter
+from kinema4d_ros.core.errors import DataError
 
 NAMES = [f"n{i}" for i in range(6)] + ["bad"]
 

@@ -15,10 +15,10 @@ from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
 from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
 from kinema4d_model.data.episode_files import encode_episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import write_shard
-from kinema4d_model.inputs import normalise
+from kinema4d_model.pipeline.inputs import normalise
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import DataError
 
 T, H, W = 5, 8, 12
 

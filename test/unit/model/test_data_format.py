@@ -15,11 +15,16 @@ from hypothesis.extra import numpy as hnp
 
 from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
 from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition
-from kinema4d_model.data.episode_files import decode_episode, encode_episode, parse_document
-from kinema4d_model.data.errors import DataError
+from kinema4d_model.data.episode_files import (
+    decode_episode,
+    decode_stream,
+    encode_episode,
+    encode_stream,
+    parse_document,
+)
 from kinema4d_model.data.shards import index_path, open_index, read_episode, stream_shard, write_shard
-from kinema4d_model.data.streams import decode_stream, encode_stream
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.core.transforms import from_quaternion
 
 T, H, W = 5, 12, 16

@@ -24,20 +24,19 @@ from kinema4d_model.data.check_episode import check_episode
 from kinema4d_model.data.dataset import sample_of
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode, load_robot
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag import bag_recording
 from kinema4d_model.data.importers.build import build_episode
-from kinema4d_model.data.importers.lerobot_in import lerobot_recording, lerobot_rows, lerobot_scenes
+from kinema4d_model.data.importers.lerobot import lerobot_recording, lerobot_rows, lerobot_scenes
 from kinema4d_model.data.importers.lifter import CommandLifter, PictureLifter, RobotSeen, make_lifter
 from kinema4d_model.data.importers.recording import Recording, Unusable
 from kinema4d_model.data.importers.robo4d import MISSING, read_robo4d, robo4d_numbers
-from kinema4d_model.data.lerobot_out import VIEW, export_lerobot
+from kinema4d_model.data.lerobot_export import VIEW, export_lerobot
 from kinema4d_model.data.shards import read_episode
-from kinema4d_model.lifting import load_lifter
+from kinema4d_model.pipeline.lifting import load_lifter
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import FileFormatError
+from kinema4d_ros.core.errors import DataError, FileFormatError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.io.video import VideoWriter

@@ -19,18 +19,17 @@ from kinema4d_model.data.check import check_dataset
 from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder
 from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.episode_files import encode_episode
-from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.failures import SIGMAS, VARIANTS, disturb
-from kinema4d_model.data.lab_cast import _beside
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.lab_episode import episode_kind, make_episode
-from kinema4d_model.data.lab_failures import Demonstration
+from kinema4d_model.data.lab_failures import SIGMAS, VARIANTS, Demonstration, disturb
+from kinema4d_model.data.lab_layout import _beside
 from kinema4d_model.data.lab_plans import Grasp, Plan, grasp_plan
 from kinema4d_model.data.lab_record import outcome_of
 from kinema4d_model.data.lab_scene import SceneDraw, colour_word
 from kinema4d_model.data.make import make_dataset, pending_jobs
 from kinema4d_model.data.shards import open_index, read_episode
 from kinema4d_ros.cli import main
+from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.core.task import make_task
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.evaluation import TruthJudge

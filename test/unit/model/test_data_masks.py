@@ -14,11 +14,11 @@ from support.recordings import H, N, W, table_camera, waving
 from kinema4d_model.data.check_episode import check_episode
 from kinema4d_model.data.dataset import sample_of
 from kinema4d_model.data.episode_files import decode_episode, encode_episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.build import build_episode
 from kinema4d_model.data.importers.lifter import Lifted, RobotSeen
 from kinema4d_model.data.importers.masks import CommandSegmenter, FolderMasks, SegmenterMasks, make_mask_source
 from kinema4d_model.data.importers.recording import Recording, Unusable
+from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.segmentation import RobotSegmenter
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kinema4d_model.lifting import LiftedDepth
-from kinema4d_model.two_worlds import _lift
-from kinema4d_model.window import Window
+from kinema4d_model.pipeline.blend import Window, _lift
+from kinema4d_model.pipeline.lifting import LiftedDepth
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators import GenerateRequest

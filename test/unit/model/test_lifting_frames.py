@@ -10,12 +10,12 @@ import pytest
 from support.lifting_scenes import lab_episode, lab_frames
 
 from kinema4d_model.data.episode_files import encode_episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import write_shard
-from kinema4d_model.lifting.augment import augmented_sample, plain_sample
-from kinema4d_model.lifting.frames import ROBOT, TARGET, THING, WORLD, FrameSet, frames_of, load_frames
-from kinema4d_model.lifting.geometry import view_plane
-from kinema4d_model.lifting.network import INPUT_CHANNELS
+from kinema4d_model.pipeline.lifting.augment import augmented_sample, plain_sample
+from kinema4d_model.pipeline.lifting.frames import ROBOT, TARGET, THING, WORLD, FrameSet, frames_of, load_frames
+from kinema4d_model.pipeline.lifting.geometry import view_plane
+from kinema4d_model.pipeline.lifting.network import INPUT_CHANNELS
+from kinema4d_ros.core.errors import DataError
 
 
 @pytest.fixture(scope="module")

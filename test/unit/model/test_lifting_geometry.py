@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_model.lifting.geometry import GEOMETRY_CHANNELS, view_plane
+from kinema4d_model.pipeline.lifting.geometry import GEOMETRY_CHANNELS, view_plane
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, KinemaError
 from kinema4d_ros.core.transforms import make

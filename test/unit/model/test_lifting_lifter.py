@@ -11,12 +11,12 @@ import pytest
 import torch
 from support.lifting_scenes import lab_episode, lab_frames
 
-from kinema4d_model.lifting import LearnedLifter, load_lifter
-from kinema4d_model.lifting.frames import ROBOT, THING
-from kinema4d_model.lifting.geometry import view_plane
-from kinema4d_model.lifting.lifter import WEIGHTS, working_size
-from kinema4d_model.lifting.network import HeightNet
-from kinema4d_model.lifting.score import PlaneLifter, score_lifter, target_overlap
+from kinema4d_model.pipeline.lifting import LearnedLifter, load_lifter
+from kinema4d_model.pipeline.lifting.evaluate import PlaneLifter, score_lifter, target_overlap
+from kinema4d_model.pipeline.lifting.frames import ROBOT, THING
+from kinema4d_model.pipeline.lifting.geometry import view_plane
+from kinema4d_model.pipeline.lifting.lifter import WEIGHTS, working_size
+from kinema4d_model.pipeline.lifting.network import HeightNet
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, FileFormatError, GeneratorError, KinemaError
 

@@ -12,9 +12,9 @@ from support.lifting_scenes import lab_episode, lab_frames
 
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.shards import write_shard
-from kinema4d_model.lifting import load_lifter
-from kinema4d_model.lifting.network import HeightNet
-from kinema4d_model.lifting.train import train_on_frames
+from kinema4d_model.pipeline.lifting import load_lifter
+from kinema4d_model.pipeline.lifting.network import HeightNet
+from kinema4d_model.pipeline.lifting.train import train_on_frames
 from kinema4d_model.training.config import RunSpec, TrainConfig, load_config, save_config
 from kinema4d_model.training.metrics_log import read_log
 from kinema4d_ros.cli import main

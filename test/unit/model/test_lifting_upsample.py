@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from kinema4d_model.lifting.upsample import guided_upsample, upsample_within
+from kinema4d_model.pipeline.lifting.lifter import guided_upsample, upsample_within
 
 
 def disc(size: int, radius: float) -> np.ndarray:

@@ -10,9 +10,9 @@ import torch
 from support.training_examples import SweptSquares
 from support.training_runs import tiny_linear
 
-from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.codec import VideoCodec
-from kinema4d_model.linear_codec import LinearAutoencoder, LinearCodec
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.codec.linear import LinearAutoencoder, LinearCodec
+from kinema4d_model.codec.video_codec import VideoCodec
 from kinema4d_model.preset import load_preset
 from kinema4d_model.preset_parts import CodecSpec
 from kinema4d_model.training.config import CodecFitSpec

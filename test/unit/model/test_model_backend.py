@@ -12,12 +12,12 @@ import torch
 from support.model_inputs import wake
 from support.requests import robot_of_a_square
 
-from kinema4d_model.backend import DiffusionGenerator
-from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.inputs import prepare_inputs, shrink_request
-from kinema4d_model.pipeline import KinemaPipeline, Prediction
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.pipeline.backend import DiffusionGenerator
+from kinema4d_model.pipeline.inputs import prepare_inputs, shrink_request
+from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline, Prediction
+from kinema4d_model.pipeline.session import Session, chunk_seed, chunk_slices
 from kinema4d_model.preset import Preset
-from kinema4d_model.session import Session, chunk_seed, chunk_slices
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, FileFormatError, GeneratorError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import GenerateRequest, Generator, Progress, load_generator
@@ -245,7 +245,7 @@ def test_a_session_steps_with_a_policys_actions(generator: Generator) -> None:
 
 
 def test_the_folders_own_preset_counts_and_options_count_more(tiny: Preset, tmp_path: Path) -> None:
-    from kinema4d_model.loading import load_bundle
+    from kinema4d_model.checkpoints.loading import load_bundle
 
     own = replace(tiny, sampler=replace(tiny.sampler, steps=7, shift=2.0), prediction="residual")
     ModelBundle.from_preset(own).save_pretrained(tmp_path / "weights")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from support.model_inputs import random_conditions, wake, with_variant
 from support.official_files import write_official, write_wan
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.lora import adapter_names
 from kinema4d_model.checkpoints.manifest import check_manifest, write_manifest
 from kinema4d_model.preset import Preset

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 
 
 @pytest.mark.parametrize(("frames", "latent"), [(1, 1), (5, 2), (9, 3), (13, 4)])

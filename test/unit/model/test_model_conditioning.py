@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.model_inputs import with_variant
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.conditioning import (
     build_conditions,
     downsample_mask,
@@ -22,7 +22,7 @@ from kinema4d_model.conditioning import (
     robot_videos,
     soften,
 )
-from kinema4d_model.conditioning.ablations import ablation_table
+from kinema4d_model.conditioning.conditions import ablation_table
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation, ConditionSpec
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError

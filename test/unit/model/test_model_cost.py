@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.cost import PeakActivations, cost_table, official, parameter_bytes, rollout_cost
 from kinema4d_model.cost.rollout import RolloutCost
 from kinema4d_model.preset import Preset, load_preset

@@ -121,7 +121,7 @@ def test_a_full_disk_is_seen_before_the_download(hub: SmallHub, tmp_path: Path) 
 def preset_file(tmp_path: Path) -> Path:
     import yaml
 
-    from kinema4d_model._typed_mapping import plain
+    from kinema4d_model.config_files import plain
 
     document = plain(load_preset("tiny"))
     document["weights"] = [{"role": "act", "repo": "owner/name", "files": ["ckpt/*.safetensors"]}]

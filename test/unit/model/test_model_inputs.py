@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.requests import robot_of_a_square
 
-from kinema4d_model.inputs import normalise, prepare_inputs, shrink_request
+from kinema4d_model.pipeline.inputs import normalise, prepare_inputs, shrink_request
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.generators.composite import CompositeGenerator
 

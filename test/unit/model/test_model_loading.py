@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from support.model_inputs import with_variant
 from support.official_files import random_tensors, write_official, write_wan
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.checkpoints.loading import check_bundle, load_bundle
 from kinema4d_model.checkpoints.lora import load_lora, lora_shapes
 from kinema4d_model.checkpoints.manifest import file_sha256, write_manifest
-from kinema4d_model.loading import check_bundle, load_bundle
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.preset_parts import LoraSpec
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError

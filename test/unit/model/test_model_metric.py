@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kinema4d_model.output import MetricLimits, bounds_fit, fit_metric
+from kinema4d_model.pipeline.metric import MetricLimits, bounds_fit, fit_metric
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 SHAPE = (3, 24, 36)

@@ -11,15 +11,13 @@ from diffusers import WanTransformer3DModel
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor, WanRotaryPosEmbed
 from support.model_inputs import random_conditions, wake, with_variant
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.network import KinemaTransformer
-from kinema4d_model.network.attention import ContextAttentionProcessor
-from kinema4d_model.network.domain import DomainPatchEmbedding
+from kinema4d_model.network.layers import ContextAttentionProcessor, DomainPatchEmbedding, SharedRotaryEmbedding
 from kinema4d_model.network.robot_tokens import RobotInjection, RobotTokens
-from kinema4d_model.network.rope import SharedRotaryEmbedding
-from kinema4d_model.network.trainable import set_trainable
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation
+from kinema4d_model.training.stages import set_trainable
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 TIME = torch.tensor([500.0])

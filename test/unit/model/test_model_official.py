@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from support.model_inputs import random_conditions, wake, with_variant
 from support.official_files import random_tensors, write_official
 
-from kinema4d_model.bundle import ModelBundle
 from kinema4d_model.checkpoints import lora as adapters
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.official import (
     ADDED_FILE,
     ADDED_NAMES,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_model.output import (
-    confidence_of,
+from kinema4d_model.pipeline.confidence import confidence_of
+from kinema4d_model.pipeline.resize import (
     fill_under_robot,
     grow_images,
     grow_points,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.model_inputs import wake
 
-from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.inputs import NetworkInputs
-from kinema4d_model.pipeline import KinemaPipeline
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.pipeline.inputs import NetworkInputs
+from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import SpeedSpec
 from kinema4d_model.sampling import initial_noise
@@ -201,8 +201,8 @@ def test_tiles_stay_close_to_the_whole(tiny: Preset, inputs: NetworkInputs, plai
 def test_an_adapter_changes_the_prediction_and_costs_no_pass(tiny: Preset, inputs: NetworkInputs, tmp_path) -> None:
     from safetensors.torch import save_file
 
+    from kinema4d_model.checkpoints.loading import load_bundle
     from kinema4d_model.checkpoints.lora import lora_shapes
-    from kinema4d_model.loading import load_bundle
 
     bundle = ModelBundle.from_preset(tiny, seed=1)
     wake(bundle.transformer)

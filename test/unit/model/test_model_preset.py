@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kinema4d_model._typed_mapping import plain
+from kinema4d_model.config_files import plain
 from kinema4d_model.preset import Preset, load_preset, preset_names, save_preset
 from kinema4d_model.preset_parts import Ablation
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError

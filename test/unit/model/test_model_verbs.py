@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.official_files import write_official, write_wan
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.preset import load_preset
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.rollout import Rollout

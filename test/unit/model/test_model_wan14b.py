@@ -9,7 +9,7 @@ import torch
 from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from support.model_inputs import random_conditions
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.lora import lora_shapes
 from kinema4d_model.checkpoints.official import added_shapes
 from kinema4d_model.network import KinemaTransformer

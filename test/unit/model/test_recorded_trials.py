@@ -11,10 +11,9 @@ import pytest
 from kinema4d_model.assessment.recorded import commands_of, evaluate_recordings, scene_of_episode, task_of, trial_of
 from kinema4d_model.assessment.run import episodes_of
 from kinema4d_model.data.episode import Episode, Outcome
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.make import make_dataset
-from kinema4d_ros.core.errors import EvaluationError
+from kinema4d_ros.core.errors import DataError, EvaluationError
 from kinema4d_ros.core.task import AtGoal, Lifted, PushedBy
 from kinema4d_ros.evaluation.report import write_report
 from kinema4d_ros.evaluation.store import TrialStore

@@ -14,12 +14,11 @@ from support.tiny_sam2 import save_tiny, tiny_sam2
 from kinema4d_model.segmentation import GroundingDetector, Sam2Segmenter
 from kinema4d_ros.acquisition.acquire import acquire
 from kinema4d_ros.acquisition.options import Acquisition
-from kinema4d_ros.acquisition.stages import AssetError
 from kinema4d_ros.acquisition.views import load_views
 from kinema4d_ros.calibration import write_camera_info
 from kinema4d_ros.calibration.camera_files import CameraInfo
 from kinema4d_ros.cli import acquire as verb
-from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.errors import AssetError, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.images import read_image
 from kinema4d_ros.io.tables import write_trajectory

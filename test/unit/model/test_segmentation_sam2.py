@@ -12,10 +12,8 @@ import torch
 from support.tiny_sam2 import CONFIG, save_tiny, tiny_sam2
 
 from kinema4d_model.segmentation import Sam2Segmenter, load_sam2
-from kinema4d_model.segmentation.plain_transforms import Normalize, Resize, ToTensor
-from kinema4d_model.segmentation.robot_prompts import mask_box, mask_logits, mask_points
-from kinema4d_model.segmentation.sam2_package import import_sam2
-from kinema4d_model.segmentation.sam2_segmenter import _fill_holes
+from kinema4d_model.segmentation.sam2_package import Normalize, Resize, ToTensor, import_sam2
+from kinema4d_model.segmentation.sam2_segmenter import _fill_holes, mask_box, mask_logits, mask_points
 from kinema4d_model.segmentation.sam2_weights import build_sam2
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.io.files import write_yaml

@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_model.assessment.held import holds
 from kinema4d_model.assessment.predictors import composite, episode_request
-from kinema4d_model.assessment.scores import episode_region
-from kinema4d_model.backend import DiffusionGenerator
+from kinema4d_model.assessment.scores import episode_region, holds
+from kinema4d_model.checkpoints.loading import checkpoint_folder
 from kinema4d_model.checkpoints.manifest import read_manifest
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.lab_episode import make_episode
-from kinema4d_model.loading import checkpoint_folder
+from kinema4d_model.pipeline.backend import DiffusionGenerator
 from kinema4d_model.preset import load_preset
 from kinema4d_model.shipped import FOLDER, shipped_weights
 from kinema4d_ros.evaluation import psnr_overall

@@ -11,7 +11,7 @@ import torch
 from support.training_examples import SweptSquares
 from support.training_runs import make_run
 
-import kinema4d_ros.pointmap
+import kinema4d_ros.core.pointmap
 from kinema4d_model.conditioning import build_conditions, downsample_mask, soft_robot_mask, soften
 from kinema4d_model.preset_parts import Ablation, ConditionSpec
 from kinema4d_model.training.config import AugmentSpec
@@ -62,7 +62,7 @@ def test_prediction_and_training_soften_the_cells_that_the_released_code_would(t
 
 
 def test_there_is_no_second_soft_mask_with_a_rule_of_its_own() -> None:
-    assert not hasattr(kinema4d_ros.pointmap, "soft_mask")
+    assert not hasattr(kinema4d_ros.core.pointmap, "soft_mask")
 
 
 @pytest.mark.parametrize("ablation", list(Ablation))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.training_examples import SweptSquares
 
-from kinema4d_model.codec import VideoCodec
+from kinema4d_model.codec.video_codec import VideoCodec
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.training.codec_task import CodecTask, codec_config, measured_spec, start_codec, unclamped
 from kinema4d_model.training.config import CodecFitSpec, DataSpec, OptimiserSpec, RunSpec, TrainConfig

@@ -11,9 +11,8 @@ from safetensors import safe_open
 from support.training_examples import SweptSquares
 from support.training_runs import make_run, tiny_linear
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.conditioning import build_conditions, downsample_mask
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.preset_parts import ConditionSpec
 from kinema4d_model.training.config import AugmentSpec
@@ -22,7 +21,7 @@ from kinema4d_model.training.examples import Example, picture, values, video
 from kinema4d_model.training.latents import LatentSet, collate
 from kinema4d_model.training.randomness import generator
 from kinema4d_model.training.stages import make_bundle
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 
 PLAIN = AugmentSpec(soft_ratio=0.0)
 

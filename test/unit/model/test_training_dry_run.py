@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.model_inputs import random_conditions
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.training.config import DataSpec, RunSpec, TrainConfig, load_config
 from kinema4d_model.training.dry_run import DryRun, dry_run, dry_run_table
 from kinema4d_ros.cli import main

@@ -10,12 +10,11 @@ from support.training_runs import tiny_linear
 from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
 from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition
 from kinema4d_model.data.episode_files import encode_episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.shards import write_shard
 from kinema4d_model.preset import load_preset
 from kinema4d_model.training.examples import EpisodeExamples, example_from_episode
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 
 T, H, W = 17, 64, 96
 

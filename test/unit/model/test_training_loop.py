@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from support.training_examples import SweptSquares
 from support.training_runs import make_run
 
-from kinema4d_model.bundle import ModelBundle
+from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.lora import adapter_names
 from kinema4d_model.checkpoints.manifest import read_manifest
 from kinema4d_model.preset import load_preset

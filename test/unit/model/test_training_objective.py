@@ -6,8 +6,8 @@ import torch
 
 from kinema4d_model.sampling import velocity_from_residual
 from kinema4d_model.training.config import ObjectiveSpec
-from kinema4d_model.training.ema import Ema
-from kinema4d_model.training.objective import loss_target, noisy_latents, sample_sigma, weight_map, weighted_loss
+from kinema4d_model.training.network_task import loss_target, noisy_latents, sample_sigma, weight_map, weighted_loss
+from kinema4d_model.training.optimisers import Ema
 from kinema4d_model.training.randomness import batch_indices, derive, generator
 
 

@@ -7,13 +7,12 @@ import pytest
 import torch
 from support.scenes import cast_world
 
-from kinema4d_model.backend import DiffusionGenerator
-from kinema4d_model.bundle import ModelBundle
-from kinema4d_model.inputs import prepare_inputs, shrink_request
-from kinema4d_model.pipeline import KinemaPipeline
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.pipeline.backend import DiffusionGenerator
+from kinema4d_model.pipeline.blend import VIEW_M, Window, choose, choose_window, cut_request, predict_two_worlds
+from kinema4d_model.pipeline.inputs import prepare_inputs, shrink_request
+from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline
 from kinema4d_model.preset import load_preset
-from kinema4d_model.two_worlds import choose, predict_two_worlds
-from kinema4d_model.window import VIEW_M, Window, choose_window, cut_request
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import Cancelled
 from kinema4d_ros.core.pointmap import GripTrack

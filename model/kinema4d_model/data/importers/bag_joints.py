@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rosbags.rosbag2 import Reader
 
-from kinema4d_model.data.errors import DataError
-from kinema4d_model.data.importers.bag_messages import bag_messages, find_topic, topic_types
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_model.data.importers.bag import bag_messages, find_topic, topic_types
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.bags import JointSeries
 from kinema4d_ros.io.joint_match import JointOptions, match_joints, to_robot

@@ -20,10 +20,10 @@ from typing import Any
 from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder, shard_name
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.episode_files import encode_episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.recording import Unusable
 from kinema4d_model.data.shards import ShardWriter, index_path, open_index
 from kinema4d_model.data.versions import versions
+from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.io.files import read_bytes, replacing_file
 
 __all__ = ["Item", "collect"]

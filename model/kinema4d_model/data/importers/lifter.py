@@ -23,11 +23,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.command import PictureCommand
-from kinema4d_model.lifting import Lifter, load_lifter
+from kinema4d_model.pipeline.lifting import Lifter, load_lifter
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 
 __all__ = ["CommandLifter", "Lifted", "PictureLifter", "RobotSeen", "VideoLifter", "make_lifter"]
 
@@ -62,7 +61,7 @@ class VideoLifter(Protocol):
 
 
 class PictureLifter:
-    """A `kinema4d_model.lifting.Lifter` on every picture; the robot, where it was drawn, has its exact depth.
+    """A `kinema4d_model.pipeline.lifting.Lifter` on every picture; the robot, where it was drawn, has its exact depth.
 
     Args:
         lifter: of one picture of a table.

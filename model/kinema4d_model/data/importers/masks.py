@@ -20,9 +20,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.command import PictureCommand
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.segmentation import Prompt, ReportFrame, RobotSegmenter, Segmentation, make_segmenter
 from kinema4d_ros.segmentation.protocol import as_stack, result_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.errors import DataError
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.robot import Robot
 

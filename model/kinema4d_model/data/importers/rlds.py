@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.recording import Recording, ToolTrack
 from kinema4d_model.data.importers.rlds_fields import RldsFields, fields_of, value_at
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode, SetupError
+from kinema4d_ros.core.errors import DataError, ErrorCode, SetupError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import axis_angle, from_quaternion, from_rpy, make
 from kinema4d_ros.io.joint_match import GRIPPER, JointOptions, to_robot

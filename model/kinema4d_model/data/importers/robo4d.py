@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.recording import Missing, stand_in_camera
-from kinema4d_model.data.importers.video_in import read_video
+from kinema4d_model.data.importers.video import read_video
 from kinema4d_model.data.versions import versions
-from kinema4d_ros.core.errors import ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.files import read_bytes
 
 __all__ = ["MISSING", "read_robo4d", "robo4d_numbers"]

@@ -2,31 +2,69 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from kinema4d_model.data.episode import Episode
-from kinema4d_model.data.errors import DataError
 from kinema4d_model.data.importers.bag import bag_recording
 from kinema4d_model.data.importers.build import build_episode
 from kinema4d_model.data.importers.collect import Item
-from kinema4d_model.data.importers.lerobot_in import lerobot_recording, lerobot_rows, lerobot_scenes
+from kinema4d_model.data.importers.lerobot import lerobot_recording, lerobot_rows, lerobot_scenes
 from kinema4d_model.data.importers.lifter import VideoLifter
 from kinema4d_model.data.importers.masks import MaskSource
 from kinema4d_model.data.importers.recording import Missing, Recording
 from kinema4d_model.data.importers.rlds import RldsEpisode, RldsSource, open_rlds, steps_recording
 from kinema4d_model.data.importers.robo4d import read_robo4d, robo4d_numbers
-from kinema4d_model.data.importers.splits import splitter
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import DataError, ErrorCode, KinemaError
 from kinema4d_ros.io.joint_match import JointOptions
 from kinema4d_ros.robot import Robot
 
-__all__ = ["SOURCES", "ImportOptions", "items_of", "rlds_items"]
+__all__ = ["SOURCES", "ImportOptions", "held_out", "items_of", "rlds_items", "split_of", "splitter"]
+
+# Which scenes are held out: by the scene's name alone, or so many episodes of a source, always whole scenes.
+
+
+def _place(scene: str) -> float:
+    """A number from 0 to 1 that depends on the name only."""
+    return int.from_bytes(hashlib.sha256(scene.encode()).digest()[:4], "big") / 2**32
+
+
+def split_of(scene: str, val_share: float) -> str:
+    """ "train" or "val" by the name of a scene: all episodes of one scene fall together, whatever their number."""
+    return "val" if _place(scene) < val_share else "train"
+
+
+def held_out(episodes: Mapping[str, int], wanted: int) -> frozenset[str]:
+    """Scenes to hold out so that they have `wanted` episodes together, or as many fewer as whole scenes need.
+
+    Args:
+        episodes: how many there are, by scene.
+        wanted: how many to hold out; one scene always stays for training.
+    """
+    chosen: list[str] = []
+    left = wanted
+    for scene in sorted(episodes, key=lambda name: (_place(name), name)):
+        if episodes[scene] <= left and len(chosen) + 1 < len(episodes):
+            chosen.append(scene)
+            left -= episodes[scene]
+    return frozenset(chosen)
+
+
+def splitter(
+    val_share: float, val_episodes: int | None, count: Callable[[], Mapping[str, int]]
+) -> Callable[[str], str]:
+    """The split by scene: by share, or by a number of episodes, for which `count` is asked once."""
+    if val_episodes is None:
+        return lambda scene: split_of(scene, val_share)
+    chosen = held_out(count(), val_episodes)
+    return lambda scene: "val" if scene in chosen else "train"
+
 
 SOURCES = ("robo4d", "lerobot", "bag", "rlds")
 

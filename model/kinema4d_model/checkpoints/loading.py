@@ -1,0 +1,199 @@
+"""A model by preset and folder: whichever of the known layouts the folder has, or an error that says what to run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.checkpoints.folder import PRESET_FILE
+from kinema4d_model.checkpoints.lora import activate, adapter_names, load_lora, merge, remove
+from kinema4d_model.checkpoints.manifest import file_sha256
+from kinema4d_model.checkpoints.official import ADDED_FILE, LORA_FILE, find_official, require_variant
+from kinema4d_model.preset import Preset, load_preset
+from kinema4d_model.shipped import shipped_weights
+from kinema4d_model.speed import torch_dtype
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+
+__all__ = ["check_bundle", "checkpoint_folder", "load_bundle", "weights_sha256", "with_options"]
+
+_OFFICIAL = {"act": "kinema4d_ckpt", "pm": "kinema4d_pmcond_ckpt"}
+
+
+def checkpoint_folder(preset: Preset, given: str | Path = "") -> Path:
+    """Where a preset's weights are: `given`, else $KINEMA4D_CHECKPOINTS/NAME, else the package's own, else the cache.
+
+    The cache is ~/.cache/kinema4d/NAME.
+    """
+    if given:
+        return Path(given).expanduser()
+    root = os.environ.get("KINEMA4D_CHECKPOINTS")
+    shipped = None if root else shipped_weights(preset.name)
+    if shipped is not None:
+        return shipped
+    return Path(root or "~/.cache/kinema4d").expanduser() / preset.name.split("_")[0]
+
+
+def load_bundle(
+    preset: str | Path | Preset,
+    checkpoint: str | Path = "",
+    lora: str | Path = "",
+    *,
+    sampler: Mapping[str, Any] | None = None,
+    speed: Mapping[str, Any] | None = None,
+    allow_base: bool = False,
+) -> ModelBundle:
+    """The model of a preset, with its weights.
+
+    Args:
+        preset: a name, the path of a YAML file, or the preset itself. Sizes are always the folder's. So are sampler
+            and speed options where a preset of that name is asked for by name; otherwise they are `preset`'s.
+        checkpoint: a folder written by `ModelBundle.save_pretrained`, by `kinema4d fetch-weights` or by a LoRA
+            training, whose base is then looked for where the preset's own weights are; by default the preset's own.
+        lora: safetensors of another adapter on top, for example one distilled for few steps.
+        sampler, speed: fields that replace those of either.
+        allow_base: take the base model alone where the folder has no adapter at all.
+
+    Raises:
+        FileFormatError: FILE_MISSING with the folder and the command that fills it; or what does not fit.
+    """
+    bundle = _open(preset, checkpoint, sampler, speed, allow_base, read=True)
+    if lora:
+        load_lora(bundle.transformer, Path(lora), "extra")
+        bundle.origin += f", lora {file_sha256(Path(lora))}"
+    _fold_adapters(bundle)
+    return bundle
+
+
+def check_bundle(preset: str | Path | Preset, checkpoint: str | Path = "", *, allow_base: bool = False) -> ModelBundle:
+    """Refuse whatever `load_bundle` would refuse; the bundle has its `sha256` and no weights ("meta")."""
+    return _open(preset, checkpoint, None, None, allow_base, read=False)
+
+
+def _open(
+    preset: str | Path | Preset,
+    checkpoint: str | Path,
+    sampler: Mapping[str, Any] | None,
+    speed: Mapping[str, Any] | None,
+    allow_base: bool,
+    *,
+    read: bool,
+) -> ModelBundle:
+    chosen = preset if isinstance(preset, Preset) else load_preset(preset)
+    chosen = with_options(chosen, sampler, speed)
+    folder = checkpoint_folder(chosen, checkpoint)
+    dtype = torch_dtype(chosen.speed.dtype)
+    if not (folder / PRESET_FILE).is_file():
+        base, official = _find_parts(chosen, folder, allow_base)
+        return ModelBundle.from_wan(base, official, preset=chosen, dtype=dtype, read=read)
+    own = load_preset(folder / PRESET_FILE)
+    if own.robot.variant != chosen.robot.variant:
+        raise FileFormatError(
+            f"{folder} holds a '{own.robot.variant}' model, preset '{chosen.name}' is for '{chosen.robot.variant}'",
+            expected=f"robot.variant: {own.robot.variant} in the preset",
+            hint=f"give --preset {folder / PRESET_FILE}",
+        )
+    if own.name == chosen.name and not isinstance(preset, Preset):
+        chosen = with_options(own, sampler, speed)
+        dtype = torch_dtype(chosen.speed.dtype)
+    bundle = ModelBundle.from_pretrained(folder, dtype=dtype, read=read)
+    bundle.preset = dataclasses.replace(bundle.preset, name=chosen.name, sampler=chosen.sampler, speed=chosen.speed)
+    return bundle
+
+
+def _find_parts(preset: Preset, folder: Path, allow_base: bool) -> tuple[Path, Path | None]:
+    """The base's folder and the adapter's; None for the latter where there is none and the base may do without."""
+    own = any((folder / name).is_file() for name in (LORA_FILE, ADDED_FILE))
+    if own:
+        require_variant(find_official(folder), preset.robot.variant)
+    root = checkpoint_folder(preset) if own else folder
+    base = next((p for p in (root, root / "base") if (p / "transformer").is_dir()), None)
+    if base is None:
+        raise _missing(preset, root)
+    if own:
+        return base, folder
+    wanted = folder / _OFFICIAL[preset.robot.variant]
+    if wanted.is_dir():
+        return base, wanted
+    others = {v: name for v, name in _OFFICIAL.items() if (folder / name).is_dir()}
+    if allow_base and not others:
+        return base, None
+    raise _no_adapter(preset, folder, wanted, others)
+
+
+def with_options(
+    preset: Preset, sampler: Mapping[str, Any] | None = None, speed: Mapping[str, Any] | None = None
+) -> Preset:
+    """The preset with some of its sampler's and speed options replaced; the base's flow shift stays the preset's."""
+    # None must not follow a shift that is given only for sampling.
+    fields = {"trained_shift": preset.sampler.base_shift} if "shift" in (sampler or {}) else {}
+    return dataclasses.replace(
+        preset,
+        sampler=dataclasses.replace(preset.sampler, **{**fields, **(sampler or {})}),
+        speed=dataclasses.replace(preset.speed, **dict(speed or {})),
+    )
+
+
+def _fold_adapters(bundle: ModelBundle) -> None:
+    """Adapters become part of the weights: no cost in any step, and what is left can be quantised and compiled."""
+    names = adapter_names(bundle.transformer)
+    if not names:
+        return
+    activate(bundle.transformer, dict.fromkeys(names, 1.0))
+    merge(bundle.transformer, list(names))
+    for name in names:
+        remove(bundle.transformer, name)
+
+
+def _missing(preset: Preset, folder: Path) -> FileFormatError:
+    command = (
+        _fetch(preset, folder)
+        or "train one, or give --checkpoint DIR with a folder that ModelBundle.save_pretrained wrote"
+    )
+    state = "does not exist" if not folder.exists() else "holds neither preset.yaml nor transformer/"
+    return FileFormatError(
+        f"no weights for preset '{preset.name}': {folder} {state}",
+        expected="a model folder",
+        hint=command,
+        code=ErrorCode.FILE_MISSING,
+    )
+
+
+def _no_adapter(preset: Preset, folder: Path, wanted: Path, others: Mapping[str, str]) -> FileFormatError:
+    """The base is here, the preset's adapter is not: what it would predict knows nothing of the robot."""
+    variant = preset.robot.variant
+    found = " and ".join(f"the '{v}' adapter ({name}/)" for v, name in others.items())
+    if others:
+        hint = f"choose a preset of the variant '{next(iter(others))}'"
+    elif (folder.parent / wanted.name).is_dir():
+        hint = f"give --checkpoint {folder.parent}"
+    else:
+        hint = "--allow-base (parameter allow_base) runs the base model alone"
+    command = _fetch(preset, folder)
+    return FileFormatError(
+        f"{folder} holds the base model and {found or 'no adapter'}; preset '{preset.name}' is for '{variant}'",
+        expected=f"{LORA_FILE} and {ADDED_FILE} in {wanted}",
+        hint=f"{command}, or {hint}" if command else hint,
+        code=ErrorCode.FILE_MISSING,
+    )
+
+
+def _fetch(preset: Preset, folder: Path) -> str:
+    """The command that fills a folder; "" for a preset that names no source."""
+    fetched = any(source.repo for source in preset.weights)
+    return f"kinema4d fetch-weights --preset {preset.name} --out {folder}" if fetched else ""
+
+
+# Which weights a preset would be loaded with: their hash as a rollout's provenance has it, without loading them.
+
+
+def weights_sha256(preset: str, checkpoint: str | Path = "") -> str:
+    """The sha256 of a preset's weights.
+
+    Raises:
+        FileFormatError: there are none (FILE_MISSING), or they are not what the preset needs.
+    """
+    return check_bundle(preset, checkpoint).sha256

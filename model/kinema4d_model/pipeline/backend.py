@@ -1,0 +1,242 @@
+"""`DiffusionGenerator`: the learned generator behind the same protocol as every other.
+
+    GenerateRequest ─ chunks of the preset's frames ─> Session ─> Rollout at the camera's own size
+
+The network works at the preset's size. Images are filtered down to it, pointmaps and masks picked pixel by
+pixel; its answer is grown again, points never across an edge, and the exact robot is pasted at full size.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import torch
+
+import kinema4d_ros
+from kinema4d_model.checkpoints.bundle import ModelBundle
+from kinema4d_model.checkpoints.loading import load_bundle, with_options
+from kinema4d_model.cost.rollout import describe
+from kinema4d_model.pipeline.confidence import Confidence, confidence_of
+from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline
+from kinema4d_model.pipeline.lifting import load_lifter
+from kinema4d_model.pipeline.metric import MetricFit
+from kinema4d_model.pipeline.session import Drift, Session, chunk_slices, part_of
+from kinema4d_model.preset import Preset, load_preset
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.generators.composite import CompositeGenerator
+from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, request_sha256
+
+__all__ = ["Details", "DiffusionGenerator"]
+
+LONGEST_S = 12.0
+"""A motion that lasts longer is predicted in several runs."""
+MAX_SEEDS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Details:
+    """What the last rollout was made of, beyond the rollout.
+
+    Attributes:
+        fits: the metric fit of every chunk.
+        drift: of every chunk.
+        confidence: where more than one seed was sampled; None with one.
+        passes, skipped: through the network, and cut short by the step cache, over all chunks and seeds.
+    """
+
+    fits: tuple[MetricFit, ...]
+    drift: tuple[Drift, ...]
+    confidence: Confidence | None
+    passes: int
+    skipped: int
+
+
+class DiffusionGenerator:
+    """Kinema4D at any preset; loaded once, one request at a time.
+
+    Args:
+        preset: a name, the path of a YAML file, or the preset itself.
+        checkpoint: folder of the weights; by default the preset's own, see `checkpoint_folder`.
+        device: "auto", "cpu" or "cuda".
+        sampler, speed: fields that replace the preset's, e.g. {"steps": 8}.
+        lora: safetensors of another adapter, for example one distilled for few steps.
+        seeds: rollouts per request; with 2 or more, `details.confidence` says where they agree. The rollout is
+            the first seed's.
+        require_metric: fail with METRIC_REFUSED where the robot is too small in view; otherwise the bounds of the
+            condition are used, and provenance says so.
+        table_height_m: of the plane assumed where no depth was measured.
+        lift: guess depth from the picture where none was measured, for presets with `condition.carry`.
+        warm_start: run one empty step at once, so that the first request is as fast as the others.
+        random_weights: an untrained network, for tests and timing.
+        allow_base: take the base model alone where the folder has no adapter; provenance says so.
+        bundle: an already loaded model instead of all that.
+    """
+
+    name = "diffusion"
+
+    def __init__(
+        self,
+        *,
+        preset: str | Path | Preset = "nano",
+        checkpoint: str | Path = "",
+        device: str = "auto",
+        sampler: Mapping[str, Any] | None = None,
+        speed: Mapping[str, Any] | None = None,
+        lora: str | Path = "",
+        seeds: int = 1,
+        require_metric: bool = False,
+        table_height_m: float = 0.0,
+        lift: bool = True,
+        warm_start: bool = False,
+        random_weights: bool = False,
+        allow_base: bool = False,
+        bundle: ModelBundle | None = None,
+    ) -> None:
+        if not 1 <= seeds <= MAX_SEEDS:
+            raise GeneratorError(
+                f"seeds is {seeds}", expected=f"1 to {MAX_SEEDS}", code=ErrorCode.GENERATOR_BAD_REQUEST
+            )
+        if bundle is None:
+            if random_weights:
+                chosen = preset if isinstance(preset, Preset) else load_preset(preset)
+                bundle = ModelBundle.from_preset(with_options(chosen, sampler, speed))
+            else:
+                bundle = load_bundle(preset, checkpoint, lora, sampler=sampler, speed=speed, allow_base=allow_base)
+        self.pipeline = KinemaPipeline(bundle, device=device)
+        self._composite = CompositeGenerator(table_height_m=table_height_m)
+        self._lifter = load_lifter() if lift and bundle.preset.condition.carry else None
+        self._seeds = seeds
+        self._require_metric = require_metric
+        self.details: Details | None = None
+        if warm_start:
+            self.pipeline.warm_up()
+
+    def generate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Rollout:
+        """The rollout of a request; equal for equal seed, inputs, checkpoint and options."""
+        parts = self._parts(request)
+        overall = _Overall(progress, self._seeds * len(parts), self.pipeline.sampler.steps)
+        runs = [self._run(request, parts, _run_seed(request.seed, k), overall, cancel) for k in range(self._seeds)]
+        rgb, xyz, mask, session = runs[0]
+        confidence = None
+        if len(runs) > 1:
+            confidence = confidence_of([r[1] for r in runs], [r[0] for r in runs], request.robot.mask)
+        chunks = [chunk for run in runs for chunk in run[3].chunks]
+        self.details = Details(
+            tuple(chunk.fit for chunk in session.chunks),
+            session.drift,
+            confidence,
+            sum(chunk.passes for chunk in chunks),
+            sum(chunk.skipped for chunk in chunks),
+        )
+        return Rollout(
+            rgb,
+            xyz,
+            mask,
+            request.camera,
+            request.times,
+            self._provenance(request, session, len(parts)),
+            plan_hash=request.plan_hash,
+        )
+
+    def _run(
+        self, request: GenerateRequest, parts: list[slice], seed: int, overall: _Overall, cancel: Cancel | None
+    ) -> tuple[Any, Any, Any, Session]:
+        session = Session(
+            self.pipeline,
+            request.image,
+            request.camera,
+            depth=request.depth,
+            seed=seed,
+            composite=self._composite,
+            require_metric=self._require_metric,
+            lifter=self._lifter,
+        )
+        if len(parts) == 1:
+            chunk = session.advance(request.robot, overall, cancel)
+            overall.finished()
+            return chunk.frames.rgb, chunk.frames.xyz, chunk.mask, session
+        shape = (len(request), request.camera.height, request.camera.width, 3)
+        rgb, xyz, mask = np.empty(shape, np.uint8), np.empty(shape, np.float32), np.empty(shape[:3], np.bool_)
+        for part in parts:
+            chunk = session.advance(part_of(request.robot, part), overall, cancel)
+            frames = chunk.frames
+            # The frame that two chunks share stays as the first of them predicted it.
+            skip = 1 if part.start else 0
+            rgb[part.start + skip : part.stop] = frames.rgb[skip:]
+            xyz[part.start + skip : part.stop] = frames.xyz[skip:]
+            mask[part.start + skip : part.stop] = chunk.mask[skip:]
+            overall.finished()
+        return rgb, xyz, mask, session
+
+    def _parts(self, request: GenerateRequest) -> list[slice]:
+        """Frames of each run of the network; with `condition.carry` a whole motion, if it is not too long, in one."""
+        preset = self.pipeline.preset
+        if not preset.condition.carry:
+            return chunk_slices(len(request), preset.frames)
+        duration_s = float(request.times[-1] - request.times[0])
+        runs = max(1, math.ceil(duration_s / LONGEST_S))
+        return chunk_slices(len(request), max(2, math.ceil((len(request) - 1) / runs) + 1))
+
+    def _provenance(self, request: GenerateRequest, session: Session, parts: int) -> Provenance:
+        preset, pipeline, camera = self.pipeline.preset, self.pipeline, request.camera
+        size = f"{preset.width} x {preset.height}"
+        if (camera.width, camera.height) != (preset.width, preset.height):
+            size += f", resized from and to {camera.width} x {camera.height}"
+        return Provenance(
+            generator=self.name,
+            preset=preset.name,
+            checkpoint_sha256=pipeline.bundle.sha256,
+            input_sha256=request_sha256(request),
+            seed=request.seed,
+            metric_residual_m=max(chunk.fit.residual_m for chunk in session.chunks),
+            depth=session.chunks[0].depth,
+            versions={
+                "kinema4d_ros": kinema4d_ros.__version__,
+                "torch": torch.__version__,
+                "diffusers": diffusers.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+                "network size": size,
+                "recipe": describe(replace(preset, sampler=pipeline.sampler, speed=pipeline.speed)),
+                **pipeline.bundle.describe(),
+                "options": "; ".join(pipeline.notes) or "none",
+                "device": str(pipeline.device),
+                "chunks": f"{parts} of up to {preset.frames} frames",
+                "metric": session.chunks[-1].fit.summary(),
+                "frames": "; ".join(chunk.note for chunk in session.chunks if chunk.note) or "the network's own",
+            },
+        )
+
+
+def _run_seed(seed: int, index: int) -> int:
+    """Of another rollout of the same request; another stride than a session's chunks, so that they never meet."""
+    return (seed + index * 0xD1B54A32D192ED03) % 2**64
+
+
+class _Overall:
+    """Steps of all chunks and seeds counted through, so that "sample" ends once."""
+
+    def __init__(self, report: ReportProgress | None, chunks: int, steps: int) -> None:
+        self.report = report or (lambda _: None)
+        self._chunks = chunks
+        self._steps = steps
+        self._done = 0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.phase == "sample":
+            progress = Progress("sample", self._done * self._steps + progress.step, self._chunks * self._steps)
+        self.report(progress)
+
+    def finished(self) -> None:
+        """One chunk more is done."""
+        self._done += 1

@@ -1,0 +1,335 @@
+"""`Session`: a prediction that goes on; each chunk starts from the last frame of the one before.
+
+    image ─> step(robot frames) ─> frames ─┐ last frame, exact robot in it
+               ^                           │
+               └───────────────────────────┘   Drift: how far the chain has come from what is known
+
+For policies: `session.step(action_chunk) -> frames`, closed loop, when the session has a renderer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_model.pipeline.blend import predict_two_worlds
+from kinema4d_model.pipeline.inputs import NetworkInputs, prepare_inputs, shrink_request
+from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline, Prediction
+from kinema4d_model.pipeline.lifting import Lifter
+from kinema4d_model.pipeline.metric import MetricFit, MetricLimits, bounds_fit, fit_metric
+from kinema4d_model.pipeline.resize import (
+    fill_under_robot,
+    grow_images,
+    grow_points,
+    paste_robot,
+    points_on_rays,
+)
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.rollout import DepthBasis
+from kinema4d_ros.generators.composite import CompositeGenerator
+from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReportProgress
+
+__all__ = ["Chunk", "Drift", "Frames", "Session", "chunk_seed", "chunk_slices", "finish", "metres"]
+
+# From one chunk's prediction to frames in metres with the exact robot, at the network's size and the camera's.
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """Frames of a chunk at one size: rgb (T, H, W, 3) uint8 and xyz (T, H, W, 3) float32 metres, NaN = nothing."""
+
+    rgb: NDArray[np.uint8]
+    xyz: NDArray[np.float32]
+
+
+def metres(
+    prediction: Prediction,
+    inputs: NetworkInputs,
+    request: GenerateRequest,
+    *,
+    limits: MetricLimits | None = None,
+    require: bool = False,
+) -> tuple[NDArray[np.float32], MetricFit]:
+    """Predicted points (T, h, w, 3) in metres at the network's size, before the robot is pasted; and the fit.
+
+    Args:
+        prediction: of the network.
+        inputs: that it was made from.
+        request: at the network's size.
+        limits: of the fit.
+        require: raise METRIC_REFUSED instead of falling back to the bounds of the condition.
+    """
+    robot = request.robot
+    try:
+        fit = fit_metric(prediction.values, robot.xyz, robot.mask, limits)
+    except GeneratorError as error:
+        if require:
+            raise
+        fit = bounds_fit(inputs.bounds, prediction.values, robot.xyz, robot.mask, error.what)
+    return fit.apply(prediction.values), fit
+
+
+def finish(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequence) -> tuple[Frames, float]:
+    """Frames at the size of `robot`'s camera: grown if need be, on their rays, the exact robot over them.
+
+    Args:
+        rgb: (T, h, w, 3) uint8 at the network's size.
+        xyz: (T, h, w, 3) float32 metres at the network's size.
+        robot: exact, at the size that is wanted.
+
+    Returns:
+        The frames, and how far the points had been off their rays, RMS in metres.
+    """
+    camera = robot.camera
+    if rgb.shape[1:3] != (camera.height, camera.width):
+        from kinema4d_model.pipeline.resize import pick_pixels
+
+        small = pick_pixels(robot.mask, rgb.shape[2], rgb.shape[1])
+        rgb = grow_images(fill_under_robot(rgb, small), camera.width, camera.height)
+        xyz = grow_points(fill_under_robot(xyz, small), camera.width, camera.height)
+    else:
+        rgb = rgb.copy()
+    points, off = points_on_rays(xyz, camera)
+    paste_robot(rgb, points, robot)
+    return Frames(rgb, points), off
+
+
+Render = Callable[[Any], PointmapSequence]
+"""Robot frames of an action chunk; the first is the state before the actions."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a chunk is from what is certain.
+
+    Attributes:
+        robot_m: RMS distance of the predicted robot from the exact one, metres; NaN = no robot in view.
+        robot_rgb: mean colour difference of the predicted robot from the exact one, grey levels.
+        world_rgb: median colour difference of the chunk's last frame from the session's first image where neither
+            shows the robot, grey levels; objects that were moved are in it, a few of them do not move a median.
+    """
+
+    robot_m: float
+    robot_rgb: float
+    world_rgb: float
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """One step of a session.
+
+    Attributes:
+        frames: at the camera's size, one for each robot frame, the first included.
+        small: the same at the network's size.
+        fit: how values became metres.
+        drift: of this chunk.
+        seed: that it was sampled with.
+        off_ray_m: how far predicted points had been off their pixels' rays, RMS, metres.
+        passes, skipped: through the network, and cut short by the cache.
+        mask: (T, H, W) bool, where the exact robot is seen.
+        note: how the frames were made, for provenance.
+        depth: what the world's points rest on.
+    """
+
+    frames: Frames
+    small: Frames
+    fit: MetricFit
+    drift: Drift
+    seed: int
+    off_ray_m: float
+    passes: int
+    skipped: int
+    mask: NDArray[np.bool_]
+    note: str = ""
+    depth: DepthBasis = "lifted"
+
+
+class Session:
+    """A chain of chunks from one image.
+
+    Args:
+        pipeline: the model.
+        image: (H, W, 3) uint8 rectified, what the camera sees now.
+        camera: of that image.
+        depth: (H, W) float32 metres measured now, NaN = none; or None.
+        seed: of the first chunk; the following ones derive theirs from it.
+        composite: makes the static world that the conditions start from.
+        render: makes robot frames of an action chunk, for `step`.
+        limits, require_metric: of the metric fit.
+        lifter: guesses depth where none was measured, for presets with `condition.carry`.
+    """
+
+    def __init__(
+        self,
+        pipeline: KinemaPipeline,
+        image: NDArray[np.uint8],
+        camera: PinholeCamera,
+        *,
+        depth: NDArray[np.float32] | None = None,
+        seed: int = 0,
+        composite: CompositeGenerator | None = None,
+        render: Render | None = None,
+        limits: MetricLimits | None = None,
+        require_metric: bool = False,
+        lifter: Lifter | None = None,
+    ) -> None:
+        self._lifter = lifter
+        self._pipeline = pipeline
+        self._camera = camera
+        self._seed = seed
+        self._composite = composite or CompositeGenerator()
+        self._render = render
+        self._limits = limits
+        self._require_metric = require_metric
+        self._image = self._first = image
+        self._depth = depth
+        self._first_robot: NDArray[np.bool_] | None = None
+        self.chunks: list[Chunk] = []
+
+    @property
+    def drift(self) -> tuple[Drift, ...]:
+        """Of every chunk so far."""
+        return tuple(chunk.drift for chunk in self.chunks)
+
+    def step(self, action_chunk: Any, cancel: Cancel | None = None) -> Frames:
+        """The frames that follow the current one while the robot does `action_chunk`.
+
+        The chunk is whatever the session's renderer takes, for example (N, J) joint positions; N actions give
+        N frames.
+        """
+        if self._render is None:
+            raise GeneratorError(
+                "the session has no renderer for actions",
+                expected="Session(..., render=...), or `advance` with robot frames",
+                code=ErrorCode.GENERATOR_BAD_REQUEST,
+            )
+        frames = self.advance(self._render(action_chunk), cancel=cancel).frames
+        return Frames(frames.rgb[1:], frames.xyz[1:])
+
+    def advance(
+        self, robot: PointmapSequence, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Chunk:
+        """Predict while the robot moves; its first frame is where it is now. The session then stands at the last."""
+        if robot.times is None:
+            robot = replace(robot, times=np.arange(len(robot), dtype=np.float64))
+        seed = chunk_seed(self._seed, len(self.chunks))
+        preset = self._pipeline.preset
+        whole = GenerateRequest(self._current_image(robot), robot, self._current_depth(robot), seed=seed)
+        if preset.condition.carry:
+            chunk = self._blended(whole, seed, progress, cancel)
+        else:
+            chunk = self._grown(whole, seed, progress, cancel)
+        frames = chunk.frames
+        self.chunks.append(chunk)
+        self._image = frames.rgb[-1]
+        self._depth = frames.xyz[-1, ..., 2]
+        return chunk
+
+    def _grown(
+        self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
+    ) -> Chunk:
+        """The network's own frames, grown to the camera's size."""
+        preset, robot = self._pipeline.preset, whole.robot
+        small = shrink_request(whole, preset.width, preset.height)
+        inputs, _ = prepare_inputs(small, self._composite, preset.codec.temporal_factor)
+        prediction = self._pipeline(inputs, seed, progress, cancel)
+        points, fit = metres(prediction, inputs, small, limits=self._limits, require=self._require_metric)
+        frames, off_ray_m = finish(prediction.rgb, points, robot)
+        small_frames = frames if small is whole else finish(prediction.rgb, points, small.robot)[0]
+        drift = self._drift(fit, prediction, inputs, small, frames, robot)
+        passes = prediction.passes, prediction.skipped
+        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, robot.mask)
+
+    def _blended(
+        self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
+    ) -> Chunk:
+        """Two exact videos at the camera's size, chosen from by the network."""
+        done = predict_two_worlds(self._pipeline, whole, seed, self._composite, self._lifter, progress, cancel)
+        prediction, small = done.prediction, done.small
+        # The metres come with the two worlds; the fit tells how well the network keeps to the robot.
+        points, fit = metres(prediction, done.inputs, small, limits=self._limits, require=self._require_metric)
+        frames = Frames(done.rgb, done.xyz)
+        small_frames, off_ray_m = finish(prediction.rgb, points, small.robot)
+        drift = self._drift(fit, prediction, done.inputs, small, frames, whole.robot)
+        passes = prediction.passes, prediction.skipped
+        # A later chunk starts from points that are as good as those of the one before.
+        depth = self.chunks[0].depth if self.chunks else done.depth
+        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, done.mask, done.note, depth)
+
+    def _drift(
+        self,
+        fit: MetricFit,
+        prediction: Prediction,
+        inputs: NetworkInputs,
+        small: GenerateRequest,
+        frames: Frames,
+        robot: PointmapSequence,
+    ) -> Drift:
+        if self._first_robot is None:
+            self._first_robot = robot.mask[0]
+        return Drift(
+            fit.residual_m if fit.pixels else float("nan"),
+            _mean_difference(prediction.rgb, inputs.robot_rgb[: len(small.robot)], small.robot.mask),
+            self._world_difference(frames.rgb[-1], robot.mask[-1]),
+        )
+
+    def _current_image(self, robot: PointmapSequence) -> NDArray[np.uint8]:
+        if (robot.camera.width, robot.camera.height) != (self._camera.width, self._camera.height):
+            raise GeneratorError(
+                f"robot frames are {robot.camera.width} x {robot.camera.height}",
+                expected=f"the session's {self._camera.width} x {self._camera.height}",
+                code=ErrorCode.GENERATOR_BAD_REQUEST,
+            )
+        return self._image
+
+    def _current_depth(self, robot: PointmapSequence) -> NDArray[np.float32] | None:
+        if self._depth is None or not self.chunks:
+            return self._depth
+        # The world's points come from the prediction, the robot's own are exact.
+        return np.where(robot.mask[0], robot.xyz[0, ..., 2], self._depth)
+
+    def _world_difference(self, image: NDArray[np.uint8], robot: NDArray[np.bool_]) -> float:
+        world = ~robot if self._first_robot is None else ~(robot | self._first_robot)
+        if not world.any():
+            return float("nan")
+        difference = np.abs(image[world].astype(np.int16) - self._first[world].astype(np.int16))
+        return float(np.median(difference.mean(-1)))
+
+
+def chunk_seed(seed: int, index: int) -> int:
+    """The seed of a chunk: the session's own for the first, then well apart, always 0 to 2^64 - 1."""
+    return (seed + index * 0x9E3779B97F4A7C15) % 2**64
+
+
+def chunk_slices(frames: int, longest: int) -> list[slice]:
+    """Parts of at most `longest` frames that share one frame with the next.
+
+    >>> chunk_slices(9, 5), chunk_slices(5, 5), chunk_slices(7, 5)
+    ([slice(0, 5, None), slice(4, 9, None)], [slice(0, 5, None)], [slice(0, 5, None), slice(4, 7, None)])
+    """
+    starts = range(0, max(frames - 1, 1), longest - 1) if longest > 1 else range(1)
+    return [slice(start, min(start + longest, frames)) for start in starts]
+
+
+def part_of(robot: PointmapSequence, part: slice) -> PointmapSequence:
+    """Some of a sequence's frames."""
+    return replace(
+        robot,
+        xyz=robot.xyz[part],
+        link_ids=robot.link_ids[part],
+        times=None if robot.times is None else robot.times[part],
+        rgb=None if robot.rgb is None else robot.rgb[part],
+        grip=None if robot.grip is None else robot.grip.at(part),
+    )
+
+
+def _mean_difference(predicted: NDArray[np.uint8], exact: NDArray[np.uint8], mask: NDArray[np.bool_]) -> float:
+    if not mask.any():
+        return float("nan")
+    return float(np.abs(predicted[mask].astype(np.int16) - exact[mask].astype(np.int16)).mean())
