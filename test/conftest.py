@@ -14,9 +14,12 @@ settings.register_profile("kinema4d", deadline=None)
 settings.load_profile("kinema4d")
 
 
-# A shell's background jobs ignore Ctrl+C and hand that on: programs that tests end by it would never end.
+# A shell's background jobs ignore Ctrl+C, those of nohup a closed terminal, and both hand that on: programs that tests
+# end that way would never end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.calibration.extrinsics import Extrinsics, unit_quaternion
+from kinema4d_ros.calibration.extrinsics import Extrinsics, Fields, unit_quaternion
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.distortion import MODELS
 from kinema4d_ros.core.errors import CalibrationError, ErrorCode
@@ -19,7 +19,6 @@ from kinema4d_ros.io.files import read_yaml, reading, write_yaml
 
 __all__ = [
     "CameraInfo",
-    "Fields",
     "camera_document",
     "camera_from_document",
     "from_easy_handeye_document",
@@ -31,86 +30,6 @@ __all__ = [
     "save_camera",
     "write_camera_info",
 ]
-
-# Typed access to the values of a calibration document, with errors that name the file and the key.
-
-
-class Fields:
-    """A mapping read from `source`; every getter either returns the type asked for or raises CalibrationError."""
-
-    def __init__(self, document: Mapping[str, Any], source: str) -> None:
-        self._document = document
-        self._source = source
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._document
-
-    def refuse(self, key: str, expected: str, hint: str = "") -> CalibrationError:
-        """The error for a key whose value is missing or wrong."""
-        if key not in self._document:
-            names = ", ".join(map(str, self._document)) or "nothing"
-            return CalibrationError(f"{self._source} has no '{key}', only {names}", expected=expected, hint=hint)
-        value = repr(self._document[key])
-        shown = value if len(value) < 200 else value[:200] + "..."
-        return CalibrationError(f"'{key}' of {self._source} is {shown}", expected=expected, hint=hint)
-
-    def only(self, known: Iterable[str]) -> None:
-        """Refuse keys that are not known: they are usually misspelt ones."""
-        allowed = list(known)
-        for key in self._document:
-            if key not in allowed:
-                raise self.refuse(key, f"no such key; known are {', '.join(allowed)}", "check the spelling")
-
-    def section(self, key: str) -> Fields:
-        """A nested mapping."""
-        value = self._document.get(key)
-        if not isinstance(value, Mapping):
-            raise self.refuse(key, "a group of named values")
-        return Fields(value, f"'{key}' of {self._source}")
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
-        value = self._document.get(key, default)
-        if not isinstance(value, str):
-            raise self.refuse(key, "text")
-        return value
-
-    def integer(self, key: str) -> int:
-        """A whole number."""
-        value = self._document.get(key)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.refuse(key, "a whole number")
-        return value
-
-    def number(self, key: str) -> float:
-        """A finite number."""
-        number = _number(self._document.get(key))
-        if number is None:
-            raise self.refuse(key, "a finite number")
-        return number
-
-    def numbers(self, key: str, count: int | None = None) -> NDArray[np.float64]:
-        """(N,) finite numbers of a list, or of a list of rows read row by row."""
-        value = self._document.get(key)
-        expected = f"{'a list of' if count is None else count} finite numbers"
-        if not isinstance(value, list):
-            raise self.refuse(key, expected)
-        flat = [_number(item) for row in value for item in (row if isinstance(row, list) else [row])]
-        found = [number for number in flat if number is not None]
-        if len(found) != len(flat) or (count is not None and len(flat) != count):
-            raise self.refuse(key, expected)
-        return np.array(found, dtype=np.float64)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    # YAML 1.1 reads 1e-05, which C++ writers produce, as text.
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if np.isfinite(number) else None
 
 
 # Intrinsics in the YAML that ROS's camera_calibration writes and camera_info_manager reads.

@@ -25,7 +25,7 @@ from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import GoalServer
 from kinema4d_ros.ros.client import PreviewClient
 from kinema4d_ros.ros.generate_client import GenerateClient
-from kinema4d_ros.ros.nodes import controllers as arm_ways
+from kinema4d_ros.ros.nodes import controllers as controllers_module
 from kinema4d_ros.ros.qos import profile
 
 PLAN, TOKEN = "ab" * 32, "cd" * 16
@@ -158,10 +158,10 @@ def test_a_rollout_whose_answers_are_lost_is_made_once(graph: Graph, lost: str) 
 def test_a_motion_that_began_without_an_answer_is_stopped_and_not_called_refused(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, primitive_arm: Robot
 ) -> None:
-    monkeypatch.setattr(arm_ways, "ANSWER_S", 2.0)
+    monkeypatch.setattr(controllers_module, "ANSWER_S", 2.0)
     server = Server(graph, FollowJointTrajectory, names.FOLLOW_TRAJECTORY.name, {"send_goal_response": 1}, endless=True)
-    node, controllers = graph.node("gate"), arm_ways.controllers(primitive_arm)
-    way = arm_ways.ActionWay(node, primitive_arm, controllers, lambda: None, lambda *_: None)
+    node, controllers = graph.node("gate"), controllers_module.controllers(primitive_arm)
+    way = controllers_module.ActionWay(node, primitive_arm, controllers, lambda: None, lambda *_: None)
     wait_for(lambda: _result(graph, way.require_ready) is None, DISCOVERY_S, "the controller")
     home = primitive_arm.home_position()
     plan = JointTrajectory(primitive_arm.joint_names, np.array([0.0, 1.0]), np.array([home, home]))

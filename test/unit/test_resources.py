@@ -30,9 +30,10 @@ def run_installed(tmp_path: Path, **environment: str) -> subprocess.CompletedPro
     """A copy of the package without its checkout, as pip or colcon would install it."""
     site = tmp_path / "site"
     site.mkdir()
-    (site / "kinema4d_ros").mkdir()
-    for name in ("__init__.py", "errors.py", "resources.py"):
-        (site / "kinema4d_ros" / name).write_text((PACKAGE / name).read_text())
+    for name in ("__init__.py", "core/__init__.py", "core/errors.py", "io/__init__.py", "io/resources.py"):
+        copy = site / "kinema4d_ros" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text((PACKAGE / name).read_text())
     env = {**os.environ, "PYTHONPATH": str(site), "AMENT_PREFIX_PATH": "", **environment}
     return subprocess.run(
         [sys.executable, "-c", SHOW], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False

@@ -380,7 +380,7 @@ class ActionWay(ArmWay):
     async def _withdraw(self, asked: dict[Controller, Question], ids: dict[Controller, Any]) -> KinemaError:
         """Cancel the goals of all controllers but those that rejected theirs; what became of them.
 
-        ARM_REFUSED: nothing follows the plan. ARM_ABORTED: something may.
+        ARM_REFUSED: nothing follows the plan. ARM_ABORTED: something may, or did until its time-out.
         """
         silent = [c for c, question in asked.items() if not question.done()]
         rejected = [c for c in asked if c not in silent and not asked[c].result().accepted]
@@ -413,7 +413,9 @@ class ActionWay(ArmWay):
             if not ended[c].done()
         ]
         text = "; ".join([*why, *stopped, *moving])
-        return _aborted(text) if moving else _refused(text, "was stopped" if stopped else "stays where it is")
+        if moving or (stopped and not rejected):  # without a rejection the arm had until the time-out to move
+            return _aborted(text)
+        return _refused(text, "was stopped" if stopped else "stays where it is")
 
     async def _in_time(self, questions: Any, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until all are answered, until `unless`, or for ANSWER_S; the executor goes on meanwhile."""

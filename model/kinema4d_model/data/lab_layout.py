@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.lab_failures import SEGMENTS, SIGMAS, disturb
-from kinema4d_model.data.lab_plans import Grasp, Plan, grasp_plan, place_plan, push_plan
+from kinema4d_model.data.lab_plans import SEGMENTS, SIGMAS, Grasp, Plan, disturb, grasp_plan, place_plan, push_plan
 from kinema4d_model.data.lab_scene import SceneDraw
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics
