@@ -33,8 +33,11 @@ from kinema4d_model.data.depth import points_from_depth
 from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import make, to_quaternion
 from kinema4d_ros.lab import LabObject, PlacedObject
-from kinema4d_ros.lab.world import build_model
+from kinema4d_ros.lab.simulation import MATERIALS
+from kinema4d_ros.physics.model import build_spec, tune_servos
 from kinema4d_ros.render.clusters import merge_vertices
 from kinema4d_ros.robot import Robot
 
@@ -67,6 +70,42 @@ def coarse_robot(name: str) -> Robot:
     return replace(robot, links=links)
 
 
+VISUAL_GROUP = 2
+"""Of the robot's visual meshes; its contact shapes are in group 3."""
+
+
+def add_visuals(spec: Any, robot: Robot) -> None:
+    """Add the robot's visual meshes to the bodies of its links; they weigh nothing and touch nothing."""
+    for link in robot.links:
+        body = spec.body(link.name)
+        for i, shape in enumerate(link.visuals):
+            name = f"{link.name}_visual_{i}"
+            spec.add_mesh(
+                name=name, uservert=shape.mesh.vertices.astype(np.float32).ravel(), userface=shape.mesh.faces.ravel()
+            )
+            geom = body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_MESH, meshname=name, contype=0, conaffinity=0)
+            x, y, z, w = to_quaternion(shape.link_T_geometry)
+            geom.pos, geom.quat = shape.link_T_geometry[:3, 3], [w, x, y, z]
+            geom.group, geom.mass = VISUAL_GROUP, 0.0
+            geom.rgba = shape.rgba or (0.74, 0.76, 0.79, 1.0)
+
+
+def add_camera(spec: Any, name: str, camera: PinholeCamera) -> None:
+    """Add a fixed camera; the image buffer of the model grows to its size."""
+    # MuJoCo's cameras look along -z with y up.
+    base_T_camera = camera.base_T_camera @ make(np.diag([1.0, -1.0, -1.0]))
+    x, y, z, w = to_quaternion(base_T_camera)
+    element = spec.worldbody.add_camera(name=name, pos=base_T_camera[:3, 3], quat=[w, x, y, z])
+    width, height = camera.width, camera.height
+    element.resolution = [width, height]
+    element.sensor_size = [width * 1e-5, height * 1e-5]
+    element.focal_pixel = [camera.K[0, 0], camera.K[1, 1]]
+    # Measured from the middle of the image, against the direction in which pixels count.
+    element.principal_pixel = [width / 2 - camera.K[0, 2], height / 2 - camera.K[1, 2]]
+    visual = spec.visual.global_
+    visual.offwidth, visual.offheight = max(width, visual.offwidth), max(height, visual.offheight)
+
+
 def peer(episode: Episode, robot: Robot, step_s: float, tuned: bool) -> dict[str, float]:
     """The same episode with MuJoCo alone: its model, its steps, its renderer; commands as recorded."""
     start = cpu_seconds()
@@ -74,7 +113,11 @@ def peer(episode: Episode, robot: Robot, step_s: float, tuned: bool) -> dict[str
         PlacedObject(LabObject(o.name, o.shape, o.size, o.rgb, 0.05), o.base_T_object[0])  # type: ignore[arg-type]
         for o in episode.outcome.objects
     ]
-    model = build_model(robot, placed, timestep_s=step_s, visuals=True, camera=("eye", episode.camera))
+    spec = build_spec(robot, placed, MATERIALS, timestep_s=step_s)
+    add_visuals(spec, robot)
+    add_camera(spec, "eye", episode.camera)
+    model = spec.compile()
+    tune_servos(model, robot, MATERIALS)
     model.vis.global_.offwidth = max(model.vis.global_.offwidth, episode.camera.width)
     model.vis.global_.offheight = max(model.vis.global_.offheight, episode.camera.height)
     if tuned:

@@ -24,7 +24,7 @@ from kinema4d_ros.lab.materials import Style, linear
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.quality import Quality
 from kinema4d_ros.lab.simulation import LabState
-from kinema4d_ros.lab.world import Room
+from kinema4d_ros.physics.model import Room
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["ORBIT_BOARD", "Orbit", "OrbitFrame", "board_on_table", "orbit_cameras", "write_orbit_video"]

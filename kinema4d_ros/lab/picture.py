@@ -23,12 +23,12 @@ from kinema4d_ros.core.errors import RenderError
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.lab.lens import Lens
 from kinema4d_ros.lab.materials import Material, Style, linear, table_texture
-from kinema4d_ros.lab.objects import LabObject
 from kinema4d_ros.lab.quality import FULL, Quality
 from kinema4d_ros.lab.shading import Light, Looks, gather_shadow, light_picture, occlude
 from kinema4d_ros.lab.shapes import box_geometry, object_geometries
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
-from kinema4d_ros.lab.world import Room
+from kinema4d_ros.physics.model import Room
+from kinema4d_ros.physics.objects import LabObject
 from kinema4d_ros.render.api import NEAR_M
 from kinema4d_ros.render.numba_raster import render_frame
 from kinema4d_ros.render.packed import Packed, Scratch, make_scratch

@@ -26,7 +26,7 @@ from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.io.resources import share_directory, share_path
-from kinema4d_ros.lab.objects import LabObject, PlacedObject, Shape
+from kinema4d_ros.physics.objects import LabObject, PlacedObject, Shape
 
 __all__ = ["Scenario", "ScenarioError", "demo_eye", "hidden_fraction", "make_scenario", "scenario_names"]
 

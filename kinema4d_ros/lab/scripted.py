@@ -16,9 +16,9 @@ from kinema4d_ros.core.transforms import apply, invert, make
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
 from kinema4d_ros.lab.motion import Motion
-from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
+from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.robot.gripper import Fingers
 
 __all__ = ["home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan", "tool_down"]

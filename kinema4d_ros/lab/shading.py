@@ -4,7 +4,8 @@ The rasteriser draws at twice the size and leaves a face for every subsample. An
 subsamples see one smooth surface is lit once; the others, at edges, four times.
 
 Everything compiled lives in this one file, because numba's cache notices a change only in the file of
-the function that is called.
+the function that is called. The arguments' own types (`picture.Drawing`) are part of that cache: after one of
+them has moved, delete `__pycache__`.
 """
 
 from __future__ import annotations

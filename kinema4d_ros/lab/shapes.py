@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.transforms import make
-from kinema4d_ros.lab.objects import LabObject, boxes_of
+from kinema4d_ros.physics.objects import LabObject, boxes_of
 from kinema4d_ros.robot.model import Geometry, TriangleMesh
 from kinema4d_ros.robot.primitives import sphere_mesh
 

@@ -18,15 +18,25 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_quaternion, make
-from kinema4d_ros.lab.controller import TrajectoryController
-from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
-from kinema4d_ros.lab.world import TIMESTEP_S, Room, build_model
+from kinema4d_ros.physics.controller import TrajectoryController
+from kinema4d_ros.physics.model import TIMESTEP_S, Materials, Room, build_model
+from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["LabSimulation", "LabState"]
+__all__ = ["MATERIALS", "LabSimulation", "LabState"]
 
 Array = NDArray[np.float64]
+
+MATERIALS = Materials(
+    friction=(0.5, 0.01, 0.001),  # wood and plastic
+    finger_friction=1.2,  # rubber
+    servo_span_rad=0.15,  # stiff as the vendor's, soft enough to give way on contact
+    servo_span_m=0.02,
+    rotor_inertia=7e-4,  # about that of small geared servos
+    rotor_mass=2e-3,
+)
+"""The lab's true constants. What predicts the lab must not read them."""
 
 SETTLE_S = 0.5
 SETTLE_MOVE_M = 0.01
@@ -258,7 +268,7 @@ class LabSimulation:
 
     def _settled(self, scenario: Scenario) -> bool:
         """Build the world of a scenario and let it come to rest; keeps it and returns True if nothing moved much."""
-        model = build_model(self._robot, scenario.objects, self._room, self._timestep_s)
+        model = build_model(self._robot, scenario.objects, MATERIALS, self._room, self._timestep_s)
         data = mujoco.MjData(model)
         home = self._start
         qpos = np.array([int(model.joint(n).qposadr[0]) for n in self._robot.joint_names])

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_rpy
-from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.simulation import LabState
+from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.robot.model import Robot
 

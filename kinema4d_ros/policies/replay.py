@@ -16,7 +16,7 @@ from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.files import read_bytes
 from kinema4d_ros.io.joint_match import parse_gripper_range, parse_joint_map
 from kinema4d_ros.io.trajectories import read_trajectory
-from kinema4d_ros.lab.controller import START_TOLERANCE_M, START_TOLERANCE_RAD
+from kinema4d_ros.physics.controller import START_TOLERANCE_M, START_TOLERANCE_RAD
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PlanHandout, PolicyError
 from kinema4d_ros.robot.model import Robot
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.errors import ErrorCode, KinematicsError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
-from kinema4d_ros.lab.objects import PlacedObject
 from kinema4d_ros.lab.scripted import home_plan, pick_and_place_plan
 from kinema4d_ros.lab.simulation import LabState
+from kinema4d_ros.physics.objects import PlacedObject
 
 __all__ = ["free_spots", "plan_home", "plan_pick_and_place"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.lab.objects import PlacedObject
+from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ANSWER_S, ServiceCalls, execute_once, missing
 from kinema4d_ros.ros.messages.errors import raise_from_msg

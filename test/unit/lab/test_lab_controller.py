@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.lab.controller import BLEND_S, TrajectoryController
+from kinema4d_ros.physics.controller import BLEND_S, TrajectoryController
 from kinema4d_ros.robot import Robot
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.kinematics.gripping import finger_links
-from kinema4d_ros.lab.contact_shapes import outer_points
 from kinema4d_ros.lab.materials import TABLES, TEXTURE_PIXELS, Style, linear, table_texture
-from kinema4d_ros.lab.objects import SHAPES, LabObject, PlacedObject, boxes_of
 from kinema4d_ros.lab.scenario import hidden_fraction
 from kinema4d_ros.lab.shapes import object_geometries, rounded_box, rounded_cylinder
+from kinema4d_ros.physics.model import outer_points
+from kinema4d_ros.physics.objects import SHAPES, LabObject, PlacedObject, boxes_of
 from kinema4d_ros.robot import Robot, TriangleMesh
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.lab.objects import LabObject, PlacedObject
-from kinema4d_ros.lab.world import Room, build_model
+from kinema4d_ros.lab.simulation import MATERIALS
+from kinema4d_ros.physics.model import Room, build_model
+from kinema4d_ros.physics.objects import LabObject, PlacedObject
 from kinema4d_ros.robot import Robot
 
 
@@ -27,7 +28,7 @@ def simulated_poses(robot: Robot, model: mujoco.MjModel, q: np.ndarray) -> np.nd
 @pytest.mark.parametrize("name", ["yam", "primitive_arm"])
 def test_the_lab_and_the_twin_agree_on_every_link(name: str, request: pytest.FixtureRequest) -> None:
     robot = request.getfixturevalue(name)
-    model = build_model(robot, [])
+    model = build_model(robot, [], MATERIALS)
     rng = np.random.default_rng(1)
     lower, upper = np.maximum(robot.lower, -3.0), np.minimum(robot.upper, 3.0)
     for q in rng.uniform(lower, upper, (20, len(lower))):
@@ -36,7 +37,7 @@ def test_the_lab_and_the_twin_agree_on_every_link(name: str, request: pytest.Fix
 
 
 def test_masses_inertias_and_efforts_come_from_the_urdf(yam: Robot) -> None:
-    model = build_model(yam, [])
+    model = build_model(yam, [], MATERIALS)
     for link in yam.links:
         if link.inertial is None:
             continue
@@ -50,7 +51,7 @@ def test_masses_inertias_and_efforts_come_from_the_urdf(yam: Robot) -> None:
 
 
 def test_fingers_move_together_and_close_on_each_other(yam: Robot) -> None:
-    model = build_model(yam, [])
+    model = build_model(yam, [], MATERIALS)
     data = mujoco.MjData(model)
     home = yam.home_position()
     for name, value in zip(yam.joint_names, home, strict=True):
@@ -69,7 +70,7 @@ def test_fingers_move_together_and_close_on_each_other(yam: Robot) -> None:
 @pytest.mark.parametrize("shape", ["box", "cylinder", "sphere", "bin"])
 def test_objects_rest_on_the_table_with_their_own_mass(shape: str, primitive_arm: Robot) -> None:
     thing = LabObject("thing", shape, (0.06, 0.06, 0.05 if shape != "sphere" else 0.06), (1, 0, 0), 0.08)  # type: ignore[arg-type]
-    model = build_model(primitive_arm, [PlacedObject.standing(thing, 0.4, 0.3, 0.4)])
+    model = build_model(primitive_arm, [PlacedObject.standing(thing, 0.4, 0.3, 0.4)], MATERIALS)
     data = mujoco.MjData(model)
     for name, value in zip(primitive_arm.joint_names, primitive_arm.home_position(), strict=True):
         data.qpos[model.joint(name).qposadr[0]] = value
@@ -83,7 +84,7 @@ def test_objects_rest_on_the_table_with_their_own_mass(shape: str, primitive_arm
 
 def test_walls_and_floor_face_into_the_room(primitive_arm: Robot) -> None:
     room = Room()
-    model = build_model(primitive_arm, [], room)
+    model = build_model(primitive_arm, [], MATERIALS, room)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     for name, normal in (("floor", [0, 0, 1]), ("back_wall", [1, 0, 0]), ("side_wall", [0, -1, 0])):
@@ -96,7 +97,7 @@ def test_walls_and_floor_face_into_the_room(primitive_arm: Robot) -> None:
 def test_a_thing_pushed_over_the_edge_falls_to_the_floor(primitive_arm: Robot) -> None:
     room = Room()
     thing = LabObject("thing", "box", (0.05, 0.05, 0.05), (1, 0, 0), 0.05)
-    model = build_model(primitive_arm, [PlacedObject.standing(thing, room.table[1] + 0.1, 0.0, 0.0)], room)
+    model = build_model(primitive_arm, [PlacedObject.standing(thing, room.table[1] + 0.1, 0.0, 0.0)], MATERIALS, room)
     data = mujoco.MjData(model)
     for _ in range(1000):
         mujoco.mj_step(model, data)

@@ -1,9 +1,8 @@
-"""The lab as a MuJoCo model: the arm from the same `Robot` the twin uses, table, walls, objects.
+"""A MuJoCo model of any `Robot` with a table and objects: frames, inertias, limits and efforts come from the URDF.
 
-One source of truth: frames, inertias, limits and efforts come from the URDF, so the lab and the twin
-agree to rounding. The world frame is the robot's base frame.
+    Robot, Room, objects, Materials ─> build_model() ─> mujoco.MjModel with position servos on every actuated joint
 
-    Robot, Room, objects ─> build_model() ─> mujoco.MjModel with position servos on every actuated joint
+The world frame is the robot's base frame. Friction and servo constants are the caller's `Materials`.
 """
 
 from __future__ import annotations
@@ -11,20 +10,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.transforms import to_quaternion
 from kinema4d_ros.kinematics.gripping import finger_links
-from kinema4d_ros.lab.contact_shapes import outer_points
-from kinema4d_ros.lab.gl_world import add_camera, add_visuals
-from kinema4d_ros.lab.objects import LabObject, PlacedObject, boxes_of
-from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot
+from kinema4d_ros.physics.objects import LabObject, PlacedObject, boxes_of
+from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot, TriangleMesh
 
-__all__ = ["TIMESTEP_S", "Room", "build_model"]
+__all__ = ["TIMESTEP_S", "Materials", "Room", "build_model", "build_spec", "tune_servos"]
+
+# What the physics needs to know of a robot's shapes: few points for each mesh.
+
+DIRECTIONS = 128
+
+_POINTS: WeakKeyDictionary[TriangleMesh, NDArray[np.float64]] = WeakKeyDictionary()
+
+
+def outer_points(mesh: TriangleMesh) -> NDArray[np.float64]:
+    """(P, 3) the farthest vertices in `DIRECTIONS` + 6 directions all around, metres; their hull is the shape."""
+    if mesh not in _POINTS:
+        i = np.arange(DIRECTIONS) + 0.5
+        polar, turn = np.arccos(1 - 2 * i / DIRECTIONS), np.pi * (1 + 5**0.5) * i
+        directions = np.stack([np.cos(turn) * np.sin(polar), np.sin(turn) * np.sin(polar), np.cos(polar)])
+        # The axes too, so that the box around the points is that of the mesh.
+        directions = np.concatenate([directions, np.eye(3), -np.eye(3)], axis=1)
+        _POINTS[mesh] = mesh.vertices[np.unique(np.argmax(mesh.vertices @ directions, axis=0))]
+    return _POINTS[mesh]
+
 
 TIMESTEP_S = 0.002
 
@@ -32,19 +48,27 @@ TIMESTEP_S = 0.002
 # its neighbouring hulls overlap by construction, and plans are checked for that elsewhere.
 _ROBOT_BIT, _WORLD_BIT = 1, 2
 
-_SERVO_SPAN_RAD = 0.15
-_SERVO_SPAN_M = 0.02
-"""A servo gives its full effort at this error: stiff as the vendor's, soft enough to give way on contact."""
-
-_ROTOR_INERTIA = 7e-4
-"""kg m^2 of reflected rotor inertia for each N m of effort: about that of small geared servos."""
-_ROTOR_MASS = 2e-3
-"""kg for each N of effort, likewise for sliding joints."""
-
-_FRICTION = (0.5, 0.01, 0.001)
-"""Sliding, spinning and rolling friction of wood and plastic. Fingers have rubber, which wins in any contact."""
-_FINGER_FRICTION = 1.2
 _FALLBACK_DENSITY = 800.0
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What a URDF does not say of the physics: friction and servos. Whoever builds a model states it.
+
+    Attributes:
+        friction: sliding, spinning and rolling friction of table, walls and links; objects have their own sliding one.
+        finger_friction: sliding friction of the fingers, which wins in any contact with them.
+        servo_span_rad, servo_span_m: error at which a servo gives its full effort, by kind of joint.
+        rotor_inertia: kg m^2 of reflected rotor inertia for each N m of effort.
+        rotor_mass: kg for each N of effort of sliding joints.
+    """
+
+    friction: tuple[float, float, float]
+    finger_friction: float
+    servo_span_rad: float
+    servo_span_m: float
+    rotor_inertia: float
+    rotor_mass: float
 
 
 @dataclass(frozen=True)
@@ -73,19 +97,26 @@ class Room:
 def build_model(
     robot: Robot,
     objects: Sequence[PlacedObject],
+    materials: Materials,
     room: Room | None = None,
     timestep_s: float = TIMESTEP_S,
-    *,
-    visuals: bool = False,
-    camera: tuple[str, PinholeCamera] | None = None,
 ) -> mujoco.MjModel:
-    """The compiled model; bodies, joints, actuators and objects carry their own names.
+    """The compiled model; bodies, joints, actuators and objects carry their own names."""
+    model = build_spec(robot, objects, materials, room, timestep_s).compile()
+    tune_servos(model, robot, materials)
+    return model
 
-    `visuals` and a named `camera` add what only MuJoCo's own pictures need: the robot's visual meshes
-    (geometry group 2; contact shapes are in group 3) and a camera.
-    """
+
+def build_spec(
+    robot: Robot,
+    objects: Sequence[PlacedObject],
+    materials: Materials,
+    room: Room | None = None,
+    timestep_s: float = TIMESTEP_S,
+) -> Any:
+    """The `mujoco.MjSpec` before it is compiled: to add cameras or other bodies; then call `tune_servos`."""
     spec = mujoco.MjSpec()
-    spec.modelname = f"lab_{robot.name}"
+    spec.modelname = robot.name
     spec.compiler.degree = False
     spec.option.timestep = timestep_s
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
@@ -93,22 +124,16 @@ def build_model(
     # Friction much stiffer than normal contact: a held object must not creep out of the fingers.
     spec.option.impratio = 10.0
     spec.option.noslip_iterations = 2
-    # Objects nobody touches cost nothing: ten times faster with nine on the table.
+    # Objects that nothing touches cost nothing: ten times faster with nine on the table.
     spec.option.enableflags |= int(mujoco.mjtEnableBit.mjENBL_SLEEP)
-    _add_room(spec, room or Room())
-    _add_robot(spec, robot)
+    _add_room(spec, room or Room(), materials)
+    _add_robot(spec, robot, materials)
     for placed in objects:
-        _add_object(spec, placed)
-    if visuals:
-        add_visuals(spec, robot)
-    if camera is not None:
-        add_camera(spec, *camera)
-    model = spec.compile()
-    _tune_servos(model, robot)
-    return model
+        _add_object(spec, placed, materials)
+    return spec
 
 
-def _add_room(spec: Any, room: Room) -> None:
+def _add_room(spec: Any, room: Room, materials: Materials) -> None:
     x0, x1, y0, y1 = room.table
     top, thick = room.table_z, room.table_thickness
     world = spec.worldbody
@@ -119,7 +144,8 @@ def _add_room(spec: Any, room: Room) -> None:
             size=[(x1 - x0) / 2, (y1 - y0) / 2, thick / 2],
             pos=[(x0 + x1) / 2, (y0 + y1) / 2, top - thick / 2],
             rgba=[0.72, 0.56, 0.40, 1.0],
-        )
+        ),
+        materials,
     )
     quarter = float(np.sqrt(0.5))
     # Turned so that the normal, a plane's z, points into the room: along z, x and -y.
@@ -130,29 +156,30 @@ def _add_room(spec: Any, room: Room) -> None:
     ):
         plane = world.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_PLANE, size=[3.0, 3.0, 0.1], pos=pos, quat=quat)
         plane.rgba = [0.85, 0.86, 0.88, 1.0]
-        _world_geom(plane)
+        _world_geom(plane, materials)
     world.add_light(pos=[0.55, -0.85, 1.55], dir=[-0.2, 0.5, -0.9], diffuse=[0.6, 0.6, 0.6], specular=[0.1, 0.1, 0.1])
 
 
-def _world_geom(geom: Any, friction: float = _FRICTION[0]) -> None:
+def _world_geom(geom: Any, materials: Materials, sliding: float | None = None) -> None:
     geom.contype, geom.conaffinity = _WORLD_BIT, _ROBOT_BIT | _WORLD_BIT
     geom.condim = 6
-    geom.friction = [friction, _FRICTION[1], _FRICTION[2]]
+    own, spinning, rolling = materials.friction
+    geom.friction = [own if sliding is None else sliding, spinning, rolling]
 
 
-def _add_robot(spec: Any, robot: Robot) -> None:
+def _add_robot(spec: Any, robot: Robot, materials: Materials) -> None:
     bodies = {robot.base_link: spec.worldbody.add_body(name=robot.base_link)}
     fingers = finger_links(robot)
-    _add_shapes(spec, bodies[robot.base_link], robot.links[0], fingers)
+    _add_shapes(spec, bodies[robot.base_link], robot.links[0], fingers, materials)
     for joint in robot.joints:
         link = robot.link(joint.child)
         body = bodies[joint.parent].add_body(name=link.name, gravcomp=1.0)
         bodies[link.name] = body
         _place(body, joint.parent_T_joint)
         if joint.moves:
-            _add_joint(spec, body, joint)
+            _add_joint(spec, body, joint, materials)
         _add_inertia(body, link, needed=joint.moves)
-        _add_shapes(spec, body, link, fingers)
+        _add_shapes(spec, body, link, fingers, materials)
 
 
 def _place(element: Any, parent_T_child: NDArray[np.float64]) -> None:
@@ -161,7 +188,7 @@ def _place(element: Any, parent_T_child: NDArray[np.float64]) -> None:
     element.quat = [w, x, y, z]
 
 
-def _add_joint(spec: Any, body: Any, joint: Joint) -> None:
+def _add_joint(spec: Any, body: Any, joint: Joint, materials: Materials) -> None:
     slides = joint.kind == "prismatic"
     limits = joint.limits
     bounded = bool(np.isfinite(limits.lower) and np.isfinite(limits.upper))
@@ -169,7 +196,7 @@ def _add_joint(spec: Any, body: Any, joint: Joint) -> None:
         name=joint.name,
         type=mujoco.mjtJoint.mjJNT_SLIDE if slides else mujoco.mjtJoint.mjJNT_HINGE,
         axis=joint.axis,
-        armature=limits.effort * (_ROTOR_MASS if slides else _ROTOR_INERTIA),
+        armature=limits.effort * (materials.rotor_mass if slides else materials.rotor_inertia),
         limited=mujoco.mjtLimited.mjLIMITED_TRUE if bounded else mujoco.mjtLimited.mjLIMITED_FALSE,
     )
     if bounded:
@@ -215,16 +242,17 @@ def _add_inertia(body: Any, link: Link, needed: bool) -> None:
     body.fullinertia = [inertia[i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
 
 
-def _add_shapes(spec: Any, body: Any, link: Link, fingers: tuple[str, ...]) -> None:
-    friction = _FINGER_FRICTION if link.name in fingers else _FRICTION[0]
+def _add_shapes(spec: Any, body: Any, link: Link, fingers: tuple[str, ...], materials: Materials) -> None:
+    sliding, spinning, rolling = materials.friction
+    friction = [materials.finger_friction if link.name in fingers else sliding, spinning, rolling]
     for i, shape in enumerate(link.collisions or link.visuals):
         _robot_geom(_add_shape(spec, body, f"{link.name}_{i}", shape), friction)
 
 
-def _robot_geom(geom: Any, friction: float) -> None:
+def _robot_geom(geom: Any, friction: list[float]) -> None:
     geom.contype, geom.conaffinity = _ROBOT_BIT, _WORLD_BIT
     geom.condim = 4
-    geom.friction = [friction, _FRICTION[1], _FRICTION[2]]
+    geom.friction = friction
     geom.rgba = [0.25, 0.26, 0.28, 1.0]
     geom.priority = 1
     geom.group = 3
@@ -249,7 +277,7 @@ def _primitive(shape: Geometry) -> tuple[Any, list[float]]:
     return mujoco.mjtGeom.mjGEOM_SPHERE, [shape.size[0], 0.0, 0.0]
 
 
-def _add_object(spec: Any, placed: PlacedObject) -> None:
+def _add_object(spec: Any, placed: PlacedObject, materials: Materials) -> None:
     thing = placed.object
     body = spec.worldbody.add_body(name=thing.name)
     _place(body, placed.base_T_object)
@@ -258,7 +286,7 @@ def _add_object(spec: Any, placed: PlacedObject) -> None:
     for geom in geoms:
         geom.rgba = [*thing.rgb, 1.0]
         geom.mass = thing.mass / len(geoms)
-        _world_geom(geom, thing.friction)
+        _world_geom(geom, materials, thing.friction)
 
 
 def _object_geoms(body: Any, thing: LabObject) -> list[Any]:
@@ -278,7 +306,7 @@ def _object_geoms(body: Any, thing: LabObject) -> list[Any]:
     ]
 
 
-def _tune_servos(model: mujoco.MjModel, robot: Robot) -> None:
+def tune_servos(model: mujoco.MjModel, robot: Robot, materials: Materials) -> None:
     """Stiffness from each joint's effort, damping critical for the inertia it carries at home."""
     data = mujoco.MjData(model)
     home = dict(zip(robot.joint_names, robot.home_position(), strict=True))
@@ -289,7 +317,9 @@ def _tune_servos(model: mujoco.MjModel, robot: Robot) -> None:
     mujoco.mj_fullM(model, data, mass)
     for joint in robot.actuated:
         actuator = model.actuator(joint.name)
-        stiffness = joint.limits.effort / (_SERVO_SPAN_M if joint.kind == "prismatic" else _SERVO_SPAN_RAD)
+        stiffness = joint.limits.effort / (
+            materials.servo_span_m if joint.kind == "prismatic" else materials.servo_span_rad
+        )
         dof = int(model.joint(joint.name).dofadr[0])
         carried = mass[dof, dof]
         for follower in robot.joints:
