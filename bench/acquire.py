@@ -39,8 +39,7 @@ from support.seen_robot import wobble
 
 from kinema4d_ros.acquisition.acquire import acquire, redraw
 from kinema4d_ros.acquisition.drawing import coverage, draw_mesh, mesh_scene
-from kinema4d_ros.acquisition.grid import Grid, surface_net
-from kinema4d_ros.acquisition.hull import Outlines, carve, find_volume
+from kinema4d_ros.acquisition.hull import Grid, Outlines, carve, find_volume, surface_net
 from kinema4d_ros.acquisition.options import Acquisition
 from kinema4d_ros.acquisition.synthetic import ORBIT_BOARD, Orbit, board_on_table, orbit_cameras, write_orbit_video
 from kinema4d_ros.acquisition.views import View

@@ -56,8 +56,7 @@ from kinema4d_ros.core.transforms import apply, from_rpy, invert, rotation_angle
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.materials import Style
-from kinema4d_ros.lab.picture import LabCamera
-from kinema4d_ros.lab.quality import SMALL
+from kinema4d_ros.lab.picture import SMALL, LabCamera
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import Prompt, make_segmenter
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.transforms import axis_angle, from_rpy, slerp
-from kinema4d_ros.kinematics.clik import ArmModel
 from kinema4d_ros.kinematics.closed_form import ParallelAxesArm
+from kinema4d_ros.kinematics.pinocchio_backend import ArmModel
 from kinema4d_ros.robot import Robot
 
 Array = NDArray[np.float64]

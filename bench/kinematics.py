@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.transforms import rotation_angle
 from kinema4d_ros.kinematics import forward_all
-from kinema4d_ros.kinematics.clik import ArmModel
 from kinema4d_ros.kinematics.path import count_flips
-from kinema4d_ros.kinematics.pinocchio_backend import PinocchioKinematics
+from kinema4d_ros.kinematics.pinocchio_backend import ArmModel, PinocchioKinematics
 from kinema4d_ros.kinematics.protocol import POSITION_TOLERANCE_M, ROTATION_TOLERANCE_RAD
 from kinema4d_ros.robot import Robot
 

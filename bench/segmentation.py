@@ -38,8 +38,7 @@ from kinema4d_ros.calibration.silhouette import mask_iou
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.lab.materials import Style
-from kinema4d_ros.lab.picture import LabCamera
-from kinema4d_ros.lab.quality import SMALL
+from kinema4d_ros.lab.picture import SMALL, LabCamera
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.segmentation import ClassicalSegmenter, Prompt, rendered_masks
 

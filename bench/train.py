@@ -37,9 +37,8 @@ from kinema4d_model.pipeline.inputs import NetworkInputs
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.preset_parts import CodecSpec, ConditionSpec
 from kinema4d_model.training.config import DataSpec, ObjectiveSpec, OptimiserSpec, RunSpec, TrainConfig
-from kinema4d_model.training.encode import encode_source
 from kinema4d_model.training.examples import Example
-from kinema4d_model.training.latents import LatentSet
+from kinema4d_model.training.latents import LatentSet, encode_source
 from kinema4d_model.training.loop import Trainer, make_accelerator
 from kinema4d_model.training.network_task import NetworkTask
 from kinema4d_model.training.stages import set_trainable

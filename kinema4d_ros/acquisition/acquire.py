@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.acquisition.align import with_shapes
-from kinema4d_ros.acquisition.drawing import coverage
+from kinema4d_ros.acquisition.drawing import cover_sheet, coverage
 from kinema4d_ros.acquisition.mesh_stages import load_base_views, load_links, make_alignment, make_links, make_mesh
 from kinema4d_ros.acquisition.options import Acquisition
 from kinema4d_ros.acquisition.robot_files import write_robot
-from kinema4d_ros.acquisition.sheets import cover_sheet
 from kinema4d_ros.acquisition.stages import StageRunner, hash_files, read_json, write_json
 from kinema4d_ros.acquisition.view_stages import make_frames, make_masks, make_poses
 from kinema4d_ros.acquisition.views import View

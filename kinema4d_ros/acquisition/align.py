@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
-from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.hull import ColouredMesh
 from kinema4d_ros.calibration.recon import Reconstruction, align_pairs, align_reconstruction
 from kinema4d_ros.calibration.surfaces import Surface, robot_surface, sample_surface
 from kinema4d_ros.core.camera import PinholeCamera

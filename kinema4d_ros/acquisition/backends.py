@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.acquisition.drawing import coloured
-from kinema4d_ros.acquisition.grid import ColouredMesh
-from kinema4d_ros.acquisition.hull import visual_hull
+from kinema4d_ros.acquisition.hull import ColouredMesh, visual_hull
 from kinema4d_ros.acquisition.mesh_files import MESH_SUFFIXES, read_mesh_file
 from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.core.errors import AssetError, ErrorCode, MeshError

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from kinema4d_ros.acquisition.grid import ColouredMesh, Grid, drop_crumbs, surface_net
-from kinema4d_ros.acquisition.hull import Outlines, carve
+from kinema4d_ros.acquisition.hull import ColouredMesh, Grid, Outlines, carve, drop_crumbs, surface_net
 from kinema4d_ros.calibration.surfaces import Surface, sample_surface
 from kinema4d_ros.core.errors import MeshError
 from kinema4d_ros.core.transforms import apply, invert

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.hull import ColouredMesh
 from kinema4d_ros.core.errors import ErrorCode, MeshError
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.robot.meshes import MAX_MESH_BYTES, load_mesh

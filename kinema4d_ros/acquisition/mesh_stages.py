@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.acquisition.align import align_mesh, place_camera
 from kinema4d_ros.acquisition.backends import HullBackend, MeshBackend
-from kinema4d_ros.acquisition.drawing import draw_mesh, gather_colours, mesh_scene, settle_colours
-from kinema4d_ros.acquisition.grid import ColouredMesh
-from kinema4d_ros.acquisition.hull import Outlines, find_volume
+from kinema4d_ros.acquisition.drawing import (
+    draw_mesh,
+    gather_colours,
+    label_sheet,
+    mesh_scene,
+    picture_sheet,
+    settle_colours,
+)
+from kinema4d_ros.acquisition.hull import ColouredMesh, Outlines, find_volume
 from kinema4d_ros.acquisition.links import LinkShapes, carve_links, cut_mesh
 from kinema4d_ros.acquisition.mesh_files import read_mesh_file, write_mesh_ply
 from kinema4d_ros.acquisition.options import FLOOR_WORLD, Acquisition
 from kinema4d_ros.acquisition.robot_files import file_name
-from kinema4d_ros.acquisition.sheets import label_sheet, picture_sheet
 from kinema4d_ros.acquisition.stages import read_json, write_json
 from kinema4d_ros.acquisition.views import View, load_views
 from kinema4d_ros.calibration.pictures import reconstruction_picture

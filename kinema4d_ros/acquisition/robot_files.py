@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
-from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.hull import ColouredMesh
 from kinema4d_ros.core.errors import AssetError, ErrorCode
 from kinema4d_ros.io.files import read_bytes
 from kinema4d_ros.robot.model import Robot

@@ -21,8 +21,7 @@ from kinema4d_ros.io.video import VideoWriter
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.lens import Lens
 from kinema4d_ros.lab.materials import Style, linear
-from kinema4d_ros.lab.picture import LabCamera
-from kinema4d_ros.lab.quality import Quality
+from kinema4d_ros.lab.picture import LabCamera, Quality
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.physics.model import Room
 from kinema4d_ros.robot.model import Robot

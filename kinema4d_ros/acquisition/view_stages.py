@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.acquisition.align import place_camera
-from kinema4d_ros.acquisition.drawing import draw_mesh, mesh_scene
+from kinema4d_ros.acquisition.drawing import draw_mesh, frame_sheet, mask_sheet, mesh_scene, pose_sheet
 from kinema4d_ros.acquisition.frames import FrameSource, choose_frames, measure_frames, require_around
 from kinema4d_ros.acquisition.hull import Outlines, find_volume, visual_hull
 from kinema4d_ros.acquisition.options import FLOOR_WORLD, Acquisition
-from kinema4d_ros.acquisition.sheets import frame_sheet, mask_sheet, pose_sheet
 from kinema4d_ros.acquisition.stages import read_json, write_json
 from kinema4d_ros.acquisition.views import (
     BoardLocator,

@@ -14,7 +14,16 @@ from scipy.spatial.transform import Rotation
 from kinema4d_ros.calibration.extrinsics import Extrinsics, Residuals
 from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 
-__all__ = ["FINDINGS", "Finding", "PoseSpread", "Quality", "Trust", "finding", "pose_spread", "rate_calibration"]
+__all__ = [
+    "FINDINGS",
+    "Finding",
+    "PoseSpread",
+    "Quality",
+    "Trust",
+    "finding",
+    "pose_spread",
+    "rate_calibration",
+]
 
 Severity = Literal["warning", "error"]
 

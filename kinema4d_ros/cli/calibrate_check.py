@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.calibration import read_camera, read_camera_info, read_pose, save_camera
-from kinema4d_ros.calibration.compare import check_against
-from kinema4d_ros.calibration.compare import compare as compare_poses
 from kinema4d_ros.calibration.drift import Drift, check_drift, check_drift_by_edges
 from kinema4d_ros.calibration.inputs import image_files, read_joints, read_seen_masks
 from kinema4d_ros.calibration.pictures import outline_picture
-from kinema4d_ros.calibration.pose_estimate import PoseEstimate
+from kinema4d_ros.calibration.pose_estimate import PoseEstimate, check_against
+from kinema4d_ros.calibration.pose_estimate import compare as compare_poses
 from kinema4d_ros.calibration.quality import Quality, finding, sorted_findings
 from kinema4d_ros.calibration.silhouette import Silhouettes, mask_iou, rectify_masks
 from kinema4d_ros.cli.options import joint_options

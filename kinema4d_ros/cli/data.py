@@ -262,7 +262,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _stats(arguments: argparse.Namespace) -> int:
-    from kinema4d_model.data.stats import dataset_stats, stats_table
+    from kinema4d_model.data.overview import dataset_stats, stats_table
 
     stats = dataset_stats(arguments.folder)
     print(json.dumps(stats) if arguments.json else stats_table(stats))
@@ -270,7 +270,7 @@ def _stats(arguments: argparse.Namespace) -> int:
 
 
 def _sheet(arguments: argparse.Namespace) -> int:
-    from kinema4d_model.data.sheet import choose_episodes, write_sheet
+    from kinema4d_model.data.overview import choose_episodes, write_sheet
 
     chosen = list(choose_episodes(arguments.folder, arguments.split, arguments.count, arguments.task))
     print(f"{write_sheet(chosen, arguments.out)}: {len(chosen)} episodes")

@@ -65,7 +65,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Generate, save and tell where the results are."""
-    from kinema4d_ros.preview.offline import preview_offline
+    from kinema4d_ros.preview.preview import preview_offline
 
     robot = Robot.load(arguments.robot)
     plan = read_plan(arguments.trajectory, robot, arguments)

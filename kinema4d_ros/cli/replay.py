@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Preview every plan; exit code 1 when none could be."""
     from kinema4d_ros.generators import load_generator
     from kinema4d_ros.kinematics import choose_kinematics
-    from kinema4d_ros.preview.offline import preview_offline
+    from kinema4d_ros.preview.preview import preview_offline
     from kinema4d_ros.ros.recorded_plans import plans_in_bag
 
     robot = Robot.load(arguments.robot)

@@ -8,12 +8,12 @@ verdicts ─> agreement     how far a judge can be trusted
 
 from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.task import AtGoal, Lifted, Predicate, PushedBy, Task
-from kinema4d_ros.evaluation.agreement import Confusion
 from kinema4d_ros.evaluation.clouds import CloudDistance, cloud_distance, consecutive_distances, frame_distances
 from kinema4d_ros.evaluation.images import dynamic_region, psnr, psnr_overall, ssim
 from kinema4d_ros.evaluation.judges import GeometricJudge, Judge, TruthJudge, Verdict, judge_track
 from kinema4d_ros.evaluation.physical import Adherence, Plausibility, plausibility, robot_adherence
 from kinema4d_ros.evaluation.pictures import verdict_picture
+from kinema4d_ros.evaluation.rates import Confusion
 from kinema4d_ros.evaluation.tracking import Track, track_object
 
 __all__ = [

@@ -15,7 +15,7 @@ from scipy.optimize import isotonic_regression
 from scipy.stats import t as student
 
 from kinema4d_ros.core.errors import EvaluationError
-from kinema4d_ros.evaluation.proportions import Interval, require_outcomes, wilson
+from kinema4d_ros.evaluation.rates import Interval, require_outcomes, wilson
 
 __all__ = ["SuccessCurve", "prediction_powered"]
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from kinema4d_ros.core.errors import EvaluationError
-from kinema4d_ros.evaluation.proportions import Interval
+from kinema4d_ros.evaluation.rates import Interval
 
 __all__ = ["Ranking", "bootstrap", "mmrv", "pearson", "rank_policies", "regret", "spearman", "winner_agrees"]
 

@@ -26,8 +26,15 @@ from rosbags.typesys.store import Typestore
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError, TrajectoryError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.files import require_plain
-from kinema4d_ros.io.joint_match import JointOptions, match_joints, to_robot
-from kinema4d_ros.io.reading import MAX_JOINTS, MAX_SAMPLES, Reading, malformed
+from kinema4d_ros.io.joint_match import (
+    MAX_JOINTS,
+    MAX_SAMPLES,
+    JointOptions,
+    Reading,
+    malformed,
+    match_joints,
+    to_robot,
+)
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["JointSeries", "UnfinishedMcap", "opened_bag", "read_bag"]

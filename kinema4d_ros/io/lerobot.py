@@ -21,8 +21,17 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.files import read_json
-from kinema4d_ros.io.joint_match import GRIPPER, GRIPPER_COLUMNS, JointOptions, to_robot
-from kinema4d_ros.io.reading import MAX_JOINTS, MAX_SAMPLES, Reading, malformed, require_file
+from kinema4d_ros.io.joint_match import (
+    GRIPPER,
+    GRIPPER_COLUMNS,
+    MAX_JOINTS,
+    MAX_SAMPLES,
+    JointOptions,
+    Reading,
+    malformed,
+    require_file,
+    to_robot,
+)
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["read_lerobot"]

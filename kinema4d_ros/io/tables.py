@@ -22,7 +22,7 @@ from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.files import read_arrays
 from kinema4d_ros.io.files import read_json as parse_document
-from kinema4d_ros.io.reading import MAX_BYTES, MAX_JOINTS, MAX_SAMPLES, malformed, require_file
+from kinema4d_ros.io.joint_match import MAX_BYTES, MAX_JOINTS, MAX_SAMPLES, malformed, require_file
 
 __all__ = ["read_csv", "read_json", "read_npz", "write_trajectory"]
 

@@ -9,8 +9,7 @@ from typing import Any
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.files import reading
-from kinema4d_ros.io.joint_match import JointOptions, to_robot
-from kinema4d_ros.io.reading import Reading
+from kinema4d_ros.io.joint_match import JointOptions, Reading, to_robot
 from kinema4d_ros.io.tables import read_csv, read_json, read_npz
 from kinema4d_ros.robot.model import Robot
 

@@ -6,8 +6,7 @@
 >>> path = kinematics.solve_path(base_T_tool)                # doctest: +SKIP
 """
 
-from kinema4d_ros.kinematics.choose import choose_kinematics
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.kinematics.protocol import IKPath, Kinematics, NoSolution
+from kinema4d_ros.kinematics.protocol import IKPath, Kinematics, NoSolution, choose_kinematics
 
 __all__ = ["IKPath", "Kinematics", "NoSolution", "choose_kinematics", "forward_all"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from kinema4d_ros.core.errors import ErrorCode, KinematicsError
 from kinema4d_ros.robot.model import Robot
 
 __all__ = [
+    "BACKENDS",
     "POSITION_TOLERANCE_M",
     "ROTATION_TOLERANCE_RAD",
     "ROTATION_WEIGHT_M",
@@ -19,6 +21,7 @@ __all__ = [
     "Kinematics",
     "LocalSolution",
     "NoSolution",
+    "choose_kinematics",
 ]
 
 POSITION_TOLERANCE_M = 1e-3
@@ -157,3 +160,40 @@ class Kinematics(Protocol):
     def solve_path(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> IKPath:
         """Joint positions along poses (T, 4, 4), each continuing from the one before; never raises for reach."""
         ...
+
+
+# Which kinematics this machine uses: MoveIt where it is installed, pinocchio elsewhere, or the one asked for.
+
+BACKENDS = {
+    "moveit": ("moveit", "sudo apt install ros-jazzy-moveit-py"),
+    "pinocchio": ("pinocchio", "pip install pin"),
+}
+"""Name of each back-end: the module it needs and the command that installs it, best first."""
+
+
+def choose_kinematics(robot: Robot, name: str = "auto") -> Kinematics:
+    """The kinematics of a robot by back-end name; "auto" takes the first one that is installed.
+
+    A back-end that is asked for by name and missing is an error, never silently replaced.
+    """
+    if name not in {"auto", *BACKENDS}:
+        raise KinematicsError(
+            f"there is no kinematics back-end '{name}'", expected=f"one of auto, {', '.join(BACKENDS)}"
+        )
+    installed = [key for key, (module, _) in BACKENDS.items() if find_spec(module) is not None]
+    wanted = installed if name == "auto" else [key for key in installed if key == name]
+    if not wanted:
+        missing = list(BACKENDS) if name == "auto" else [name]
+        raise KinematicsError(
+            f"kinematics back-end {' or '.join(missing)} is not installed",
+            expected=f"the Python module {' or '.join(BACKENDS[key][0] for key in missing)}",
+            hint=" or ".join(BACKENDS[key][1] for key in missing),
+            code=ErrorCode.BACKEND_MISSING,
+        )
+    if wanted[0] == "moveit":
+        from kinema4d_ros.kinematics.moveit_backend import MoveItKinematics
+
+        return MoveItKinematics(robot)
+    from kinema4d_ros.kinematics.pinocchio_backend import PinocchioKinematics
+
+    return PinocchioKinematics(robot)

@@ -5,8 +5,7 @@ pick_plan, place_plan, push_plan: scripted joint trajectories for it
 """
 
 from kinema4d_ros.lab.materials import Style
-from kinema4d_ros.lab.picture import LabCamera, LabImage
-from kinema4d_ros.lab.quality import FULL, SMALL, Quality
+from kinema4d_ros.lab.picture import FULL, SMALL, LabCamera, LabImage, Quality
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario, scenario_names
 from kinema4d_ros.lab.scripted import home_plan, pick_and_place_plan, pick_plan, place_plan, push_plan
 from kinema4d_ros.lab.simulation import LabSimulation, LabState

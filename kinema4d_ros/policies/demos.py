@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.core.task import make_task
 from kinema4d_ros.io.files import read_arrays, read_json, replacing_file
-from kinema4d_ros.kinematics.choose import choose_kinematics
-from kinema4d_ros.lab.picture import LabCamera
-from kinema4d_ros.lab.quality import SMALL
+from kinema4d_ros.kinematics.protocol import choose_kinematics
+from kinema4d_ros.lab.picture import SMALL, LabCamera
 from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.policies.errors_by_design import ExpertErrors

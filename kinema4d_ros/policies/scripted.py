@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.task import LAB_TASKS
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.kinematics.choose import choose_kinematics
-from kinema4d_ros.kinematics.protocol import Kinematics
+from kinema4d_ros.kinematics.protocol import Kinematics, choose_kinematics
 from kinema4d_ros.lab.scripted import pick_and_place_plan, pick_plan, push_plan
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.policies.errors_by_design import ExpertErrors

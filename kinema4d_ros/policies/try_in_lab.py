@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.task import Task, make_task
-from kinema4d_ros.kinematics.choose import choose_kinematics
+from kinema4d_ros.kinematics.protocol import choose_kinematics
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.policies.protocol import EpisodeStart, Observation, Policy, PolicyError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,15 +12,14 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
 from kinema4d_ros.core.limits import Overshoot
-from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory, hash_trajectory
 from kinema4d_ros.core.transforms import rotation_angle
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.preview.arm import ArmState
 from kinema4d_ros.preview.gate import GatePolicy
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["CheckedPlan", "check_plan", "plan_from_poses", "start_gap"]
+__all__ = ["AHEAD_NS", "CheckedPlan", "WorldChanges", "believed", "check_plan", "plan_from_poses", "start_gap"]
 
 TOOL_SPEED_M_S = 0.15
 TOOL_TURN_RAD_S = 0.8
@@ -139,3 +139,46 @@ def _follow(
         solved.append(path.q)
         seed = path.q[-1]
     return np.vstack(solved)
+
+
+# When the world was seen and when it changed: stamps of others, believed as far as this machine's clock allows.
+
+AHEAD_NS = 5_000_000_000
+"""How far the clock of another machine may be ahead of this one's, nanoseconds."""
+
+
+def believed(stamp_ns: int, now_ns: int) -> int:
+    """The moment that a stamp can stand for: itself, or that of its arrival where nobody can have meant it.
+
+    No stamp (0), one before 1970 and one from the far future would otherwise decide for ever whether an image
+    shows the world as it is. `now_ns` is the receiver's own clock when the message came.
+    """
+    return stamp_ns if 0 < stamp_ns <= now_ns + AHEAD_NS else now_ns
+
+
+class WorldChanges:
+    """The newest change of the world that was told of. Thread-safe.
+
+    A change without a usable stamp counts from its arrival; one that is older than a known one changes
+    nothing, so a message that is replayed makes no old image valid again. Only where the receiver's own clock
+    went back, because a simulation started again, does the change go back with it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed_ns = 0
+        self._heard_ns = 0
+
+    @property
+    def newest_ns(self) -> int:
+        """Stamp of the newest change; 0 when there was none."""
+        return self._changed_ns
+
+    def hear(self, stamp_ns: int, now_ns: int) -> int:
+        """Take a message's stamp, and the receiver's clock; the stamp that the change counts from."""
+        stamp_ns = believed(stamp_ns, now_ns)
+        with self._lock:
+            went_back = now_ns < self._heard_ns
+            self._heard_ns = now_ns
+            self._changed_ns = stamp_ns if went_back else max(self._changed_ns, stamp_ns)
+            return self._changed_ns

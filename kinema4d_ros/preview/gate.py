@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.preview.arm import ArmState
 from kinema4d_ros.robot.model import Robot
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +24,19 @@ from kinema4d_ros.io.files import read_bytes, reading
 from kinema4d_ros.io.resources import share_directory
 from kinema4d_ros.robot.geometry import Materials, finite, pose_matrix, read_geometry
 from kinema4d_ros.robot.model import Inertial, Joint, JointLimits, Link, Mimic, Robot
+from kinema4d_ros.robot.packages import urdf_root
 from kinema4d_ros.robot.robot_file import load_semantics, sidecar_path
 from kinema4d_ros.robot.xml_screen import MAX_XML_BYTES, screen_xml
 
-__all__ = ["available_robots", "load_robot", "order_tree", "prune_urdf", "resolve_mimics"]
+__all__ = [
+    "TIME_LIMIT_S",
+    "available_robots",
+    "expand_xacro",
+    "load_robot",
+    "order_tree",
+    "prune_urdf",
+    "resolve_mimics",
+]
 
 # Joints put in order: one root, no loops, parents first, every mimic joint tied to its real leader.
 
@@ -306,7 +319,7 @@ def _read_text(path: Path) -> str:
 
 
 def _expand(path: Path) -> str:
-    from kinema4d_ros.robot.xacro_file import expand_xacro  # most robots need no xacro
+    from kinema4d_ros.robot.urdf import expand_xacro  # most robots need no xacro
 
     return expand_xacro(path)
 
@@ -404,3 +417,58 @@ def _read_mimic(joint: Any, where: str) -> Mimic | None:
     ]
     multiplier, offset = (float(x) for x in finite(given, f"{where} mimic", 2))
     return Mimic(joint=joint.mimic.joint, multiplier=multiplier, offset=offset)
+
+
+# Xacro files expanded to URDF text, in a process that can read the robot's packages and do nothing else.
+#
+# Xacro is a macro language, not data: `${...}` evaluates Python, `$(env X)` reads the environment, includes and
+# `load_yaml` read files. So it runs apart, with bounds on time and memory, and every file it opens must lie in the
+# URDF's own package (see `packages`) or in an installed one that `$(find NAME)` leads to; each XML file is screened for
+# DTDs and entities before a parser sees it. This keeps honest files working and stops careless and hostile ones; it is
+# no sandbox against someone who knows a hole in Python's own.
+
+TIME_LIMIT_S = 20.0
+"""The largest robots expand in a second or two."""
+
+_CHILD = Path(__file__).with_name("_xacro_child.py")
+
+
+def expand_xacro(path: Path) -> str:
+    """URDF text of a .xacro file, with its default arguments."""
+    roots = [str(urdf_root(path)), str(share_directory())]
+    command = [sys.executable, "-B", str(_CHILD), str(path.absolute()), *roots]
+    package_parent = str(Path(__file__).resolve().parents[2])
+    search = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), package_parent) if p)
+    try:
+        # Not in the working directory: a module lying about there must not become part of this.
+        done = subprocess.run(  # noqa: S603 - our own script
+            command, capture_output=True, timeout=TIME_LIMIT_S, cwd=sys.prefix, env={**os.environ, "PYTHONPATH": search}
+        )
+    except subprocess.TimeoutExpired:
+        raise _refuse(path, f"it takes longer than {TIME_LIMIT_S:g} s", code=ErrorCode.URDF_UNSAFE) from None
+    said = done.stderr.decode(errors="replace").strip()[-300:]
+    if len(done.stdout) > MAX_XML_BYTES:
+        raise _refuse(path, f"it becomes {len(done.stdout):,} bytes", code=ErrorCode.URDF_UNSAFE)
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        raise _refuse(path, f"the expansion ended with {done.returncode}", said) from None
+    if "unsafe" in answer:
+        raise RobotError(
+            f"{path} is refused: {answer['unsafe']}",
+            expected=f"a xacro file that reads nothing outside {roots[0]} and installed packages",
+            hint="keep what it includes in its package",
+            code=ErrorCode.URDF_UNSAFE,
+        )
+    if "error" in answer:
+        raise _refuse(path, f"{answer['type']}: {answer['error']}", said)
+    return str(answer["text"])
+
+
+def _refuse(path: Path, why: str, hint: str = "", code: ErrorCode = ErrorCode.URDF_MALFORMED) -> RobotError:
+    return RobotError(
+        f"{path} cannot be expanded by xacro: {why}",
+        expected="a xacro file that `xacro FILE` accepts without arguments",
+        hint=hint,
+        code=code,
+    )

@@ -14,8 +14,7 @@ from rclpy.executors import MultiThreadedExecutor
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ServiceCalls, execute_once
 from kinema4d_ros.ros.messages.errors import raise_from_msg

@@ -5,7 +5,6 @@
 Only bytes cross: no pickle, no shared state.
 """
 
-from kinema4d_ros.runtime.child import Job, serve
-from kinema4d_ros.runtime.supervisor import Worker, WorkerTimes
+from kinema4d_ros.runtime.worker import Job, Worker, WorkerTimes, serve
 
 __all__ = ["Job", "Worker", "WorkerTimes", "serve"]

@@ -23,8 +23,7 @@ from kinema4d_msgs.msg import PreviewedPlan
 from kinema4d_msgs.srv import Approve, Execute
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names

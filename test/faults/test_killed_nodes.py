@@ -25,8 +25,7 @@ from support.sim_graph import client
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.client import PreviewClient

@@ -30,8 +30,7 @@ from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.io.tables import write_trajectory
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab import LabSimulation
-from kinema4d_ros.lab.picture import LabCamera
-from kinema4d_ros.lab.quality import SMALL
+from kinema4d_ros.lab.picture import SMALL, LabCamera
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.web.calibration_page import COARSE
 

@@ -15,8 +15,7 @@ from support.sim_graph import NodeProcess, client, running
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_msgs.srv import Playback, ResetLab
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names

@@ -15,8 +15,7 @@ from support.sim_graph import NodeProcess, kinema4d, running
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.rollout import Rollout
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot

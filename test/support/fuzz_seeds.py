@@ -20,8 +20,7 @@ from kinema4d_msgs.msg import EvaluatedTrial, EvaluationResult, ExecutionStatus,
 from kinema4d_msgs.srv import Approve, Execute, Playback, ResetLab
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.generators import GenerateRequest, load_generator
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.kinematics.forward import forward_all

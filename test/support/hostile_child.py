@@ -37,7 +37,7 @@ def main(folder: Path, names: list[str], out: int) -> None:
     from support.hostile_files import ATTACKS, CONTROLS, Place, secret_bytes
 
     from kinema4d_ros.core.errors import KinemaError
-    from kinema4d_ros.robot import xacro_file
+    from kinema4d_ros.robot import urdf as xacro_file
 
     xacro_file.TIME_LIMIT_S = 15.0
     started: list[str] = []

@@ -10,6 +10,7 @@ from support.training_examples import SweptSquares
 
 from kinema4d_model.preset import Preset, load_preset, save_preset
 from kinema4d_model.preset_parts import CodecSpec, ConditionSpec
+from kinema4d_model.training.codec_task import fit_linear_codec
 from kinema4d_model.training.config import (
     DataSpec,
     ObjectiveSpec,
@@ -18,8 +19,7 @@ from kinema4d_model.training.config import (
     TrainConfig,
     save_config,
 )
-from kinema4d_model.training.encode import encode_source
-from kinema4d_model.training.fit_codec import fit_linear_codec
+from kinema4d_model.training.latents import encode_source
 from kinema4d_model.training.stages import make_bundle
 
 

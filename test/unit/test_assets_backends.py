@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.acquisition.backends import ExternalCommand
-from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.hull import ColouredMesh
 from kinema4d_ros.acquisition.mesh_files import read_mesh_file, write_mesh_ply
 from kinema4d_ros.acquisition.synthetic import orbit_cameras
 from kinema4d_ros.acquisition.views import View

@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kinema4d_ros.acquisition.drawing import coloured, coverage, draw_mesh, mesh_scene
-from kinema4d_ros.acquisition.grid import ColouredMesh, Grid, drop_crumbs, surface_net, vertex_normals
-from kinema4d_ros.acquisition.hull import Outlines, carve, visual_hull
+from kinema4d_ros.acquisition.hull import (
+    ColouredMesh,
+    Grid,
+    Outlines,
+    carve,
+    drop_crumbs,
+    surface_net,
+    vertex_normals,
+    visual_hull,
+)
 from kinema4d_ros.acquisition.links import boundary_loops, cap_holes
 from kinema4d_ros.acquisition.synthetic import orbit_cameras
 from kinema4d_ros.acquisition.views import View

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinema4d_ros.acquisition.grid import ColouredMesh
+from kinema4d_ros.acquisition.hull import ColouredMesh
 from kinema4d_ros.acquisition.robot_files import file_name, write_obj, write_robot
 from kinema4d_ros.core.errors import AssetError
 from kinema4d_ros.robot import Robot

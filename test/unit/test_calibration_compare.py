@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.calibration import Extrinsics, write_extrinsics
-from kinema4d_ros.calibration.compare import compare
-from kinema4d_ros.calibration.pose_estimate import changed
+from kinema4d_ros.calibration.pose_estimate import changed, compare
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 from kinema4d_ros.core.transforms import from_rpy

@@ -15,8 +15,7 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CalibrationError
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.lab import LabSimulation
-from kinema4d_ros.lab.picture import LabCamera
-from kinema4d_ros.lab.quality import SMALL
+from kinema4d_ros.lab.picture import SMALL, LabCamera
 from kinema4d_ros.robot import Robot
 
 SIZE = (480, 320)

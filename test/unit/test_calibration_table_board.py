@@ -9,8 +9,7 @@ import pytest
 
 from kinema4d_ros.calibration import Extrinsics
 from kinema4d_ros.calibration.boards import BoardView, parse_board
-from kinema4d_ros.calibration.compare import check_against
-from kinema4d_ros.calibration.pose_estimate import changed, difference
+from kinema4d_ros.calibration.pose_estimate import changed, check_against, difference
 from kinema4d_ros.calibration.table_board import calibrate_table_board
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CalibrationError

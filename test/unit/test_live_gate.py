@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.preview.arm import ArmState
 from kinema4d_ros.preview.checks import check_plan
 from kinema4d_ros.preview.gate import REMEMBERED, ExecutionGate, GatePolicy

@@ -19,7 +19,7 @@ from kinema4d_ros.robot import Robot
 
 torch = pytest.importorskip("torch", reason="learned policies need torch")
 
-from kinema4d_model.policies.lerobot_import import find_lerobot  # noqa: E402
+from kinema4d_model.policies.lerobot_policy import find_lerobot  # noqa: E402
 
 INSTALLED = find_lerobot()
 needs_lerobot = pytest.mark.skipif(not INSTALLED, reason="LeRobot is optional: make setup-lerobot")
@@ -28,7 +28,7 @@ needs_lerobot = pytest.mark.skipif(not INSTALLED, reason="LeRobot is optional: m
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, yam: Robot) -> Path:
     """A Diffusion Policy with LeRobot's own classes and small sizes, as LeRobot saves it; its weights are random."""
-    from kinema4d_model.policies.lerobot_import import policy_class
+    from kinema4d_model.policies.lerobot_policy import policy_class
 
     kind = policy_class("diffusion")
     from lerobot.configs.types import FeatureType, PolicyFeature

@@ -33,7 +33,7 @@ from kinema4d_ros.segmentation import (
     make_segmenter,
     rendered_masks,
 )
-from kinema4d_ros.segmentation.background import compare, median_background, relight
+from kinema4d_ros.segmentation.classical import compare, median_background, relight
 
 CAMERA = PinholeCamera.look_at((0.9, -0.7, 0.6), (0.2, 0.0, 0.2), width=240, height=160, focal_px=210)
 Q = np.array(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kinema4d_ros.core.errors import SetupError
-from kinema4d_ros.runtime.shared_memory import require_shared_memory, sweep_shared_memory
+from kinema4d_ros.runtime.processes import require_shared_memory, sweep_shared_memory
 
 
 def segment(folder: Path, digits: str, age_s: float = 60.0) -> Path:
@@ -42,6 +42,6 @@ def test_a_graph_without_room_for_dds_is_refused(tmp_path: Path, monkeypatch: py
     require_shared_memory(tmp_path)
     require_shared_memory(tmp_path / "nowhere")
     full = SimpleNamespace(f_blocks=16, f_bavail=0, f_frsize=4096)
-    monkeypatch.setattr("kinema4d_ros.runtime.shared_memory.os.statvfs", lambda _: full)
+    monkeypatch.setattr("kinema4d_ros.runtime.processes.os.statvfs", lambda _: full)
     with pytest.raises(SetupError, match="is full"):
         require_shared_memory(tmp_path)

@@ -12,8 +12,8 @@ from scipy.stats import pearsonr, spearmanr
 
 from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.evaluation.correction import SuccessCurve, prediction_powered
-from kinema4d_ros.evaluation.proportions import PairedOutcomes, detectable_difference, mcnemar_p, wilson
 from kinema4d_ros.evaluation.ranking import bootstrap, mmrv, pearson, rank_policies, regret, spearman, winner_agrees
+from kinema4d_ros.evaluation.rates import PairedOutcomes, detectable_difference, mcnemar_p, wilson
 
 TRIALS = 3000
 

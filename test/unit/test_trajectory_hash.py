@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.core.errors import TrajectoryError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory, plan_hash
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory, plan_hash
 
 NAMES = ("joint2", "joint1")
 TIMES = [0.0, 0.1, 0.3]

@@ -14,7 +14,7 @@ import pytest
 from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.evaluation.correction import prediction_powered
 from kinema4d_ros.evaluation.report import write_report
-from kinema4d_ros.evaluation.report.corrected import corrected_table, corrected_words, worth_table, worth_words
+from kinema4d_ros.evaluation.report.tables import corrected_table, corrected_words, worth_table, worth_words
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.evaluation.summary import ModelSummary, summarise
 from kinema4d_ros.evaluation.summary.cells import Pair

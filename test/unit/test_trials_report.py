@@ -16,9 +16,16 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
-from kinema4d_ros.evaluation.report.disagreements import choose, disagreements, strip_uri
 from kinema4d_ros.evaluation.report.html import bias_plot, rates_plot
-from kinema4d_ros.evaluation.report.tables import correction_table, paper_table, ranking_table, rates_table
+from kinema4d_ros.evaluation.report.tables import (
+    choose,
+    correction_table,
+    disagreements,
+    paper_table,
+    ranking_table,
+    rates_table,
+    strip_uri,
+)
 from kinema4d_ros.evaluation.report.text import (
     NONE,
     Value,

@@ -16,7 +16,7 @@ import pytest
 
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, KinemaError
 from kinema4d_ros.runtime import Worker, WorkerTimes
-from kinema4d_ros.runtime.frames import error_from_json, error_to_json
+from kinema4d_ros.runtime.worker import error_from_json, error_to_json
 
 CHILD = """
 import ctypes, os, signal, sys, time

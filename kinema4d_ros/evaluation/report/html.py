@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from kinema4d_ros.evaluation.proportions import Interval
-from kinema4d_ros.evaluation.report.corrected import corrected_table, corrected_words, worth_table, worth_words
-from kinema4d_ros.evaluation.report.disagreements import Disagreement, counts
+from kinema4d_ros.evaluation.rates import Interval
 from kinema4d_ros.evaluation.report.tables import (
+    Disagreement,
     Entry,
     Table,
+    corrected_table,
+    corrected_words,
     correction_table,
+    counts,
     failures_table,
     paper_table,
     ranking_table,
     rates_table,
     settings_table,
+    worth_table,
+    worth_words,
     wrong_table,
 )
 from kinema4d_ros.evaluation.report.text import (

@@ -2,30 +2,127 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from kinema4d_ros.evaluation.proportions import Interval, wilson
+import cv2
+
 from kinema4d_ros.evaluation.ranking import pearson
+from kinema4d_ros.evaluation.rates import Interval, wilson
 from kinema4d_ros.evaluation.report.text import NONE, Value, number, signed
 from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell
+from kinema4d_ros.evaluation.summary.corrected import VERDICTS
 from kinema4d_ros.evaluation.summary.correction_check import METHODS, CorrectionRow
+from kinema4d_ros.evaluation.trial import Trial, TrialRecord
 
 __all__ = [
     "PAPER",
+    "Disagreement",
     "Table",
+    "choose",
+    "corrected_table",
+    "corrected_words",
     "correction_table",
+    "disagreements",
     "failures_table",
     "paper_table",
     "ranking_table",
     "rates_table",
     "settings_table",
+    "strip_uri",
+    "worth_table",
+    "worth_words",
     "wrong_table",
 ]
+
+
+STRIP_PX = 1080
+
+
+STRIP_QUALITY = 60
+
+
+WORDS = {True: "success", False: "failure", None: "cannot tell"}
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A trial that ends otherwise in the model; a verdict of None = the judge cannot tell of a real success."""
+
+    label: str
+    trial: Trial
+    lab: bool
+    verdict: bool | None
+    confidence: float
+    reason: str
+    picture: str
+
+    @property
+    def words(self) -> str:
+        """Both outcomes."""
+        sure = "" if self.verdict is None else f", confidence {self.confidence:.2f}"
+        return f"lab: {WORDS[self.lab]}; {self.label}: {WORDS[self.verdict]}{sure}"
+
+
+def disagreements(records: Iterable[TrialRecord]) -> list[Disagreement]:
+    """All of them: wrong verdicts by confidence, then those without one."""
+    found = [
+        Disagreement(label, record.trial, record.lab.success, one.success, one.confidence, one.reason, one.picture)
+        for record in records
+        if record.lab.success is not None
+        for label, one in record.models.items()
+        if not one.error and (one.success is True) != record.lab.success
+    ]
+    return sorted(found, key=lambda one: (one.verdict is None, -one.confidence, one.label, one.trial))
+
+
+def choose(found: Sequence[Disagreement], most: int) -> list[Disagreement]:
+    """At most so many, in order; every model gets its share, and what one leaves goes to the others."""
+    by_label: dict[str, list[Disagreement]] = {}
+    for one in found:
+        by_label.setdefault(one.label, []).append(one)
+    chosen: list[Disagreement] = []
+    while len(chosen) < most and any(by_label.values()):
+        for waiting in by_label.values():
+            if waiting and len(chosen) < most:
+                chosen.append(waiting.pop(0))
+    kept = {(one.label, one.trial) for one in chosen}
+    return [one for one in found if (one.label, one.trial) in kept]
+
+
+def strip_uri(folder: Path, name: str) -> str:
+    """A strip as a data URI, small enough for a page that holds many; "" = it cannot be read.
+
+    Args:
+        folder: of the evaluation.
+        name: of the picture; one that leads out of the folder is not read.
+    """
+    path = (folder / name).resolve()
+    if not name or not path.is_relative_to(folder.resolve()) or not path.is_file():
+        return ""
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if image is None:
+        return ""
+    if image.shape[1] > STRIP_PX:
+        size = (STRIP_PX, max(1, round(image.shape[0] * STRIP_PX / image.shape[1])))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    good, data = cv2.imencode(".webp", image, [cv2.IMWRITE_WEBP_QUALITY, STRIP_QUALITY])
+    return f"data:image/webp;base64,{base64.b64encode(data.tobytes()).decode()}" if good else ""
+
+
+def counts(found: Iterable[Disagreement]) -> Mapping[str, int]:
+    """How many there are in each model."""
+    number: dict[str, int] = {}
+    for one in found:
+        number[one.label] = number.get(one.label, 0) + 1
+    return number
+
 
 Entry = Value | str
 
@@ -285,3 +382,110 @@ def _plain(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"
+
+
+# Corrected success rates and the worth of verdicts, as tables and words of a report.
+
+
+def corrected_table(model: ModelSummary) -> Table:
+    """Each policy's real success rate by the real trials alone, by the model, and corrected."""
+    corrected = model.corrected
+    lab = corrected.source == "lab"
+    header = ("policy", "real trials", "other runs", "real trials alone", "model as it is", "corrected")
+    rows = tuple(
+        (
+            one.policy,
+            str(one.real_trials),
+            str(one.model_trials),
+            _wide(one.real),
+            _wide(one.model),
+            _wide(one.corrected),
+            *((number(one.held_out),) if lab else ()),
+        )
+        for one in corrected.rates
+    )
+    who = (
+        "Here lab runs stand for real ones: the first tables of each policy are its real trials, and of the others "
+        "only the model's verdicts are used. The last column is what the lab says of those others."
+        if lab
+        else "Real trials are those of real.csv."
+    )
+    note = (
+        f"{who} Corrected: prediction-powered inference, all of the model's verdicts with what the real trials show of "
+        "its error taken off. 95 % intervals, their width behind them; the model's own interval is about its verdicts "
+        "and says nothing about reality."
+    )
+    return Table((*header, "lab, the others") if lab else header, rows, note)
+
+
+def _wide(interval: Interval) -> Value:
+    return Value(
+        number(interval.estimate),
+        f"{number(interval.low)} to {number(interval.high)}, width {number(interval.high - interval.low)}",
+    )
+
+
+def corrected_words(model: ModelSummary) -> str:
+    """Whether the correction is worth the model, in one sentence or two."""
+    corrected = model.corrected
+    if not corrected.rates:
+        return f"No corrected rates: {corrected.why}."
+    narrower = sum(_width(one.corrected) < _width(one.real) for one in corrected.rates)
+    count = len(corrected.rates)
+    text = f"The corrected interval is narrower than that of the real trials alone for {narrower} of {count} policies."
+    if narrower <= count / 2:
+        text += " For most policies the model adds nothing to its real trials."
+    held = [one for one in corrected.rates if one.held_out is not None]
+    if held:
+        off = {
+            "corrected": _mean([abs(one.corrected.estimate - (one.held_out or 0.0)) for one in held]),
+            "real": _mean([abs(one.real.estimate - (one.held_out or 0.0)) for one in held]),
+            "model": _mean([abs(one.model.estimate - (one.held_out or 0.0)) for one in held]),
+        }
+        text += (
+            f" Against the lab's outcomes of the other runs, the corrected rate is off by "
+            f"{number(off['corrected'], 3)} in the mean, the real trials alone by {number(off['real'], 3)}, the model "
+            f"as it is by {number(off['model'], 3)}: one draw of real trials; the table below has many."
+        )
+    return text + (f" Not corrected: {corrected.why}." if corrected.why else "")
+
+
+def worth_table(model: ModelSummary) -> Table:
+    """The probability of real success after each kind of verdict."""
+    calibration = model.corrected.calibration
+    rows = tuple(
+        (VERDICTS[one.verdict][2], str(one.count), number(one.probability), Value.of(one.observed))
+        for one in (calibration.verdicts if calibration else ())
+        if one.count
+    )
+    note = (
+        "Calibrated probability: mean of the success curve, fitted to the real trials of all policies together, on "
+        "runs that it was not fitted to. Observed: how many of these succeed in the lab."
+        + (f" {NONE} = not known." if model.corrected.source == "real" else "")
+    )
+    return Table(("the model says", "runs", "probability of real success", "observed"), rows, note)
+
+
+def worth_words(model: ModelSummary) -> str:
+    """How good the probabilities of single runs are."""
+    calibration = model.corrected.calibration
+    if calibration is None:
+        return "Verdicts are not calibrated: too few real trials or other runs."
+    text = f"Fitted to {calibration.fitted} real trials of all policies, applied to {calibration.count} other runs."
+    if calibration.brier is None or calibration.brier_verdict is None or calibration.brier_rate is None:
+        return text + " What happened in those is not known."
+    best = min(calibration.brier_verdict, calibration.brier_rate)
+    text += (
+        " Brier score (mean squared error, 0 is perfect) of the calibrated probabilities "
+        f"{number(calibration.brier, 3)}, of the verdicts as they are {number(calibration.brier_verdict, 3)}, of one "
+        f"rate for all runs {number(calibration.brier_rate, 3)}: "
+    )
+    return text + ("calibrating helps." if calibration.brier < best else "calibrating does not help.")
+
+
+def _width(interval: Interval) -> float:
+    return interval.high - interval.low
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

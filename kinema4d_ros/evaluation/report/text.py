@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kinema4d_ros.evaluation.proportions import Interval
+from kinema4d_ros.evaluation.rates import Interval
 from kinema4d_ros.evaluation.settings import TRUTH
 from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell

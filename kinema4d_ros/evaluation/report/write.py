@@ -11,15 +11,16 @@ from functools import partial
 from pathlib import Path
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
-from kinema4d_ros.evaluation.report.disagreements import choose, disagreements, strip_uri
 from kinema4d_ros.evaluation.report.html import html_report
 from kinema4d_ros.evaluation.report.markdown import markdown_report
+from kinema4d_ros.evaluation.report.tables import choose, disagreements, strip_uri
 from kinema4d_ros.evaluation.store import REAL_FILE, TrialStore, keep_real, read_real
 from kinema4d_ros.evaluation.summary import summarise
 from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, TrialRecord
 from kinema4d_ros.io.files import replacing_file
 
 __all__ = ["CSV_COLUMNS", "trials_csv", "write_report"]
+
 
 MAX_STRIPS = 60
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.evaluation.agreement import Confusion
-from kinema4d_ros.evaluation.proportions import Interval, PairedOutcomes
+from kinema4d_ros.evaluation.rates import Confusion, Interval, PairedOutcomes
 from kinema4d_ros.evaluation.trial import Trial, TrialRecord
 
 __all__ = ["ALL", "Cell", "Failure", "Outcomes", "Pair", "collect", "count_cell", "draws"]

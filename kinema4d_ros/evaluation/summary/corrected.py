@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.evaluation.correction import SuccessCurve, prediction_powered
-from kinema4d_ros.evaluation.proportions import Interval, wilson
+from kinema4d_ros.evaluation.rates import Interval, wilson
 from kinema4d_ros.evaluation.summary.cells import Pair
 from kinema4d_ros.evaluation.summary.correction_check import HELD_OUT
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from kinema4d_ros.evaluation.correction import SuccessCurve, prediction_powered
-from kinema4d_ros.evaluation.proportions import Interval, wilson
+from kinema4d_ros.evaluation.rates import Interval, wilson
 from kinema4d_ros.evaluation.summary.cells import Pair
 
 __all__ = ["METHODS", "Correction", "CorrectionRow", "check_correction"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, rankdata
 
-from kinema4d_ros.evaluation.proportions import Interval, detectable_difference
 from kinema4d_ros.evaluation.ranking import mmrv, pearson, spearman
+from kinema4d_ros.evaluation.rates import Interval, detectable_difference
 from kinema4d_ros.evaluation.summary.cells import Cell, Pair, draws
 
 __all__ = ["PolicyRanking", "Power", "detectable_bias", "estimate_power", "rank"]

@@ -19,7 +19,7 @@ from kinema4d_msgs.action import EvaluatePolicy
 from kinema4d_msgs.msg import EvaluatedTrial, EvaluationResult
 from kinema4d_ros.core.errors import Cancelled, ErrorCode
 from kinema4d_ros.evaluation.campaign import Campaign
-from kinema4d_ros.evaluation.proportions import Interval, PairedOutcomes
+from kinema4d_ros.evaluation.rates import Interval, PairedOutcomes
 from kinema4d_ros.evaluation.report import write_report
 from kinema4d_ros.evaluation.settings import EvaluationSettings
 from kinema4d_ros.evaluation.trial import TrialRecord

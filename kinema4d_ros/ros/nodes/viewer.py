@@ -14,7 +14,7 @@ from typing import Any
 from kinema4d_msgs.msg import ExecutionStatus, PreviewStatus
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.core.errors import KinemaError
-from kinema4d_ros.kinematics.choose import choose_kinematics
+from kinema4d_ros.kinematics.protocol import choose_kinematics
 from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.ros import names

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from kinema4d_model.assessment.predictors import Predictor, carry, composite, episode_request, first_frame, generated
 from kinema4d_model.assessment.run import (
     GRASPS,
     Outcomes,
@@ -27,7 +26,16 @@ from kinema4d_model.assessment.run import (
     summaries,
     twin_table,
 )
-from kinema4d_model.assessment.scores import NAMES, Summary
+from kinema4d_model.assessment.scores import (
+    NAMES,
+    Predictor,
+    Summary,
+    carry,
+    composite,
+    episode_request,
+    first_frame,
+    generated,
+)
 from kinema4d_model.data.lab_config import load_config
 from kinema4d_model.pipeline.lifting import load_lifter
 from kinema4d_ros.generators.protocol import Generator

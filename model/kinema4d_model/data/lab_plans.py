@@ -18,8 +18,7 @@ from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_rpy, make
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
-from kinema4d_ros.lab.motion import Motion
-from kinema4d_ros.lab.scripted import tool_down
+from kinema4d_ros.lab.scripted import Motion, tool_down
 from kinema4d_ros.physics.objects import PlacedObject
 
 __all__ = [

@@ -2,16 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 
-from kinema4d_model.sampling.schedule import make_scheduler
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
 
-__all__ = ["Denoiser", "guided_velocity", "initial_noise", "passes", "sample", "velocity_from_residual"]
+__all__ = [
+    "TRAIN_STEPS",
+    "Denoiser",
+    "SolverKind",
+    "StepCache",
+    "guided_velocity",
+    "initial_noise",
+    "make_scheduler",
+    "passes",
+    "sample",
+    "velocity_from_residual",
+]
+
+# Noise levels and the step from one to the next: diffusers' flow-matching solvers behind one function.
+#
+#     x(sigma) = (1 - sigma) * x0 + sigma * noise,   velocity = noise - x0,   timestep = 1000 * sigma
+#
+# `shift` s bends evenly spaced sigma to s * sigma / (1 + (s - 1) * sigma): more steps where the noise is high.
+
+TRAIN_STEPS = 1000
+"""Timesteps that sigma = 1 stands for."""
+
+SolverKind = Literal["euler", "unipc"]
+
+
+def make_scheduler(kind: str, steps: int, shift: float) -> Any:
+    """A diffusers scheduler ready for `steps` steps; `timesteps` (steps,) and `sigmas` (steps + 1,) are set.
+
+    "euler" spaces sigma evenly from 1 to 1 / steps before the shift; "unipc" as the official pipeline does,
+    with whole timesteps.
+    """
+    if steps < 1 or shift <= 0:
+        raise _refuse(f"{steps} steps with shift {shift}", "at least one step, and a positive shift")
+    if kind == "euler":
+        from diffusers import FlowMatchEulerDiscreteScheduler
+
+        euler = FlowMatchEulerDiscreteScheduler(num_train_timesteps=TRAIN_STEPS, shift=shift)
+        euler.set_timesteps(sigmas=np.linspace(1.0, 1.0 / steps, steps).tolist())
+        return euler
+    if kind == "unipc":
+        from diffusers import UniPCMultistepScheduler
+
+        unipc = UniPCMultistepScheduler(
+            num_train_timesteps=TRAIN_STEPS,
+            prediction_type="flow_prediction",
+            use_flow_sigmas=True,
+            flow_shift=shift,
+        )
+        unipc.set_timesteps(steps)
+        return unipc
+    raise _refuse(f"sampler '{kind}'", "euler or unipc")
+
+
+def _refuse(what: str, expected: str) -> GeneratorError:
+    return GeneratorError(what, expected=expected, code=ErrorCode.GENERATOR_BAD_REQUEST)
+
 
 # How one velocity comes out of the network: in one pass, or in the official two.
 #
@@ -115,3 +171,64 @@ def sample(
         latents = scheduler.step(velocity.float(), timestep, latents, return_dict=False)[0]
         report(Progress(PHASE, index + 1, steps))
     return latents
+
+
+# Steps that reuse what the blocks said before: diffusers' first-block cache, counted.
+#
+# While the first block's output changes by less than `threshold` (mean absolute change, relative), the other
+# blocks are skipped and their last contribution is added again. Threshold 0 never skips.
+
+
+class StepCache:
+    """A cache for one rollout of one network.
+
+    Attributes:
+        computed: passes through all blocks.
+        skipped: passes that ended after the first block.
+    """
+
+    def __init__(self, network: Any, threshold: float | None) -> None:
+        """Prepare; `threshold` None is no cache at all."""
+        if threshold is not None and not 0.0 <= threshold < 1.0:
+            raise GeneratorError(
+                f"the cache's threshold is {threshold}",
+                expected="0 (never skips) to 1",
+                code=ErrorCode.GENERATOR_BAD_REQUEST,
+            )
+        self._network = network
+        self._threshold = threshold
+        self.computed = 0
+        self.skipped = 0
+
+    @contextmanager
+    def active(self) -> Iterator[StepCache]:
+        """Hooks on the network for the time of a rollout, with nothing remembered from the one before."""
+        if self._threshold is None:
+            yield self
+            return
+        from diffusers import FirstBlockCacheConfig
+
+        # Enabled and disabled per rollout: resetting alone would keep the last rollout's first-block residual.
+        self._network.enable_cache(FirstBlockCacheConfig(threshold=self._threshold))
+        counter = self._network.blocks[-1].attn1.register_forward_hook(self._count)
+        try:
+            yield self
+        finally:
+            counter.remove()
+            self._network.disable_cache()
+
+    def for_pass(self, name: str) -> AbstractContextManager[Any]:
+        """Around one pass; each of the passes of a step has a memory of its own."""
+        if self._threshold is None:
+            return nullcontext()
+        return self._pass(name)
+
+    @contextmanager
+    def _pass(self, name: str) -> Iterator[None]:
+        before = self.computed
+        with self._network.cache_context(name):
+            yield
+        self.skipped += self.computed == before
+
+    def _count(self, *_: Any) -> None:
+        self.computed += 1

@@ -28,13 +28,11 @@ from kinema4d_model.pipeline.lifting import load_lifter
 from kinema4d_model.preset import Preset, load_preset, save_preset
 from kinema4d_model.preset_parts import Ablation
 from kinema4d_model.training.checkpoints import Progress, restore_weights
-from kinema4d_model.training.codec_task import CodecTask, codec_config, measured_spec, start_codec
+from kinema4d_model.training.codec_task import CodecTask, codec_config, fit_linear_codec, measured_spec, start_codec
 from kinema4d_model.training.config import TrainConfig, save_config
-from kinema4d_model.training.encode import encode_source
 from kinema4d_model.training.examples import EpisodeExamples
 from kinema4d_model.training.export import export
-from kinema4d_model.training.fit_codec import fit_linear_codec
-from kinema4d_model.training.latents import LatentSet
+from kinema4d_model.training.latents import LatentSet, encode_source
 from kinema4d_model.training.loop import Trainer, make_accelerator
 from kinema4d_model.training.network_task import NetworkTask
 from kinema4d_ros.core.errors import FileFormatError

@@ -12,8 +12,7 @@ from trajectory_msgs.msg import JointTrajectory as JointTrajectoryMsg
 from trajectory_msgs.msg import JointTrajectoryPoint, MultiDOFJointTrajectoryPoint
 
 from kinema4d_ros.core.errors import ErrorCode, TrajectoryError
-from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.core.trajectory_hash import hash_trajectory
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.ros.messages.stamps import duration_from_ns, header
 from kinema4d_ros.ros.messages.trajectories import (
     JointStateError,

@@ -12,8 +12,8 @@ from kinema4d_ros.core.errors import ErrorCode, KinematicsError
 from kinema4d_ros.core.transforms import axis_angle, make
 from kinema4d_ros.kinematics import forward_all
 from kinema4d_ros.kinematics._kernels import damped_step
-from kinema4d_ros.kinematics.clik import ArmModel
 from kinema4d_ros.kinematics.path import pose_distance
+from kinema4d_ros.kinematics.pinocchio_backend import ArmModel
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.model import Mimic
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.core.transforms import from_rpy, rotation_angle
-from kinema4d_ros.kinematics.clik import ArmModel
 from kinema4d_ros.kinematics.closed_form import ParallelAxesArm
+from kinema4d_ros.kinematics.pinocchio_backend import ArmModel
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.model import Joint, JointLimits, Link
 

@@ -10,8 +10,7 @@ import pytest
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, TrajectoryError
 from kinema4d_ros.core.transforms import from_rpy, rotation_angle, slerp
 from kinema4d_ros.kinematics import Kinematics, NoSolution, choose_kinematics, forward_all
-from kinema4d_ros.kinematics.choose import BACKENDS
-from kinema4d_ros.kinematics.protocol import POSITION_TOLERANCE_M, ROTATION_TOLERANCE_RAD
+from kinema4d_ros.kinematics.protocol import BACKENDS, POSITION_TOLERANCE_M, ROTATION_TOLERANCE_RAD
 from kinema4d_ros.robot import Robot
 
 

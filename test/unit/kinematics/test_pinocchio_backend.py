@@ -11,10 +11,9 @@ from test_closed_form import serial_arm, ur_like
 
 from kinema4d_ros.core.errors import KinematicsError
 from kinema4d_ros.core.transforms import axis_angle
-from kinema4d_ros.kinematics.clik import ArmModel
 from kinema4d_ros.kinematics.closed_form import ParallelAxesArm
 from kinema4d_ros.kinematics.path import count_flips
-from kinema4d_ros.kinematics.pinocchio_backend import PinocchioKinematics
+from kinema4d_ros.kinematics.pinocchio_backend import ArmModel, PinocchioKinematics
 from kinema4d_ros.kinematics.protocol import IKPath
 from kinema4d_ros.robot import Robot
 

@@ -11,11 +11,30 @@ import pytest
 from PIL import Image
 from support.own_generator import documented
 
-from kinema4d_model.assessment.predictors import carry, composite, episode_request, first_frame, truth
 from kinema4d_model.assessment.report import markdown, strip, write_assessment
-from kinema4d_model.assessment.run import Outcomes, assess, episodes_of, outcomes_of, summaries
-from kinema4d_model.assessment.scores import NAMES, episode_region, held_pixels, holds, score, summarise
-from kinema4d_model.assessment.twins import make_twin, moved_by, out_of_sight
+from kinema4d_model.assessment.run import (
+    Outcomes,
+    assess,
+    episodes_of,
+    make_twin,
+    moved_by,
+    out_of_sight,
+    outcomes_of,
+    summaries,
+)
+from kinema4d_model.assessment.scores import (
+    NAMES,
+    carry,
+    composite,
+    episode_region,
+    episode_request,
+    first_frame,
+    held_pixels,
+    holds,
+    score,
+    summarise,
+    truth,
+)
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.make import make_dataset

@@ -19,9 +19,8 @@ from kinema4d_model.data.episode import Episode, Outcome
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.lab_episode import make_episode
+from kinema4d_model.data.overview import choose_episodes, dataset_stats, episode_row, stats_table, write_sheet
 from kinema4d_model.data.shards import index_path, open_index, write_shard
-from kinema4d_model.data.sheet import choose_episodes, episode_row, write_sheet
-from kinema4d_model.data.stats import dataset_stats, stats_table
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.errors import DataError
 

@@ -11,8 +11,17 @@ from support.lifting_scenes import lab_episode, lab_frames
 
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.shards import write_shard
-from kinema4d_model.pipeline.lifting.augment import augmented_sample, plain_sample
-from kinema4d_model.pipeline.lifting.frames import ROBOT, TARGET, THING, WORLD, FrameSet, frames_of, load_frames
+from kinema4d_model.pipeline.lifting.frames import (
+    ROBOT,
+    TARGET,
+    THING,
+    WORLD,
+    FrameSet,
+    augmented_sample,
+    frames_of,
+    load_frames,
+    plain_sample,
+)
 from kinema4d_model.pipeline.lifting.geometry import view_plane
 from kinema4d_model.pipeline.lifting.network import INPUT_CHANNELS
 from kinema4d_ros.core.errors import DataError

@@ -15,9 +15,9 @@ from kinema4d_model.codec.linear import LinearAutoencoder, LinearCodec
 from kinema4d_model.codec.video_codec import VideoCodec
 from kinema4d_model.preset import load_preset
 from kinema4d_model.preset_parts import CodecSpec
+from kinema4d_model.training.codec_task import PatchStatistics, fit_linear_codec
 from kinema4d_model.training.config import CodecFitSpec
 from kinema4d_model.training.examples import values, video
-from kinema4d_model.training.fit_codec import PatchStatistics, fit_linear_codec
 from kinema4d_ros.core.errors import FileFormatError, GeneratorError
 
 SPEC = CodecSpec(kind="linear", latent_channels=16)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_model.pipeline.confidence import confidence_of
+from kinema4d_model.pipeline.backend import confidence_of
 from kinema4d_model.pipeline.resize import (
     fill_under_robot,
     grow_images,

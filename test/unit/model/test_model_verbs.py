@@ -11,10 +11,10 @@ from support.official_files import write_official, write_wan
 
 from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.preset import load_preset
+from kinema4d_ros.cli import doctor as health
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.runtime import health
 
 
 def test_generate_writes_a_rollout_with_its_details(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

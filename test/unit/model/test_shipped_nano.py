@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_model.assessment.predictors import composite, episode_request
-from kinema4d_model.assessment.scores import episode_region, holds
+from kinema4d_model.assessment.scores import composite, episode_region, episode_request, holds
 from kinema4d_model.checkpoints.loading import checkpoint_folder
 from kinema4d_model.checkpoints.manifest import read_manifest
 from kinema4d_model.data.episode import Episode

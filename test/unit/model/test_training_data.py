@@ -16,9 +16,8 @@ from kinema4d_model.conditioning import build_conditions, downsample_mask
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.preset_parts import ConditionSpec
 from kinema4d_model.training.config import AugmentSpec
-from kinema4d_model.training.encode import encode_example, encode_source
 from kinema4d_model.training.examples import Example, picture, values, video
-from kinema4d_model.training.latents import LatentSet, collate
+from kinema4d_model.training.latents import LatentSet, collate, encode_example, encode_source
 from kinema4d_model.training.randomness import generator
 from kinema4d_model.training.stages import make_bundle
 from kinema4d_ros.core.errors import DataError, ErrorCode

@@ -24,8 +24,7 @@ from kinema4d_model.checkpoints.manifest import read_manifest
 from kinema4d_model.preset import load_preset
 from kinema4d_model.training.checkpoints import CheckpointFolder, Progress
 from kinema4d_model.training.config import DataSpec, OptimiserSpec, RunSpec, StartSpec, TrainConfig
-from kinema4d_model.training.encode import encode_source
-from kinema4d_model.training.latents import LatentSet
+from kinema4d_model.training.latents import LatentSet, encode_source
 from kinema4d_model.training.loop import Trainer, gather_learning, make_accelerator
 from kinema4d_model.training.metrics_log import MetricsLog, read_log
 from kinema4d_model.training.network_task import NetworkTask

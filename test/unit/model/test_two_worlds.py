@@ -21,7 +21,7 @@ from kinema4d_ros.generators.carry import carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest
 from kinema4d_ros.kinematics import choose_kinematics
-from kinema4d_ros.lab.motion import Motion
+from kinema4d_ros.lab.scripted import Motion
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, TrajectoryError
 from kinema4d_ros.io.bags import JointSeries
-from kinema4d_ros.io.reading import MAX_JOINTS
+from kinema4d_ros.io.joint_match import MAX_JOINTS
 
 BAG = Path("bag")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, RobotError
-from kinema4d_ros.robot.xacro_file import expand_xacro
+from kinema4d_ros.robot.urdf import expand_xacro
 
 HEAD = '<robot name="r" xmlns:xacro="http://www.ros.org/wiki/xacro">'
 
@@ -74,7 +74,7 @@ def test_nothing_outside_the_package_is_read(tmp_path: Path, body: str) -> None:
 
 
 def test_an_expansion_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinema4d_ros.robot.xacro_file.TIME_LIMIT_S", 3.0)
+    monkeypatch.setattr("kinema4d_ros.robot.urdf.TIME_LIMIT_S", 3.0)
     path = tmp_path / "r.xacro"
     path.write_text(f'{HEAD}<link name="${{9**9**9}}"/></robot>')
     with pytest.raises(RobotError, match="longer than 3 s") as caught:

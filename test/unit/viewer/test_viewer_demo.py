@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.kinematics.choose import choose_kinematics
+from kinema4d_ros.kinematics.protocol import choose_kinematics
 from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.web.demo import free_spots, plan_home, plan_pick_and_place

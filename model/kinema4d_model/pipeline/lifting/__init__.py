@@ -5,7 +5,7 @@ camera and table ─┼─ HeightNet: what stands there, how high ─ z = plane 
 robot's mask ─────┘
 """
 
+from kinema4d_model.pipeline.lifting.geometry import LiftedDepth, Lifter
 from kinema4d_model.pipeline.lifting.lifter import LearnedLifter, load_lifter
-from kinema4d_model.pipeline.lifting.protocol import LiftedDepth, Lifter
 
 __all__ = ["LearnedLifter", "LiftedDepth", "Lifter", "load_lifter"]

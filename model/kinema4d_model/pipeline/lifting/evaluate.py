@@ -19,9 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from kinema4d_model.pipeline.lifting.frames import ROBOT, TARGET, THING, FrameSet, load_frames
-from kinema4d_model.pipeline.lifting.geometry import view_plane
+from kinema4d_model.pipeline.lifting.geometry import LiftedDepth, Lifter, view_plane
 from kinema4d_model.pipeline.lifting.lifter import LearnedLifter, load_lifter
-from kinema4d_model.pipeline.lifting.protocol import LiftedDepth, Lifter
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.png import encode_png

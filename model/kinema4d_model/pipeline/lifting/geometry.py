@@ -7,6 +7,7 @@ same numbers wherever the robot's base is and whichever way it is turned.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError
 
-__all__ = ["GEOMETRY_CHANNELS", "MAX_RANGE_M", "PlaneView", "view_plane"]
+__all__ = ["GEOMETRY_CHANNELS", "MAX_RANGE_M", "LiftedDepth", "Lifter", "PlaneView", "view_plane"]
 
 GEOMETRY_CHANNELS = 8
 MAX_RANGE_M = 3.0
@@ -86,3 +87,42 @@ def view_plane(
     channels[7] = met
     np.clip(channels, -MAX_RANGE_M, MAX_RANGE_M, out=channels)
     return PlaneView(z, above * scale, footprint, channels)
+
+
+# What a lifter is: one picture of a table in, the depth of every pixel out.
+
+
+@dataclass(frozen=True, eq=False)
+class LiftedDepth:
+    """Depth that was guessed from one picture.
+
+    Attributes:
+        depth_m: (H, W) float32, metres along the optical axis: of the thing where `thing` is above 0.5, of the
+            table's plane elsewhere, robot included. NaN = the plane is not met within range.
+        thing: (H, W) float32 in [0, 1]: probability that the pixel shows something standing on the table. 0 on the
+            robot and where `depth_m` is NaN.
+    """
+
+    depth_m: NDArray[np.float32]
+    thing: NDArray[np.float32]
+
+
+class Lifter(Protocol):
+    """Anything that gives depth to one picture."""
+
+    def lift(
+        self,
+        image: NDArray[np.uint8],
+        camera: PinholeCamera,
+        robot_mask: NDArray[np.bool_] | None = None,
+        table_height_m: float = 0.0,
+    ) -> LiftedDepth:
+        """The depth of a picture (H, W, 3), rectified, sRGB.
+
+        Args:
+            image: what the camera saw.
+            camera: without distortion, with its pose in the robot's base.
+            robot_mask: (H, W) where the robot is; None = the robot is not in the picture.
+            table_height_m: of the plane that things stand on, above the robot's base.
+        """
+        ...

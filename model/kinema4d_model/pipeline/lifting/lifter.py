@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from kinema4d_model.checkpoints.manifest import file_sha256
 from kinema4d_model.checkpoints.modules import load_module
-from kinema4d_model.pipeline.lifting.geometry import MAX_RANGE_M, PlaneView, view_plane
+from kinema4d_model.pipeline.lifting.geometry import MAX_RANGE_M, LiftedDepth, PlaneView, view_plane
 from kinema4d_model.pipeline.lifting.network import HEIGHT_UNIT_M, STRIDE, HeightNet, probability
-from kinema4d_model.pipeline.lifting.protocol import LiftedDepth
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, FileFormatError, GeneratorError
 from kinema4d_ros.io.files import read_json

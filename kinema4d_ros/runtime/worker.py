@@ -5,19 +5,144 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import select
 import signal
 import socket
+import struct
 import subprocess
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import Any
 
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
-from kinema4d_ros.runtime.frames import Connection, Frame, Kind, error_from_json
 
-__all__ = ["Worker", "WorkerTimes"]
+__all__ = ["Connection", "Frame", "Job", "Kind", "Worker", "WorkerTimes", "error_from_json", "error_to_json", "serve"]
+
+# Framed messages over a stream socket: kind, job number, length, bytes.
+
+_HEADER = struct.Struct("!BQQ")
+_MAX_BYTES = 4 << 30
+"""No frame is larger: a 49-frame rollout of raw floats is a quarter of a gigabyte."""
+
+
+@unique
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    READY = 1
+    REQUEST = 2
+    CANCEL = 3
+    PROGRESS = 4
+    RESULT = 5
+    ERROR = 6
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One message; `job` is 0 when it belongs to none."""
+
+    kind: Kind
+    job: int
+    payload: bytes
+
+
+class Connection:
+    """Sends and receives whole frames. One thread may send while another receives."""
+
+    def __init__(self, endpoint: socket.socket) -> None:
+        self._socket = endpoint
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._socket.fileno()
+
+    def settimeout(self, seconds: float) -> None:
+        """How long one call may wait for the other side."""
+        self._socket.settimeout(seconds)
+
+    def send(self, kind: Kind, job: int = 0, payload: bytes = b"") -> None:
+        """Send one frame; OSError when the other side is gone or does not read in time."""
+        self._socket.sendall(_HEADER.pack(kind, job, len(payload)))
+        self._socket.sendall(payload)
+
+    def receive(self) -> Frame | None:
+        """The next frame; None when the other side has closed. Blocks as the socket does."""
+        head = self._exactly(_HEADER.size)
+        if head is None:
+            return None
+        kind, job, size = _HEADER.unpack(head)
+        if size > _MAX_BYTES:
+            return None
+        payload = self._exactly(size)
+        return None if payload is None else Frame(Kind(kind), job, payload)
+
+    def _exactly(self, count: int) -> bytes | None:
+        data = bytearray(count)
+        view = memoryview(data)
+        filled = 0
+        while filled < count:
+            try:
+                received = self._socket.recv_into(view[filled:])
+            except ConnectionError:
+                return None
+            if received == 0:
+                return None
+            filled += received
+        return bytes(data)
+
+    def close(self) -> None:
+        """Close this side; the other receives None."""
+        self._socket.close()
+
+
+def error_to_json(error: BaseException) -> bytes:
+    """An exception as bytes; memory errors keep their own code, whatever library raised them."""
+    if isinstance(error, KinemaError):
+        fields: dict[str, Any] = {
+            "code": int(error.code),
+            "what": error.what,
+            "expected": error.expected,
+            "hint": error.hint,
+        }
+    elif _is_about_memory(error):
+        fields = {
+            "code": int(ErrorCode.GENERATOR_OUT_OF_MEMORY),
+            "what": f"the generator ran out of memory: {error}",
+            "expected": "a rollout that fits into memory",
+            "hint": "use a smaller preset, fewer frames or a smaller image",
+        }
+    else:
+        fields = {
+            "code": int(ErrorCode.GENERATOR_FAILED),
+            "what": f"the generator failed: {type(error).__name__}: {error}",
+            "expected": "a rollout",
+            "hint": "its log has the traceback",
+        }
+    return json.dumps(fields).encode()
+
+
+def _is_about_memory(error: BaseException) -> bool:
+    """True for Python's and torch's own errors, and for what torch's CPU allocator and OpenCV raise in their place."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = ("can't allocate memory", "OutOfMemoryError", "std::bad_alloc")
+    # OpenCV's error is no RuntimeError, and neither library is known here.
+    return type(error).__name__ in ("RuntimeError", "error") and any(word in str(error) for word in words)
+
+
+def error_from_json(payload: bytes) -> KinemaError:
+    """The exception again, on the other side."""
+    fields = json.loads(payload)
+    return GeneratorError(
+        fields["what"], expected=fields["expected"], hint=fields["hint"], code=ErrorCode(fields["code"])
+    )
+
 
 POLL_S = 0.02
 """How often cancellation is looked at while the worker is silent."""
@@ -204,3 +329,98 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
             process.wait(timeout=10.0)
+
+
+# The worker's side: loads once, then answers requests one after the other until the supervisor goes.
+
+
+class Job:
+    """What a handler knows about the request it works on."""
+
+    def __init__(self, connection: Connection, number: int, cancelled: threading.Event) -> None:
+        self._connection = connection
+        self._number = number
+        self._cancelled = cancelled
+
+    def cancelled(self) -> bool:
+        """True when nobody wants the result any more: ask between steps."""
+        return self._cancelled.is_set()
+
+    def progress(self, phase: str, step: int = 0, steps: int = 0) -> None:
+        """Tell the supervisor where the work stands."""
+        payload = json.dumps({"phase": phase, "step": step, "steps": steps}).encode()
+        self._connection.send(Kind.PROGRESS, self._number, payload)
+
+
+Handler = Callable[[bytes, Job], bytes]
+
+
+def serve(descriptor: int, load: Callable[[], Handler]) -> int:
+    """Serve requests on an inherited socket until it closes.
+
+    Args:
+        descriptor: of the socket.
+        load: makes the handler, once; what it raises is reported, and the process ends with code 3.
+    """
+    connection = Connection(socket.socket(fileno=descriptor))
+    try:
+        handler = load()
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        connection.send(Kind.ERROR, 0, error_to_json(error))
+        return 3
+    connection.send(Kind.READY)
+
+    requests: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    current = _Current()
+    threading.Thread(target=_read, args=(connection, requests, current), daemon=True).start()
+    while True:
+        request = requests.get()
+        cancelled = current.begin(request.job)
+        try:
+            result = handler(request.payload, Job(connection, request.job, cancelled))
+        except Exception as error:
+            # What is refused on purpose says all there is to say in its answer.
+            if not cancelled.is_set() and not isinstance(error, KinemaError):
+                traceback.print_exc(file=sys.stderr)
+            connection.send(Kind.ERROR, request.job, error_to_json(error))
+        else:
+            connection.send(Kind.RESULT, request.job, result)
+
+
+class _Current:
+    """The job in work and the cancellations that came for it, in either order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._job = 0
+        self._event = threading.Event()
+        self._cancelled_ahead: set[int] = set()
+
+    def begin(self, job: int) -> threading.Event:
+        with self._lock:
+            self._job = job
+            self._event = threading.Event()
+            if job in self._cancelled_ahead:
+                self._event.set()
+            self._cancelled_ahead.clear()
+            return self._event
+
+    def cancel(self, job: int) -> None:
+        with self._lock:
+            if job == self._job:
+                self._event.set()
+            elif job > self._job:
+                self._cancelled_ahead.add(job)
+
+
+def _read(connection: Connection, requests: queue.SimpleQueue[Frame], current: _Current) -> None:
+    while True:
+        frame = connection.receive()
+        if frame is None:
+            # The supervisor is gone, whatever the handler is doing: nobody waits for its result.
+            os._exit(0)
+        if frame.kind == Kind.REQUEST:
+            requests.put(frame)
+        elif frame.kind == Kind.CANCEL:
+            current.cancel(frame.job)
