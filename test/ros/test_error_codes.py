@@ -1,4 +1,4 @@
-"""Error codes that leave the running graph, each forced over real DDS; `test/unit/test_error_table.py` lists them all.
+"""Error codes that leave the running graph, each forced over real DDS; `core/test_error_table.py` lists them all.
 
 The test plays the drivers of the arm and the camera; preview, playback, generator and two gates are the real ones.
 Tests run in the order of this file: nothing has been previewed, and no generator runs, when the first one starts.

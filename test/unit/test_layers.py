@@ -77,7 +77,7 @@ def upward_import(path: Path, module: str, at_top: bool) -> str | None:
     if where == "ros" and nodes not in path.parents and module.startswith("kinema4d_ros.ros.nodes"):
         return "is a node, above the other modules of ros/"
     # `doctor` asks torch about the GPU, inside a function, when torch is installed.
-    if root in HEAVY and not (path.name == "health.py" and not at_top):
+    if root in HEAVY and not (path.name == "doctor.py" and not at_top):
         return "belongs in kinema4d_model"
     # Without torch, everything but the learned generator must still start.
     if root == "kinema4d_model" and at_top:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
-from judge_scenes import CAMERA, GREEN, RADIUS, RED, Ball, ball_mask, film, fingers, pick
+from support.judge_scenes import CAMERA, GREEN, RADIUS, RED, Ball, ball_mask, film, fingers, pick
 
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.evaluation import EvaluationError

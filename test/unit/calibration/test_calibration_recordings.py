@@ -24,7 +24,7 @@ HELD_OUT = (("0006", 15), ("0007", 30), ("0008", 10))
 @pytest.fixture(scope="module")
 def recordings() -> Path:
     """The folder that KINEMA4D_RECORDINGS names, or `shared/data/droid` beside the project."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data" / "droid"
+    beside = Path(__file__).resolve().parents[4] / "shared" / "data" / "droid"
     folder = Path(os.environ.get("KINEMA4D_RECORDINGS", beside))
     if not (folder / "camera_1_new_setup.yaml").is_file():
         pytest.skip(f"no recordings in {folder}: set KINEMA4D_RECORDINGS")

@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from judge_scenes import CAMERA, pick
+from support.judge_scenes import CAMERA, pick
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.cli import main

@@ -11,7 +11,7 @@ from kinema4d_ros.cli.sim import node_process
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, generator_graph, read_arguments, sim_graph
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def names(**given: str) -> list[str]:
@@ -48,7 +48,7 @@ def test_every_node_has_a_module_an_executable_and_a_purpose() -> None:
     everything = sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true"}))
     scripts = (ROOT / "setup.py").read_text()
     for spec in everything:
-        assert (ROOT / "kinema4d_ros" / "nodes" / f"{spec.name}.py").is_file()
+        assert (ROOT / "kinema4d_ros" / "ros" / "nodes" / f"{spec.name}.py").is_file()
         assert f'"{spec.name}"' in scripts
         assert spec.purpose
 

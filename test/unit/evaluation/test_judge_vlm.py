@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import cv2
 import numpy as np
 import pytest
-from judge_scenes import pick
+from support.judge_scenes import pick
 
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation import EvaluationError, Lifted, Task

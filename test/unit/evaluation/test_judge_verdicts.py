@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_scenes import RADIUS, RED, Ball, ball_mask, film, pick
+from support.judge_scenes import RADIUS, RED, Ball, ball_mask, film, pick
 
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.evaluation import (

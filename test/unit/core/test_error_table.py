@@ -9,7 +9,7 @@ import pytest
 
 from kinema4d_ros.core.errors import ErrorCode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 GRAPH = "test/ros/test_graph.py::"
 CODES = "test/ros/test_error_codes.py::"
@@ -77,22 +77,22 @@ OVER_DDS: dict[ErrorCode, str] = {
 """Codes that a message of the running graph carries, or that its client raises, and the test that forces each."""
 
 POLICIES = "raised in an evaluation: it becomes the outcome of one run, and the others go on"
-POLICY = "test/unit/test_policy_protocol.py::"
+POLICY = "test/unit/policies/test_policy_protocol.py::"
 START = "ends a node before it joins the graph"
 FILES = "raised while robots or files are read: by commands, or before a node joins the graph"
 
 ELSEWHERE: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.UNKNOWN: (
         "an exception nobody raised on purpose: one that could be forced would have a code of its own",
-        "test/unit/bridge/test_stamps_and_errors.py::test_a_surprise_keeps_its_type_and_text",
+        "test/unit/ros/test_stamps_and_errors.py::test_a_surprise_keeps_its_type_and_text",
     ),
     ErrorCode.SETUP_MISSING: (
         "a package or device is missing: " + START,
-        "test/unit/viewer/test_server.py::test_a_server_that_cannot_be_guarded_does_not_start",
+        "test/unit/web/test_server.py::test_a_server_that_cannot_be_guarded_does_not_start",
     ),
     ErrorCode.ARGUMENT_INVALID: (
         "launch arguments, read before any node runs",
-        "test/unit/test_graph_spec.py::test_bad_arguments_are_refused",
+        "test/unit/ros/test_graph_spec.py::test_bad_arguments_are_refused",
     ),
     ErrorCode.PARAMETER_INVALID: (START, CANNOT_START),
     ErrorCode.BACKEND_MISSING: (START, CANNOT_START),
@@ -114,11 +114,11 @@ ELSEWHERE: dict[ErrorCode, tuple[str, str]] = {
     ),
     ErrorCode.FILE_MALFORMED: (
         FILES,
-        "test/unit/media/test_images.py::test_other_formats_and_broken_files_are_refused",
+        "test/unit/io/test_images.py::test_other_formats_and_broken_files_are_refused",
     ),
     ErrorCode.FILE_UNSUPPORTED: (
         FILES,
-        "test/unit/media/test_images.py::test_other_formats_and_broken_files_are_refused",
+        "test/unit/io/test_images.py::test_other_formats_and_broken_files_are_refused",
     ),
     ErrorCode.POLICY_UNAVAILABLE: (POLICIES, POLICY + "test_a_kind_that_nobody_registered"),
     ErrorCode.POLICY_FAILED: (POLICIES, POLICY + "test_a_policy_that_raises_or_answers_with_garbage"),
