@@ -21,7 +21,7 @@ from kinema4d_ros.cli.options import joint_options
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode, KinemaError, SetupError
 from kinema4d_ros.io.images import read_image
-from kinema4d_ros.preview.arm import JointStateMonitor
+from kinema4d_ros.previews.arm import JointStateMonitor
 from kinema4d_ros.robot import Robot
 
 __all__ = ["page"]

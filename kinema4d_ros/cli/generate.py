@@ -29,7 +29,7 @@ from kinema4d_ros.generators.spec import SPECS, load_generator
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import read_image
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.preview.report import clearance_text
+from kinema4d_ros.previews.report import clearance_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]
@@ -65,7 +65,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Generate, save and tell where the results are."""
-    from kinema4d_ros.preview.preview import preview_offline
+    from kinema4d_ros.previews.preview import preview_offline
 
     robot = Robot.load(arguments.robot)
     plan = read_plan(arguments.trajectory, robot, arguments)

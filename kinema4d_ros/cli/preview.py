@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from kinema4d_ros.cli.options import add_trajectory_options, read_plan
 from kinema4d_ros.cli.sim import graph_environment
-from kinema4d_ros.preview.report import clearance_text
+from kinema4d_ros.previews.report import clearance_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]

@@ -13,7 +13,7 @@ from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.preview.report import clearance_text
+from kinema4d_ros.previews.report import clearance_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Preview every plan; exit code 1 when none could be."""
     from kinema4d_ros.generators import load_generator
     from kinema4d_ros.kinematics import choose_kinematics
-    from kinema4d_ros.preview.preview import preview_offline
+    from kinema4d_ros.previews.preview import preview_offline
     from kinema4d_ros.ros.recorded_plans import plans_in_bag
 
     robot = Robot.load(arguments.robot)

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.evaluation.images import require_masks
-from kinema4d_ros.preview.report.clearance import clearance_over_time
-from kinema4d_ros.preview.report.plane import fit_plane
+from kinema4d_ros.previews.report.clearance import clearance_over_time
+from kinema4d_ros.previews.report.plane import fit_plane
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["Adherence", "Plausibility", "plausibility", "robot_adherence"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.transforms import apply
-from kinema4d_ros.preview.report.plane import fit_plane
+from kinema4d_ros.previews.report.plane import fit_plane
 
 __all__ = ["centre_behind", "find_target", "tip_path"]
 

@@ -22,7 +22,7 @@ from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.evaluation.target import centre_behind
-from kinema4d_ros.preview.report.plane import fit_plane
+from kinema4d_ros.previews.report.plane import fit_plane
 
 __all__ = ["Scene", "Track", "likeness", "palette", "scene_without", "track_object"]
 

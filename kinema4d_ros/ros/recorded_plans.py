@@ -15,8 +15,8 @@ from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.bags import opened_bag
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.preview.arm import ArmState, JointStateMonitor
-from kinema4d_ros.preview.checks import plan_from_poses
+from kinema4d_ros.previews.arm import ArmState, JointStateMonitor
+from kinema4d_ros.previews.checks import plan_from_poses
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.images import depth_from_image, rgb_from_image

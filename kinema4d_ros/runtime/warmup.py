@@ -13,7 +13,7 @@ from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabSimulation, pick_plan
 from kinema4d_ros.lab.picture import LabCamera
-from kinema4d_ros.preview.preview import preview_offline
+from kinema4d_ros.previews.preview import preview_offline
 from kinema4d_ros.robot import Robot
 
 __all__ = ["main"]

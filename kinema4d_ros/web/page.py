@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.preview.report import PlanReport
-from kinema4d_ros.preview.report.plot import clearance_plot
+from kinema4d_ros.previews.report import PlanReport
+from kinema4d_ros.previews.report.plot import clearance_plot
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.web import texts
 from kinema4d_ros.web.approval import Desk

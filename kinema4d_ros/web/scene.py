@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.transforms import to_quaternion
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.preview.report import PlanReport
-from kinema4d_ros.preview.report.plan_report import BASIS_TEXT
+from kinema4d_ros.previews.report import PlanReport
+from kinema4d_ros.previews.report.plan_report import BASIS_TEXT
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.web.display_mesh import DisplayMesh, robot_display
 from kinema4d_ros.web.prediction import Prediction

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.preview.report import PlanReport
-from kinema4d_ros.preview.report.plan_report import BASIS_TEXT
+from kinema4d_ros.previews.report import PlanReport
+from kinema4d_ros.previews.report.plan_report import BASIS_TEXT
 
 __all__ = [
     "Tone",

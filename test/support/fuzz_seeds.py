@@ -24,7 +24,7 @@ from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.generators import GenerateRequest, load_generator
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.preview.report import make_report
+from kinema4d_ros.previews.report import make_report
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.description import robot_description

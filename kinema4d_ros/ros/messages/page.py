@@ -16,7 +16,7 @@ from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.core.rollout import DepthBasis
 from kinema4d_ros.io.png import decode_png
 from kinema4d_ros.physics.objects import LabObject, PlacedObject, Shape
-from kinema4d_ros.preview.report import MovedRegion, PlanReport
+from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.ros.messages.errors import error_from_msg
 from kinema4d_ros.ros.messages.images import bytes_from_compressed, decode_rgb
 from kinema4d_ros.ros.messages.poses import pose_to_matrix

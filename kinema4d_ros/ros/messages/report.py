@@ -14,8 +14,8 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from kinema4d_msgs.msg import MovedRegion as MovedRegionMsg
 from kinema4d_msgs.msg import PlanReport as PlanReportMsg
-from kinema4d_ros.preview.report import PlanReport
-from kinema4d_ros.preview.report.plan_report import BASIS_TEXT
+from kinema4d_ros.previews.report import PlanReport
+from kinema4d_ros.previews.report.plan_report import BASIS_TEXT
 from kinema4d_ros.ros.messages.errors import error_to_msg
 from kinema4d_ros.ros.messages.stamps import header
 

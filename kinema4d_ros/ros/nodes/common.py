@@ -30,7 +30,7 @@ from kinema4d_ros.calibration.quality import Trust, rate_calibration
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.io.resources import share_directory
-from kinema4d_ros.preview.checks import WorldChanges, believed
+from kinema4d_ros.previews.checks import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.stamps import nanoseconds

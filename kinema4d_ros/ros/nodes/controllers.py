@@ -25,7 +25,7 @@ from rclpy.validate_topic_name import validate_topic_name
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.preview.arm import ArmState
+from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ActionCaller, Question, new_uuid

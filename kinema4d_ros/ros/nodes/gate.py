@@ -7,8 +7,8 @@ from typing import Any
 
 from kinema4d_msgs.msg import ExecutionStatus
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.preview.checks import WorldChanges, believed
-from kinema4d_ros.preview.gate import ExecutionGate, GatePolicy
+from kinema4d_ros.previews.checks import WorldChanges, believed
+from kinema4d_ros.previews.gate import ExecutionGate, GatePolicy
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.errors import error_to_msg

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, KinemaError
-from kinema4d_ros.preview.arm import ArmState, JointStateMonitor
-from kinema4d_ros.preview.checks import believed
+from kinema4d_ros.previews.arm import ArmState, JointStateMonitor
+from kinema4d_ros.previews.checks import believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.camera import camera_from_info

@@ -8,7 +8,7 @@ from typing import Any
 from kinema4d_msgs.srv import Playback as PlaybackSrv
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.preview.playback import PlaybackClock
+from kinema4d_ros.previews.playback import PlaybackClock
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.errors import error_to_msg
 from kinema4d_ros.ros.messages.images import decode_rgb, image_from_array

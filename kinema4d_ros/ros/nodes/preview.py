@@ -14,10 +14,10 @@ from kinema4d_ros.core.errors import CameraError, Cancelled, ErrorCode, KinemaEr
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.kinematics.protocol import Kinematics, choose_kinematics
-from kinema4d_ros.preview.arm import ArmState
-from kinema4d_ros.preview.checks import CheckedPlan, WorldChanges, check_plan, plan_from_poses, start_gap
-from kinema4d_ros.preview.gate import GatePolicy
-from kinema4d_ros.preview.report import make_report
+from kinema4d_ros.previews.arm import ArmState
+from kinema4d_ros.previews.checks import CheckedPlan, WorldChanges, check_plan, plan_from_poses, start_gap
+from kinema4d_ros.previews.gate import GatePolicy
+from kinema4d_ros.previews.report import make_report
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.generate_client import GenerateClient

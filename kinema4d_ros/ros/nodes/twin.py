@@ -17,7 +17,7 @@ from kinema4d_ros.calibration.pictures import Tone, caption
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.io.images import overlay
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.preview.arm import ArmState
+from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.render import Scene, render_poses
 from kinema4d_ros.robot.description import robot_description
 from kinema4d_ros.ros import names

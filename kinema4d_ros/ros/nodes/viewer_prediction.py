@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.preview.checks import WorldChanges, believed
+from kinema4d_ros.previews.checks import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ServiceCalls

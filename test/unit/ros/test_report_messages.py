@@ -12,7 +12,7 @@ import pytest
 from support.scenes import cast_world, overhead_camera, rollout_of, slider
 
 from kinema4d_ros.core.rollout import Provenance
-from kinema4d_ros.preview.report import PlanReport, make_report
+from kinema4d_ros.previews.report import PlanReport, make_report
 from kinema4d_ros.ros.messages.page import report_from_msg
 from kinema4d_ros.ros.messages.report import AMBER, GREEN, report_to_markers, report_to_msg
 from kinema4d_ros.ros.messages.stamps import time_from_ns

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinema4d_ros.preview.report import MovedRegion, PlanReport
+from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.web import texts
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"

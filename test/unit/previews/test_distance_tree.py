@@ -8,8 +8,8 @@ import trimesh
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros.preview.report._kernels import build_tree, is_inside, nearest
-from kinema4d_ros.preview.report.clearance import RobotSurface
+from kinema4d_ros.previews.report._kernels import build_tree, is_inside, nearest
+from kinema4d_ros.previews.report.clearance import RobotSurface
 from kinema4d_ros.robot import Robot
 
 

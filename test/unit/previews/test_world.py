@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinema4d_ros.preview.checks import AHEAD_NS, WorldChanges, believed
+from kinema4d_ros.previews.checks import AHEAD_NS, WorldChanges, believed
 
 NOW = 1_700_000_000 * 10**9
 FAR = (2**31 - 1) * 10**9 + 2**32 - 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.preview.playback import HOLD_S, PlaybackClock
+from kinema4d_ros.previews.playback import HOLD_S, PlaybackClock
 
 TIMES = np.arange(11) * 0.1
 

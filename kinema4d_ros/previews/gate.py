@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
-from kinema4d_ros.preview.arm import ArmState
+from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["Approval", "ExecutionGate", "GatePolicy"]

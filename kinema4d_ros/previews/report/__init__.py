@@ -3,9 +3,9 @@
 Rollout + Robot + joint positions -> grasped, clearance, margins, motion -> PlanReport -> plot
 """
 
-from kinema4d_ros.preview.report.clearance import Clearance, clearance_over_time, resting_links
-from kinema4d_ros.preview.report.motion import Motion, MovedRegion, find_motion
-from kinema4d_ros.preview.report.plan_report import (
+from kinema4d_ros.previews.report.clearance import Clearance, clearance_over_time, resting_links
+from kinema4d_ros.previews.report.motion import Motion, MovedRegion, find_motion
+from kinema4d_ros.previews.report.plan_report import (
     CONTACT_M,
     Margins,
     PlanReport,
@@ -13,7 +13,7 @@ from kinema4d_ros.preview.report.plan_report import (
     joint_margins,
     make_report,
 )
-from kinema4d_ros.preview.report.plot import clearance_plot
+from kinema4d_ros.previews.report.plot import clearance_plot
 
 __all__ = [
     "CONTACT_M",

@@ -13,7 +13,7 @@ from support.scenes import cast_world, overhead_camera, rollout_of, rollout_with
 from kinema4d_ros.core.errors import RolloutError
 from kinema4d_ros.core.rollout import WARNING, Provenance
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.preview.report import PlanReport, clearance_text, make_report
+from kinema4d_ros.previews.report import PlanReport, clearance_text, make_report
 
 CAMERA = overhead_camera()
 TABLE = cast_world(CAMERA)

@@ -9,8 +9,8 @@ from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.preview.arm import ArmState
-from kinema4d_ros.preview.checks import STRETCH, check_plan, plan_from_poses, start_gap
+from kinema4d_ros.previews.arm import ArmState
+from kinema4d_ros.previews.checks import STRETCH, check_plan, plan_from_poses, start_gap
 from kinema4d_ros.robot import Robot
 
 

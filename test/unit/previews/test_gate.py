@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
-from kinema4d_ros.preview.arm import ArmState
-from kinema4d_ros.preview.checks import check_plan
-from kinema4d_ros.preview.gate import REMEMBERED, ExecutionGate, GatePolicy
+from kinema4d_ros.previews.arm import ArmState
+from kinema4d_ros.previews.checks import check_plan
+from kinema4d_ros.previews.gate import REMEMBERED, ExecutionGate, GatePolicy
 from kinema4d_ros.robot import Robot
 
 DURATION_S = 4.0

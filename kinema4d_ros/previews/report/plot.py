@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from kinema4d_ros.core.errors import RolloutError
-from kinema4d_ros.preview.report.plan_report import BASIS_TEXT, PlanReport
+from kinema4d_ros.previews.report.plan_report import BASIS_TEXT, PlanReport
 
 __all__ = ["clearance_plot"]
 

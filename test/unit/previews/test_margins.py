@@ -10,7 +10,7 @@ from support.scenes import slider
 
 from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.preview.report.plan_report import joint_margins
+from kinema4d_ros.previews.report.plan_report import joint_margins
 from kinema4d_ros.robot import Robot
 
 

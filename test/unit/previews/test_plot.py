@@ -9,7 +9,7 @@ import pytest
 from support.scenes import cast_world, overhead_camera, rollout_of, slider
 
 from kinema4d_ros.core.errors import RolloutError
-from kinema4d_ros.preview.report import PlanReport, clearance_plot, make_report
+from kinema4d_ros.previews.report import PlanReport, clearance_plot, make_report
 
 RED, BLUE = (217, 45, 32), (21, 112, 239)
 

@@ -23,7 +23,7 @@ from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.generators.carry import STANDS_M, Grasp, find_grasps, find_thing
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.kinematics.gripping import grip_track
-from kinema4d_ros.preview.report.plane import fit_plane
+from kinema4d_ros.previews.report.plane import fit_plane
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["Grasped", "find_grasped"]

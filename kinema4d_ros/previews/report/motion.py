@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.transforms import apply
-from kinema4d_ros.preview.report._kernels import changed_frames, flood_object
-from kinema4d_ros.preview.report.clearance import hidden_pixels
-from kinema4d_ros.preview.report.plane import fit_plane
+from kinema4d_ros.previews.report._kernels import changed_frames, flood_object
+from kinema4d_ros.previews.report.clearance import hidden_pixels
+from kinema4d_ros.previews.report.plane import fit_plane
 
 __all__ = ["Motion", "MovedRegion", "find_motion"]
 

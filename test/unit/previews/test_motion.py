@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scenes import cast_world, overhead_camera, rollout_of
 
-from kinema4d_ros.preview.report.motion import find_motion
+from kinema4d_ros.previews.report.motion import find_motion
 
 CAMERA = overhead_camera(360, 240)
 SIZE = (0.06, 0.05, 0.07)

@@ -15,9 +15,9 @@ from kinema4d_ros.core.rollout import WARNING, DepthBasis, Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators.composite import MARGIN_PX
 from kinema4d_ros.generators.inpaint import grow_mask
-from kinema4d_ros.preview.report.clearance import HELD, Clearance, clearance_over_time, hidden_pixels
-from kinema4d_ros.preview.report.grasped import find_grasped
-from kinema4d_ros.preview.report.motion import Motion, MovedRegion, find_motion
+from kinema4d_ros.previews.report.clearance import HELD, Clearance, clearance_over_time, hidden_pixels
+from kinema4d_ros.previews.report.grasped import find_grasped
+from kinema4d_ros.previews.report.motion import Motion, MovedRegion, find_motion
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["CONTACT_M", "Margins", "PlanReport", "clearance_text", "joint_margins", "make_report"]

@@ -28,8 +28,8 @@ from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.kinematics.gripping import finger_links
-from kinema4d_ros.preview.report._kernels import TILE, build_tree, first_seen, hold_frame, nearest_point, tile_bounds
-from kinema4d_ros.preview.report.grasped import Grasped
+from kinema4d_ros.previews.report._kernels import TILE, build_tree, first_seen, hold_frame, nearest_point, tile_bounds
+from kinema4d_ros.previews.report.grasped import Grasped
 from kinema4d_ros.robot.model import Robot
 
 __all__ = [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinema4d_ros.preview.report.plane import fit_plane
+from kinema4d_ros.previews.report.plane import fit_plane
 
 
 @settings(max_examples=50)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from support.scenes import Box, cast_world, grabber, overhead_camera, rollout_with
 
 from kinema4d_ros.core.rollout import Rollout
-from kinema4d_ros.preview.report import make_report
-from kinema4d_ros.preview.report.clearance import HELD, clearance_over_time, hidden_pixels
-from kinema4d_ros.preview.report.grasped import find_grasped
+from kinema4d_ros.previews.report import make_report
+from kinema4d_ros.previews.report.clearance import HELD, clearance_over_time, hidden_pixels
+from kinema4d_ros.previews.report.grasped import find_grasped
 from kinema4d_ros.robot import Robot
 
 CAMERA = overhead_camera(270, 180)

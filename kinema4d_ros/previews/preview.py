@@ -13,9 +13,9 @@ from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.generators import GenerateRequest, Generator, ReportProgress
 from kinema4d_ros.io.images import studio, write_image
-from kinema4d_ros.preview.arm import ArmState
-from kinema4d_ros.preview.checks import check_plan
-from kinema4d_ros.preview.report import PlanReport, clearance_plot, make_report
+from kinema4d_ros.previews.arm import ArmState
+from kinema4d_ros.previews.checks import check_plan
+from kinema4d_ros.previews.report import PlanReport, clearance_plot, make_report
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot.model import Robot
 

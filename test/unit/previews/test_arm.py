@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.preview.arm import JointStateMonitor
+from kinema4d_ros.previews.arm import JointStateMonitor
 from kinema4d_ros.robot import Robot
 
 

@@ -15,8 +15,8 @@ from kinema4d_ros.core.limits import Overshoot
 from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory, hash_trajectory
 from kinema4d_ros.core.transforms import rotation_angle
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.preview.arm import ArmState
-from kinema4d_ros.preview.gate import GatePolicy
+from kinema4d_ros.previews.arm import ArmState
+from kinema4d_ros.previews.gate import GatePolicy
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["AHEAD_NS", "CheckedPlan", "WorldChanges", "believed", "check_plan", "plan_from_poses", "start_gap"]

@@ -15,7 +15,7 @@ from support.scenes import cast_world, overhead_camera, rollout_of, slider
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, RobotError, RolloutError, TrajectoryError
 from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.kinematics.forward import forward_all
-from kinema4d_ros.preview.report.clearance import clearance_over_time, hidden_pixels, resting_links
+from kinema4d_ros.previews.report.clearance import clearance_over_time, hidden_pixels, resting_links
 from kinema4d_ros.robot import Robot
 
 CAMERA = overhead_camera()
