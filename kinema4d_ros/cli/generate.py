@@ -65,7 +65,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Generate, save and tell where the results are."""
-    from kinema4d_ros.previews.preview import preview_offline
+    from kinema4d_ros.previews.preview import preview
 
     robot = Robot.load(arguments.robot)
     plan = read_plan(arguments.trajectory, robot, arguments)
@@ -73,19 +73,19 @@ def run(arguments: argparse.Namespace) -> int:
     image = None if arguments.image is None else lens.rectify(read_image(arguments.image))
     generator = _generator(arguments)
     with tqdm(total=1, bar_format="{desc:<10} {bar} {n_fmt}/{total_fmt} {elapsed}") as bar:
-        preview = preview_offline(
+        made = preview(
+            plan,
             robot,
             lens.rectified(),
-            plan,
             generator,
             image=image,
             frames=arguments.frames,
             seed=arguments.seed,
             progress=lambda progress: _show(bar, progress),
         )
-    folder = preview.save(arguments.out)
-    print(f"{folder}: {len(preview.rollout)} frames, seed {arguments.seed}, preset {arguments.preset}")
-    for warning in preview.report.warnings:
+    folder = made.save(arguments.out)
+    print(f"{folder}: {len(made.rollout)} frames, seed {arguments.seed}, preset {arguments.preset}")
+    for warning in made.report.warnings:
         print(f"warning: {warning}")
     details = getattr(generator, "details", None)
     if details is not None:
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(
                 f"chunk {index}: robot off by {1000 * drift.robot_m:.1f} mm, world by {drift.world_rgb:.1f} grey levels"
             )
-    print(f"least clearance {clearance_text(preview.report)}")
+    print(f"least clearance {clearance_text(made.report)}")
     return 0
 
 

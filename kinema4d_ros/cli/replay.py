@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Preview every plan; exit code 1 when none could be."""
     from kinema4d_ros.generators import load_generator
     from kinema4d_ros.kinematics import choose_kinematics
-    from kinema4d_ros.previews.preview import preview_offline
+    from kinema4d_ros.previews.preview import preview
     from kinema4d_ros.ros.recorded_plans import plans_in_bag
 
     robot = Robot.load(arguments.robot)
@@ -63,23 +63,23 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             if recorded.plan is None:
                 raise recorded.error or KinemaError("the plan could not be read")
-            preview = preview_offline(
+            made = preview(
+                recorded.plan,
                 robot,
                 lens.rectified(),
-                recorded.plan,
                 generator,
                 arm=recorded.arm,
                 image=None if recorded.image is None else lens.rectify(recorded.image),
                 depth=None if lens.has_distortion else recorded.depth,
                 seed=arguments.seed,
             )
-            folder = preview.save(arguments.out / name)
+            folder = made.save(arguments.out / name)
         except KinemaError as error:
             print(f"{name} ({recorded.topic}): not previewed: {error}")
             continue
         done += 1
-        print(f"{name} ({recorded.topic}): {folder}, least clearance {clearance_text(preview.report)}")
-        for warning in preview.report.warnings:
+        print(f"{name} ({recorded.topic}): {folder}, least clearance {clearance_text(made.report)}")
+        for warning in made.report.warnings:
             print(f"  {warning}")
     print(f"{done} of {found} plans previewed")
     return 0 if done else 1

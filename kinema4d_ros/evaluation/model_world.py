@@ -23,10 +23,10 @@ from kinema4d_ros.core.task import Task
 from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.evaluation.judges import GeometricJudge, Judge, Verdict
 from kinema4d_ros.evaluation.lab_world import LEAST_MOTION_S, SETTLE_S, LabArena
-from kinema4d_ros.generators.protocol import GenerateRequest, Generator
+from kinema4d_ros.generators.protocol import Generator
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.policies.protocol import Policy, PolicyError
-from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.previews.preview import predict
 
 __all__ = ["Imagined", "Scene", "WorldModel", "scene_of"]
 
@@ -137,10 +137,16 @@ class WorldModel:
 
     def predict(self, scene: Scene, commands: JointTrajectory, *, seed: int = 0) -> Rollout:
         """The rollout of commands that begin at the scene's picture."""
-        motion = commands.resample(self._frames)
-        robot = render_pointmaps(self._kinematics.robot, motion, scene.camera, rgb=True, threads=self._threads)
-        depth = scene.depth_m if self._depth else None
-        return self._generator.generate(GenerateRequest(scene.image, robot, depth, seed=seed))
+        return predict(
+            commands.resample(self._frames),
+            self._kinematics.robot,
+            scene.camera,
+            self._generator,
+            image=scene.image,
+            depth=scene.depth_m if self._depth else None,
+            seed=seed,
+            threads=self._threads,
+        )
 
 
 def scene_of(arena: LabArena) -> Scene:

@@ -11,13 +11,14 @@ from typing import Any
 
 from kinema4d_msgs.msg import PreviewedPlan, PreviewStatus
 from kinema4d_ros.core.errors import CameraError, Cancelled, ErrorCode, KinemaError, TrajectoryError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.generators import GenerateRequest
+from kinema4d_ros.generators import Cancel, GenerateRequest, ReportProgress
 from kinema4d_ros.kinematics.protocol import Kinematics, choose_kinematics
 from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.previews.checks import CheckedPlan, WorldChanges, check_plan, plan_from_poses, start_gap
 from kinema4d_ros.previews.gate import GatePolicy
-from kinema4d_ros.previews.report import make_report
+from kinema4d_ros.previews.preview import Preview, Stage, preview
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.generate_client import GenerateClient
@@ -32,7 +33,7 @@ from kinema4d_ros.ros.nodes.common import ERROR, WARN, Health, KinemaNode, load_
 from kinema4d_ros.ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.ros.params import declare, parameter
 
-__all__ = ["PlanInputs", "Preview", "ReadPlan", "main"]
+__all__ = ["PlanInputs", "PreviewNode", "ReadPlan", "main"]
 
 # Every way a plan comes in: joint trajectories, MoveIt's display plans, tool poses with and without times.
 
@@ -102,6 +103,12 @@ class PlanInputs:
 
 POLL_S = 0.02
 
+PHASES: dict[Stage, int] = {
+    "render": PreviewStatus.RENDERING,
+    "generate": PreviewStatus.GENERATING,
+    "report": PreviewStatus.REPORTING,
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -148,7 +155,7 @@ class Job:
     stage_s: list[float] = field(default_factory=list)
 
 
-class Preview(KinemaNode):
+class PreviewNode(KinemaNode):
     """From plans to rollouts, reports and markers."""
 
     def __init__(self) -> None:
@@ -235,18 +242,29 @@ class Preview(KinemaNode):
         self._tell(job, PreviewStatus.CHECKING)
         checked, picture = self._check(job)
         lap()
-        self._tell(job, PreviewStatus.RENDERING)
-        goal = self._render(job, checked, picture)
-        lap()
-        self._tell(job, PreviewStatus.GENERATING)
-        result = self._generator.generate(
-            goal, lambda feedback: self._tell_progress(job, feedback), lambda: self._raise_if_superseded(job)
+        asked = _GraphGenerator(self, job, picture)
+
+        def begin(stage: Stage) -> None:
+            self._raise_if_superseded(job)
+            if stage != "render":
+                lap()
+            if stage == "report":
+                self._rollouts.publish(asked.message)
+            self._tell(job, PHASES[stage])
+
+        made = preview(
+            checked,
+            self._robot,
+            self._eye.camera,
+            asked,
+            image=picture.rgb,
+            depth=picture.depth,
+            seed=self._settings.seed,
+            on_stage=begin,
         )
+        self._publish(job, made, asked.message.header.stamp)
         lap()
-        self._tell(job, PreviewStatus.REPORTING)
-        self._publish(job, checked, result)
-        lap()
-        self._tell(job, PreviewStatus.DONE, rollout_id=result.rollout.rollout_id)
+        self._tell(job, PreviewStatus.DONE, rollout_id=made.rollout.rollout_id)
         stages = ", ".join(f"{s * 1e3:.0f}" for s in job.stage_s)
         self.get_logger().info(f"plan {job.plan_hash[:12]} previewed (check, render, generate, report: {stages} ms)")
 
@@ -297,24 +315,21 @@ class Preview(KinemaNode):
             self._raise_if_superseded(job)
             self.closing.wait(POLL_S)
 
-    def _render(self, job: Job, checked: CheckedPlan, picture: Picture) -> Any:
-        camera = self._eye.camera
-        robot = render_pointmaps(self._robot, checked.frames, camera, rgb=True)
-        self._raise_if_superseded(job)
-        request = GenerateRequest(picture.rgb, robot, picture.depth, checked.plan_hash, self._settings.seed)
+    def generate(self, request: GenerateRequest, job: Job, picture: Picture) -> Any:
+        """Ask the generator node; return its result message."""
+        timeout_s = self._settings.generate_timeout_s
         links = [link.name for link in self._robot.links]
-        return request_to_goal(request, picture.stamp, job.stamp, links, timeout_s=self._settings.generate_timeout_s)
+        return self._generator.generate(
+            request_to_goal(request, picture.stamp, job.stamp, links, timeout_s=timeout_s),
+            lambda feedback: self._tell_progress(job, feedback),
+            lambda: self._raise_if_superseded(job),
+        )
 
-    def _publish(self, job: Job, checked: CheckedPlan, result: Any) -> None:
-        rollout = rollout_from_msg(result.rollout)
-        self._raise_if_superseded(job)
-        self._rollouts.publish(result.rollout)
-        q = checked.frames.for_robot(self._robot)
-        report = make_report(rollout, self._robot, q, plan=checked.plan)
+    def _publish(self, job: Job, made: Preview, stamp: Any) -> None:
+        report = made.report
         if self._trust.warning:
             report = replace(report, warnings=(*report.warnings, self._trust.warning))
         self._raise_if_superseded(job)
-        stamp = result.rollout.header.stamp
         self._reports.publish(report_to_msg(report, stamp))
         self._markers.publish(report_to_markers(report, stamp))
         # Last of all: once this is out, the plan can be approved, so everything a person looks at must be out too.
@@ -322,9 +337,9 @@ class Preview(KinemaNode):
         self._previewed.publish(
             PreviewedPlan(
                 header=head,
-                trajectory=trajectory_to_msg(checked.plan, head),
-                plan_hash=checked.plan_hash,
-                rollout_id=rollout.rollout_id,
+                trajectory=trajectory_to_msg(made.checked.plan, head),
+                plan_hash=made.checked.plan_hash,
+                rollout_id=made.rollout.rollout_id,
                 world_stamp=time_from_ns(job.world_ns),
             )
         )
@@ -401,9 +416,26 @@ class Preview(KinemaNode):
         self._worker.join(timeout=5.0)
 
 
+class _GraphGenerator:
+    """The generator node as the `Generator` of one preview; keeps its rollout message, which is published unchanged."""
+
+    name = "graph"
+
+    def __init__(self, node: PreviewNode, job: Job, picture: Picture) -> None:
+        self._node, self._job, self._picture = node, job, picture
+        self.message: Any = None
+
+    def generate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Rollout:
+        """Generate; progress and cancellation go through the node's own status and queue."""
+        self.message = self._node.generate(request, self._job, self._picture).rollout
+        return rollout_from_msg(self.message)
+
+
 def main() -> int:
     """Run the node."""
-    return run_node(Preview)
+    return run_node(PreviewNode)
 
 
 if __name__ == "__main__":
