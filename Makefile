@@ -1,4 +1,4 @@
-# `make sim` runs the main job, `make test` the tests; both prepare .venv on their first call.
+# `make sim` runs the simulation, `make test` the tests; both set up .venv on the first call.
 
 PYTHON ?= python3
 TORCH ?= cpu
@@ -6,10 +6,10 @@ OUT ?= out/demo
 HEADLESS ?= 0
 SIM_ARGS ?=
 VENV := .venv
-# Keeps a sourced ROS distribution out of the venv, and discovery on this machine.
+# Keeps a sourced ROS distribution out of the venv.
 RUN := env -u AMENT_PREFIX_PATH -u PYTHONPATH -u LD_LIBRARY_PATH
 PYTEST_ARGS ?=
-# Two processes; each has a ROS domain of its own. A module stays in one process, so its tests share one graph.
+# Two processes, each with its own ROS domain. A module stays in one process, so that its tests share one graph.
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -18,51 +18,51 @@ PYTEST := $(RUN) $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscop
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## prepare .venv (TORCH=cuda for a GPU machine, TORCH=none to go without)
+setup: ## set up .venv (TORCH=cuda for a GPU machine, TORCH=none without torch)
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH)
 
 setup-bench:
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH) --bench
 
-setup-lerobot: ## also install LeRobot, in a folder of its own, to judge its policies
+setup-lerobot: ## also install LeRobot in a separate folder, to evaluate its policies
 	@$(PYTHON) tools/bootstrap.py --venv $(VENV) --torch $(TORCH) --lerobot
 
-sim: setup ## the lab in a browser (HEADLESS=1: run the demo, save it in OUT and exit)
+sim: setup ## run the lab with its web page (HEADLESS=1: run the demo, save it in OUT and exit)
 	@$(RUN) $(VENV)/bin/kinema4d sim $(if $(filter-out 0,$(HEADLESS)),--headless --out $(OUT)) $(SIM_ARGS)
 
-test: lint ## lint, type-check, and the tests every change must pass
+test: lint ## lint, type-check, and run the tests that every change must pass
 	@$(PYTEST) test/unit --quick $(PYTEST_ARGS)
 	@$(PYTEST) test/ros test/system test/faults --quick $(PYTEST_ARGS)
 
-test-full: lint ## everything: benchmark smoke tests, endurance and short fuzzing too
+test-full: lint ## all tests, with benchmark smoke tests, endurance and short fuzzing
 	@$(PYTEST) test/unit $(PYTEST_ARGS)
 	@$(PYTEST) test/ros test/system test/faults $(PYTEST_ARGS)
 
-faults: setup ## attack it: fuzzing, kills, full disks, cut networks, load; figures in out/faults
+faults: setup ## fault injection: fuzzing, kills, full disks, network failures, load; figures in out/faults
 	@$(RUN) $(VENV)/bin/python -m pytest test/faults --full $(PYTEST_ARGS)
 	@$(VENV)/bin/python tools/fault_report.py out/faults
 
-lint: setup ## ruff and mypy
+lint: setup ## run ruff and mypy
 	@$(RUN) $(VENV)/bin/ruff check .
 	@$(RUN) $(VENV)/bin/ruff format --check .
 	@$(RUN) $(VENV)/bin/mypy
 
-quality: setup ## bandit, dead code, copies, layers, secrets, dependency audit (QUALITY_ARGS=--coverage: coverage too)
+quality: setup ## bandit, dead code, duplicates, layers, secrets, dependency audit (QUALITY_ARGS=--coverage adds coverage)
 	@$(RUN) $(VENV)/bin/python tools/quality.py $(QUALITY_ARGS)
 
-bench: setup-bench ## measure against MuJoCo, pyrender, Open3D and plain rclpy
+bench: setup-bench ## compare with MuJoCo, pyrender, Open3D and plain rclpy
 	@$(RUN) $(VENV)/bin/python bench/kinematics.py
 	@$(RUN) $(VENV)/bin/python bench/render.py
 	@$(RUN) $(VENV)/bin/python bench/ros.py
 	@$(RUN) $(VENV)/bin/python bench/nano.py
 
-nano: setup ## make the nano model again: episodes, training, figures; goes on where it was stopped (hours)
+nano: setup ## rebuild the nano model: episodes, training, figures; resumes an interrupted run (hours)
 	@$(RUN) $(VENV)/bin/kinema4d data make --config nano --out runs/data/nano --episodes 6000 --val 300 --ood 200 --workers 2
 	@$(RUN) OMP_NUM_THREADS=2 $(VENV)/bin/kinema4d train --config nano --out runs/nano --resume
 	@$(RUN) $(VENV)/bin/kinema4d assess --data runs/data/nano --split train --leak
 	@$(RUN) $(VENV)/bin/kinema4d assess --data runs/data/nano --split val --twins 40 --checkpoint runs/nano/model --out out/nano
 
-doctor: setup ## tell what this machine has and lacks
+doctor: setup ## check the installation
 	@$(RUN) $(VENV)/bin/kinema4d doctor
 
 lock: setup ## resolve requirements/*.in again
@@ -77,5 +77,5 @@ lock: setup ## resolve requirements/*.in again
 error-codes: setup ## write kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros/core/errors.py
 	@$(VENV)/bin/python tools/sync_error_codes.py
 
-clean: ## remove .venv and everything that was made
+clean: ## remove .venv and all generated files
 	rm -rf $(VENV) build install log out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,13 +11,13 @@ NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recor
 
 
 def requirements(name: str) -> list[str]:
-    """The requirement lines of one of the files `make lock` reads."""
+    """Read the requirement lines of requirements/NAME.in."""
     lines = (ROOT / "requirements" / f"{name}.in").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def share(*folders: str) -> list[tuple[str, list[str]]]:
-    """data_files entries that put whole folders under share/kinema4d_ros."""
+    """List data_files entries that install whole folders under share/kinema4d_ros."""
     entries = []
     for folder in folders:
         for directory in [ROOT / folder, *(p for p in (ROOT / folder).rglob("*") if p.is_dir())]:

@@ -1,22 +1,22 @@
-"""How true an acquired robot is, on orbits of the lab's arm whose truth is known.
+"""Accuracy of robot acquisition, on simulated orbit videos of the lab's arm with ground truth.
 
-    python bench/acquire.py --data DIR           films the orbits into DIR (once: minutes), then measures
-    python bench/acquire.py --data DIR --quick   few frames, small pictures: a smoke test
+    python bench/acquire.py --data DIR           renders the orbits into DIR (once: minutes), then measures
+    python bench/acquire.py --data DIR --quick   few frames, small images: a smoke test
     python bench/acquire.py --data DIR --only masks peer
 
 The lab's YAM stands beside a ChArUco board; a hand-held camera with lens distortion, focus blur and noise spirals
-around it, a quarter of the frames smeared by motion. The description given is the YAM's collision shapes alone (boxes
+around it, a quarter of the frames with motion blur. The given description has only the YAM's collision shapes (boxes
 and cylinders). Cases:
 
-exact: exact masks, and the YAM's own shapes as the description: what the method itself costs.
-masks: masks with outlines that wander by 0.7 px, as a good segmenter gives; one joint configuration.
+exact: exact masks, and the YAM's own shapes as the description: the error of the method itself.
+masks: masks with outline errors of 0.7 px, as from a good segmenter; one joint configuration.
 two: the same from two joint configurations (two videos).
-classical: no masks given: GrabCut, prompted by the description, then by what most masks agree on.
-peer: carving alone against Open3D's `VoxelGrid.carve_silhouette`, the same masks, cameras and 4 mm voxels.
+classical: no masks given: GrabCut, prompted by the description, then by the consensus of the masks.
+peer: carving only, against Open3D's `VoxelGrid.carve_silhouette`, with the same masks, cameras and 4 mm voxels.
 
-Measured: IoU of the new robot with the true silhouette in the views used, in views held out, and in another joint
-configuration; Chamfer distance (half the sum of both means): of its surface to the true one, and of that part of the
-true one that can be seen from somewhere above the table to its surface. Ends with one line of JSON.
+Metrics: IoU of the acquired robot with the true silhouette in the used views, in held-out views, and in another joint
+configuration; Chamfer distance (half the sum of both means): from its surface to the true one, and from the part of
+the true one that is visible from above the table to its surface. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OTHER = np.array([0.1, 1.8, 2.0, -1.0, 0.5, 0.8, 0.045])
 
 
 def film(folder: Path, robot: Robot, quick: bool, orbits: int) -> None:
-    """Videos, truth and intrinsics of so many orbits, unless they are there."""
+    """Render videos, ground truth and intrinsics of the orbits, unless they exist."""
     size = {"width": 640, "height": 480} if quick else {}
     folder.mkdir(parents=True, exist_ok=True)
     write_camera_info(folder / "camera.yaml", CameraInfo.of(orbit_cameras(1, **size)[0]))
@@ -78,7 +78,7 @@ def film(folder: Path, robot: Robot, quick: bool, orbits: int) -> None:
                 masks=np.packbits(np.stack([f.mask for f in some]), axis=-1),
                 poses=np.stack([f.camera.base_T_camera for f in some]),
             )
-        print(f"filmed orbit {k}", flush=True)
+        print(f"rendered orbit {k}", flush=True)
 
 
 def held_cameras(k: int, count: int, **size: int) -> list[PinholeCamera]:
@@ -101,7 +101,7 @@ def exact_view(name: str, lens: PinholeCamera, mask: np.ndarray) -> View:
 
 
 def seen_surface(robot: Robot, q: np.ndarray) -> np.ndarray:
-    """Points of the robot that can be seen from somewhere above the table."""
+    """Sample points of the robot's surface that are visible from above the table."""
     points = robot_surface(robot, q, 40_000).points
     scene, poses = Scene.from_robot(robot), forward_all(robot, q[None])
     seen = np.zeros(len(points), bool)
@@ -116,7 +116,7 @@ def seen_surface(robot: Robot, q: np.ndarray) -> np.ndarray:
 
 
 def drawn_views(robot: Robot, q: np.ndarray, cameras: list[PinholeCamera]) -> list[View]:
-    """Views with exact masks."""
+    """Make views with exact masks."""
     scene, poses = Scene.from_robot(robot), forward_all(robot, q[None])
     black = np.zeros((cameras[0].height, cameras[0].width, 3), np.uint8)
     return [View(str(i), 0, black, c, render_poses(scene, poses, c).mask[0]) for i, c in enumerate(cameras)]
@@ -191,12 +191,12 @@ def case(name: str, data: Path, robot: Robot, work: Path, quick: bool) -> dict[s
 
 
 def peer(robot: Robot, quick: bool) -> dict[str, Any]:
-    """The same masks, exact cameras and voxels, carved by Open3D and by us, one thread each."""
+    """Carve the same masks, exact cameras and voxels with Open3D and with ours, one thread each."""
     import open3d as o3d
 
     voxel = 0.008 if quick else 0.004
     views = drawn_views(robot, Q[0], orbit_cameras(20, width=640, height=480, distortion=()))
-    # A block around the arm: both get the same one.
+    # A block around the arm, the same for both.
     low, high = find_volume(views, Outlines.of(views))
     grid = Grid.over(low, high, voxel)
     ours_s, theirs_s = [], []
@@ -241,8 +241,8 @@ def peer(robot: Robot, quick: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder for the filmed orbits")
-    parser.add_argument("--work", type=Path, help="folder for the stages; a temporary one by default")
+    parser.add_argument("--data", type=Path, required=True, help="folder for the rendered orbits")
+    parser.add_argument("--work", type=Path, help="folder for the stages (default: a temporary one)")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", choices=CASES)
     arguments = parser.parse_args()

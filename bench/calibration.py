@@ -1,24 +1,24 @@
-"""How exact and how honest the calibrations are, on cameras whose truth is known.
+"""Accuracy of the calibrations and of their stated uncertainties, on simulated cameras with ground truth.
 
     python bench/calibration.py            everything, about half an hour on one core
     python bench/calibration.py --quick    a few of each: a smoke test
     python bench/calibration.py --only markerless handeye
 
-intrinsics: drawn board images (lens distortion, blur, noise, uneven light); error of the focal length and largest
-    distance over the image between where found and true camera put a ray, after the best common turn.
-handeye: 15 arm poses, 0.3 px noise; once with pixel noise only, once with errors of the arm on top.
-markerless: random cameras around the arm, masks through the lens with outlines that wander by 0.5 px (alike over about
-    20 px) and lie 0.2 px outside, guesses exactly 5 cm and 5 degrees away. A camera fails if it ends more than 3 mm or
-    0.3 degrees away, or if the robot drawn there covers its true silhouette with IoU below 0.97.
-segmented: the whole way, as a user without a board goes it: 8 noisy pictures of the lab in random light, masks from the
-    classical segmenter that is shown where a camera 2 cm and 2 degrees off draws the robot, markerless from there.
-drift: three masks, the camera unmoved or moved by 5 mm in a random direction.
-recon: the YAM's surface in a random place, every second one of unknown size, 1 mm of noise, 5 % of the points on the
-    table; found without picked pairs. Wrong: more than 3 mm or 0.3 degrees away and not refused.
-edges: the check that runs in operation: one noisy picture of the lab in random light, no mask; the camera unmoved,
-    moved by 5 mm in a random direction and along its axis, turned by 0.5 degrees.
+intrinsics: rendered board images (lens distortion, blur, noise, uneven light); error of the focal length, and largest
+    distance in the image between the projections of the estimated and the true camera, after the best common rotation.
+handeye: 15 arm poses, 0.3 px noise; once with pixel noise only, once with errors of the arm added.
+markerless: random cameras around the arm, masks with lens distortion, outline errors of 0.5 px (correlated over about
+    20 px) and a bias of 0.2 px outwards, guesses exactly 5 cm and 5 degrees off. A camera fails if the result is more
+    than 3 mm or 0.3 degrees off, or if the IoU of the robot rendered there with its true silhouette is below 0.97.
+segmented: the whole procedure without a board: 8 noisy images of the lab in random light, masks from the classical
+    segmenter, prompted with the robot rendered by a camera 2 cm and 2 degrees off, then markerless from there.
+drift: three masks, the camera not moved or moved by 5 mm in a random direction.
+recon: the YAM's surface at a random pose, every second one of unknown scale, 1 mm of noise, 5 % of the points on the
+    table; aligned without picked pairs. Wrong: more than 3 mm or 0.3 degrees off and not rejected.
+edges: the check used in operation: one noisy image of the lab in random light, no mask; the camera not moved, moved by
+    5 mm in a random direction and along its axis, rotated by 0.5 degrees.
 
-Ends with one line of JSON.
+The last line is JSON.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ from kinema4d_ros.segmentation import Prompt, make_segmenter
 
 SIZE = (720, 480)
 SHARES = (0.5, 0.8, 0.95)
-"""Regions in which the truth is looked for: honest ones hold it that often, wide ones more often."""
+"""Confidence regions to test: correct regions contain the truth with this frequency, too wide ones more often."""
 
 FIRST = 4000
-"""Seed of the first markerless camera; those from 2000 were used to settle how wide the regions are."""
+"""Seed of the first markerless camera; seeds from 2000 were used to tune the width of the regions."""
 
 WAYS = ("intrinsics", "handeye", "markerless", "segmented", "drift", "recon", "edges")
 
@@ -183,7 +183,7 @@ def markerless(robot: Robot, cameras: int) -> dict[str, Any]:
 
 
 def lab_series(robot: Robot, seed: int, poses: int = 8) -> tuple[Seen, list[float]]:
-    """Masks that the classical segmenter makes of lab pictures, from a guess 2 cm and 2 degrees off, and their IoU."""
+    """Segment lab images with the classical segmenter, prompted by a guess 2 cm and 2 degrees off; masks and IoU."""
     rng = np.random.default_rng([seed, 31])
     camera = seeing_camera(robot, rng)
     lab = LabSimulation(("canonical", "cluttered")[seed % 2], seed, robot, camera)
@@ -253,7 +253,7 @@ def drift(robot: Robot, cameras: int) -> dict[str, Any]:
 
 
 def recon(robot: Robot, places: int) -> dict[str, Any]:
-    """Scans without pairs."""
+    """Align scans without picked pairs."""
     mm, deg, refused, wrong, spent = [], [], [], [], 0.0
     for seed in range(places):
         rng = np.random.default_rng([seed, 41])
@@ -283,7 +283,7 @@ def recon(robot: Robot, places: int) -> dict[str, Any]:
 
 
 def edges(robot: Robot, cameras: int) -> dict[str, Any]:
-    """One lit picture of the lab each: the camera unmoved, moved by 5 mm, turned by 0.5 degrees."""
+    """Check one image of the lab each: the camera not moved, moved by 5 mm, rotated by 0.5 degrees."""
     verdicts: dict[str, Counter[str]] = {name: Counter() for name in ("still", "5mm", "5mm_along_axis", "half_degree")}
     ways: dict[str, list[float]] = {name: [] for name in verdicts}
     spent, checks = 0.0, 0
@@ -321,7 +321,7 @@ def edges(robot: Robot, cameras: int) -> dict[str, Any]:
 
 
 def seeing_camera(robot: Robot, rng: np.random.Generator) -> PinholeCamera:
-    """A random camera on the open sides of the lab's table: the room has two walls."""
+    """Draw a random camera on the open sides of the lab's table; the room has two walls."""
     while True:
         camera = random_camera(rng, *SIZE)
         x, y, _ = camera.base_T_camera[:3, 3]

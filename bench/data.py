@@ -1,14 +1,14 @@
-"""How fast episodes are made, against a plain MuJoCo loop with `mujoco.Renderer` on the same scenes in the same run.
+"""CPU time to make episodes, against a plain MuJoCo loop with `mujoco.Renderer` on the same scenes.
 
     python bench/data.py            eight episodes
     python bench/data.py --quick    two small ones: a smoke test
 
-Both get the same scenes and plans and deliver the same arrays: colours, depth and segmentation of every frame, and
-the robot alone as commanded (XYZ and link ids). Ours then also encodes them. CPU seconds are user + system of the
-whole process; rounds alternate and the best of each counts. The peer pays for a `Renderer` in every episode,
-because a new scene is a new model. A second peer (`tuned_`) draws the robot with a thirtieth of its triangles, a
-shadow map of 512 instead of 4096 pixels a side and no multi-sampling: what people do who find the first too slow; its
-masks and depth are then off by millimetres, ours are exact. Ends with one line of JSON.
+Both get the same scenes and plans and return the same arrays: colours, depth and segmentation of every frame, and
+the commanded robot alone (XYZ and link ids). Ours then also encodes them. CPU seconds are user + system of the
+whole process; rounds alternate and the best of each counts. The peer creates a `Renderer` in every episode, because
+a new scene is a new model. A second peer (`tuned_`) is a faster configuration: a thirtieth of the robot's triangles, a
+shadow map of 512 instead of 4096 pixels a side and no multi-sampling; its masks and depth are off by millimetres, ours
+are exact. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ours(config: LabConfig, number: int) -> tuple[Episode, dict[str, float]]:
 
 @lru_cache(maxsize=1)
 def coarse_robot(name: str) -> Robot:
-    """The robot with its vertices merged on a grid of 6 mm."""
+    """Simplify the robot by merging its vertices on a grid of 6 mm."""
     robot = load_robot(name)
     links = tuple(
         replace(link, visuals=tuple(replace(v, mesh=merge_vertices(v.mesh, 0.006)) for v in link.visuals))
@@ -71,11 +71,11 @@ def coarse_robot(name: str) -> Robot:
 
 
 VISUAL_GROUP = 2
-"""Of the robot's visual meshes; its contact shapes are in group 3."""
+"""MuJoCo group of the robot's visual meshes; its collision shapes are in group 3."""
 
 
 def add_visuals(spec: Any, robot: Robot) -> None:
-    """Add the robot's visual meshes to the bodies of its links; they weigh nothing and touch nothing."""
+    """Add the robot's visual meshes to the bodies of its links, without mass and collisions."""
     for link in robot.links:
         body = spec.body(link.name)
         for i, shape in enumerate(link.visuals):
@@ -91,7 +91,7 @@ def add_visuals(spec: Any, robot: Robot) -> None:
 
 
 def add_camera(spec: Any, name: str, camera: PinholeCamera) -> None:
-    """Add a fixed camera; the image buffer of the model grows to its size."""
+    """Add a fixed camera and enlarge the model's image buffer to its size."""
     # MuJoCo's cameras look along -z with y up.
     base_T_camera = camera.base_T_camera @ make(np.diag([1.0, -1.0, -1.0]))
     x, y, z, w = to_quaternion(base_T_camera)
@@ -100,14 +100,14 @@ def add_camera(spec: Any, name: str, camera: PinholeCamera) -> None:
     element.resolution = [width, height]
     element.sensor_size = [width * 1e-5, height * 1e-5]
     element.focal_pixel = [camera.K[0, 0], camera.K[1, 1]]
-    # Measured from the middle of the image, against the direction in which pixels count.
+    # MuJoCo measures the principal point from the image centre, against the pixel direction.
     element.principal_pixel = [width / 2 - camera.K[0, 2], height / 2 - camera.K[1, 2]]
     visual = spec.visual.global_
     visual.offwidth, visual.offheight = max(width, visual.offwidth), max(height, visual.offheight)
 
 
 def peer(episode: Episode, robot: Robot, step_s: float, tuned: bool) -> dict[str, float]:
-    """The same episode with MuJoCo alone: its model, its steps, its renderer; commands as recorded."""
+    """Make the same episode with MuJoCo's model, stepping and renderer only, from the recorded commands."""
     start = cpu_seconds()
     placed = [
         PlacedObject(LabObject(o.name, o.shape, o.size, o.rgb, 0.05), o.base_T_object[0])  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def draw(renderer: mujoco.Renderer, data: mujoco.MjData, option: mujoco.MjvOptio
 
 
 def keep(best: dict[str, dict[str, float]], name: str, found: dict[str, float], key: str) -> None:
-    """Remember the round with the least of `key`."""
+    """Keep the round with the smallest `key`."""
     if name not in best or found[key] < best[name][key]:
         best[name] = found
 
@@ -191,7 +191,7 @@ def main() -> None:
     count = arguments.episodes
     if arguments.quick:
         config, count = parse_config({**config.document, "frames": 5, "width": 48, "height": 32}, "quick"), 2
-    lab_episode.make_episode(config, 1, "train", 1000)  # compiles, loads the robot, learns its reach
+    lab_episode.make_episode(config, 1, "train", 1000)  # compiles, loads the robot, caches its workspace
     rows: list[dict[str, float]] = []
     peers: dict[str, list[dict[str, float]]] = {"peer": [], "tuned": []}
     robots = {"peer": load_robot(config.robot), "tuned": coarse_robot(config.robot)}
@@ -206,7 +206,7 @@ def main() -> None:
             for name, robot in robots.items():
                 try:
                     keep(best, name, peer(episode, robot, config.step_s, name == "tuned"), "total_s")
-                except Exception as error:  # no OpenGL on this machine: MuJoCo fails in many ways
+                except Exception as error:  # without OpenGL, MuJoCo raises various errors
                     reason = f"{type(error).__name__}: {error}"[:120]
         rows.append(best.pop("ours"))
         for name, found in best.items():
@@ -225,7 +225,7 @@ def main() -> None:
         "episodes_per_cpu_minute": round(60 / per, 1),
         "wall_s": round(wall, 1),
     }
-    print(f"ours: {mine['make_s']:.3f} s to plan, simulate, draw and look, {mine['encode_s']:.3f} s to encode")
+    print(f"ours: {mine['make_s']:.3f} s to plan, simulate and render, {mine['encode_s']:.3f} s to encode")
     for name, found in peers.items():
         if found:
             other = {key: float(np.mean([row[key] for row in found])) for key in found[0]}

@@ -1,13 +1,13 @@
-"""What a rollout of the learned generator costs on this CPU, stage by stage, and what each option changes.
+"""CPU time of a rollout of the learned generator by stage, and the effect of each option.
 
     python bench/generate.py              nano: 49 frames for a camera of 720 x 480
     python bench/generate.py --quick      the tiny preset, one round: a smoke test
 
-Weights are random unless --checkpoint names a folder: times do not depend on them, except those of the step
-cache, whose skips depend on what the network says. "latents differ" says how much an option changes the result;
-random weights leave the robot out, so compat changes nothing then. Options run in turns with the plain pipeline
-in the same process, the best round of each counts, and every ratio is against the plain one of the same run:
-below 1 is faster. CPU seconds are user + system of the whole process. Ends with one line of JSON.
+Weights are random unless --checkpoint names a folder. Times do not depend on them, except for the step cache,
+whose skips depend on the network's output. "latents differ" is the change of the result by an option; random
+weights ignore the robot, so compat changes nothing then. Options alternate with the plain pipeline in the same
+process, the best round of each counts, and every ratio is against the plain pipeline of the same run: below 1 is
+faster. CPU seconds are user + system of the whole process. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def cpu_seconds() -> float:
 
 
 class Clock:
-    """Least wall and CPU seconds of named pieces of work."""
+    """Smallest wall and CPU seconds of named stages."""
 
     def __init__(self) -> None:
         self.best: dict[str, tuple[float, float]] = {}
@@ -76,7 +76,7 @@ class Clock:
 
 
 def demo_request(frames: int) -> GenerateRequest:
-    """The demo's pick and place in front of a plain studio, 720 x 480."""
+    """Make a request from the demo's pick and place in front of a plain studio, 720 x 480."""
     robot = Robot.load("yam")
     camera = read_camera(share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link).rectified()
     plan = read_trajectory(share_path("config/demo/pick_and_place.csv"), robot).resample(frames)
@@ -88,7 +88,7 @@ def bundle_of(preset: Preset, checkpoint: str) -> ModelBundle:
 
 
 def stages(pipeline: KinemaPipeline, request: GenerateRequest, rounds: int) -> dict[str, tuple[float, float]]:
-    """Every stage of the first chunk, and what a whole chunk costs."""
+    """Time every stage of the first chunk, and the whole chunk."""
     clock = Clock()
     preset, composite = pipeline.preset, CompositeGenerator()
     for _ in range(rounds):
@@ -115,7 +115,7 @@ def stages(pipeline: KinemaPipeline, request: GenerateRequest, rounds: int) -> d
 def options(
     preset: Preset, checkpoint: str, request: GenerateRequest, rounds: int, names: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """Encode, sample and decode with each option, as a ratio of the plain pipeline in the same rounds."""
+    """Time encode, sample and decode with each option, as a ratio to the plain pipeline in the same rounds."""
     small = shrink_request(request, preset.width, preset.height)
     inputs, _ = prepare_inputs(small, CompositeGenerator(), preset.codec.temporal_factor)
     plain = KinemaPipeline(bundle_of(preset, checkpoint), device="cpu")
@@ -192,7 +192,7 @@ def main() -> int:
     print(f"options, against the plain pipeline of the same rounds (encode, {preset.sampler.steps} steps, decode):")
     names = QUICK if arguments.quick else list(OPTIONS)
     if "bfloat16" in names and not torch.cpu._is_avx512_bf16_supported():
-        print("  bfloat16: left out, this CPU computes it by emulation, many times slower")
+        print("  bfloat16: skipped, this CPU emulates it, which is many times slower")
         names.remove("bfloat16")
     found = options(preset, arguments.checkpoint, first, arguments.rounds, names)
     result = {

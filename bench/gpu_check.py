@@ -1,12 +1,12 @@
-"""Fills the GPU table of docs/model.md: time and memory of a rollout by stage and option, on a CUDA device.
+"""GPU table of docs/model.md: time and memory of a rollout by stage and option, on a CUDA device.
 
     kinema4d fetch-weights --preset wan14b
     python bench/gpu_check.py                                  wan14b and its variants, official weights
     python bench/gpu_check.py --preset nano --random-weights   any preset, without weights
 
-Prints rows for the table and one line of JSON. Nobody has run it on a GPU yet: the machine this was written on
-has none. Every row is a rollout of its own in this process; the first step warms up and is not counted.
-Combinations that fail print their error and the next one goes on. Two or more GPUs:
+Prints rows for the table and one line of JSON. Not yet run on a GPU: the development machine has none.
+Every row is a separate rollout in this process; the first step is a warm-up and is not counted.
+A combination that fails prints its error, and the next one follows. Two or more GPUs:
 
     torchrun --nproc-per-node 2 bench/gpu_check.py --rows parallel
 """
@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("--rows", help=f"some of: {', '.join([*ROWS, PARALLEL])} (default: all but {PARALLEL})")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        print("gpu_check needs a CUDA device, and torch sees none; `kinema4d doctor` says more", file=sys.stderr)
+        print("gpu_check needs a CUDA device, but torch finds none; run `kinema4d doctor`", file=sys.stderr)
         return 1
     from kinema4d_model.checkpoints.loading import with_options
     from kinema4d_model.cost import rollout_cost

@@ -1,7 +1,7 @@
-"""Random tool paths that an arm can follow, near-singular ones among them, and an oracle that says so.
+"""Random tool paths that an arm can follow, some near-singular, and an oracle that verifies it.
 
-The oracle does not use the solver under test: it takes all closed-form solutions inside the limits
-along a finer copy of the path and asks whether they can be joined without a jump.
+The oracle does not use the solver under test: it takes all closed-form solutions within the limits
+along a finer copy of the path and tests whether they can be joined without a jump.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Case:
 
 
 def elbow_singularity(robot: Robot) -> float:
-    """q3 at which the upper and lower arm are in line, found where the tool's reach is largest."""
+    """Find q3 at which the upper and lower arm are in line, where the tool's reach is largest."""
     arm = ArmModel(robot)
     q3 = np.linspace(arm.lower[2], arm.upper[2], 20001)
     joint4 = robot.joint(robot.arm[3].name).parent_T_joint[:3, 3]
@@ -54,11 +54,11 @@ class Oracle:
         self._home = robot.home_position()[[robot.joint_names.index(j.name) for j in robot.arm]]
 
     def reachable(self, poses: Array) -> NDArray[np.bool_]:
-        """(T,) whether some configuration inside the limits reaches the pose."""
+        """Return (T,) whether some configuration within the limits reaches the pose."""
         return np.isfinite(self._arm.solve_all(poses, self._home)[:, :, 0]).any(axis=1)
 
     def can_follow(self, poses: Array) -> bool:
-        """Whether the whole path can be followed from some solution of its first pose."""
+        """Return whether the whole path can be followed from some solution of its first pose."""
         if not self.reachable(poses[::6]).all():
             return False
         fine = [slerp(a, b, np.arange(1, FINER + 1) / FINER) for a, b in pairwise(poses)]
@@ -73,7 +73,7 @@ class Oracle:
 
 
 def cases(robot: Robot, count: int, seed: int = 0, kinds: tuple[str, ...] = KINDS) -> Iterator[Case]:
-    """`count` followable paths, the kinds in turn; always the same for the same seed."""
+    """Make `count` followable paths, alternating the kinds; the same for the same seed."""
     rng = np.random.default_rng(seed)
     arm, oracle = ArmModel(robot), Oracle(robot)
     elbow = elbow_singularity(robot)
@@ -87,7 +87,7 @@ def cases(robot: Robot, count: int, seed: int = 0, kinds: tuple[str, ...] = KIND
 
 
 def leaving(robot: Robot, count: int, seed: int = 1) -> Iterator[Case]:
-    """Paths that start within reach, go 0.1 to 0.4 m out of it and come back the same way."""
+    """Make paths that start within reach, leave it by 0.1 to 0.4 m and return the same way."""
     rng = np.random.default_rng(seed)
     arm, oracle = ArmModel(robot), Oracle(robot)
     made = 0
@@ -98,7 +98,7 @@ def leaving(robot: Robot, count: int, seed: int = 1) -> Iterator[Case]:
         there = slerp(start, end, np.linspace(0, 1, (SAMPLES + 1) // 2))
         path = np.concatenate([there, there[-2::-1]])
         inside = oracle.reachable(there)
-        # The way out must be one the arm can follow up to the boundary, and stay out once it left.
+        # The outward path must be followable up to the boundary and stay outside after that.
         first_out = int(np.argmin(inside)) if not inside.all() else 0
         if first_out >= 4 and not inside[first_out:].any() and oracle.can_follow(there[: first_out - 1]):
             made += 1
@@ -106,10 +106,10 @@ def leaving(robot: Robot, count: int, seed: int = 1) -> Iterator[Case]:
 
 
 def lost_on_the_way_back(robot: Robot, case: Case, reached: NDArray[np.bool_]) -> int:
-    """How many poses of a `leaving` path were reached on the way out, are within reach, and were missed coming back."""
+    """Count poses of a `leaving` path that were reached outwards, are within reach, and were missed on the return."""
     half = SAMPLES // 2 + 1
     there, back = reached[:half], reached[half - 1 :][::-1]
-    # Just outside the boundary a pose may be within the tolerance one way and not the other.
+    # Just outside the boundary, a pose may be within the tolerance in one direction and not in the other.
     return int(np.sum(there & ~back & Oracle(robot).reachable(case.base_T_tool[:half])))
 
 

@@ -1,15 +1,15 @@
-"""How often the geometric judge is right: its verdicts on lab episodes against what physics says.
+"""Accuracy of the geometric judge: its verdicts on lab episodes against the simulated outcomes.
 
     python bench/judge.py runs/data/nano --split val              every episode, every condition
-    python bench/judge.py runs/data/nano --split val --limit 40   a part of them
+    python bench/judge.py runs/data/nano --split val --limit 40   the first 40 episodes
 
-    true     what the camera saw, the target's pixels given
-    found    the same, the judge finds the target itself
-    drawn    the commanded robot drawn over it, as in every generated rollout
+    true     the camera's images, with the target's pixels given
+    found    the same, but the judge finds the target itself
+    drawn    the commanded robot rendered over the images, as in every generated rollout
     faded    drawn, and the object half transparent in colour and depth, blurred by 1 px, with noise
-    gone     drawn, and the object taken out after the first frame: "cannot tell" is the only right answer
+    gone     drawn, and the object removed after the first frame: "cannot tell" is the only correct verdict
 
-Tasks: pick and push, by the limits of `kinema4d_ros.core.task`. Ends with one line of JSON.
+Tasks: pick and push, by the limits of `kinema4d_ros.core.task`. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def as_seen(episode: Episode) -> Rollout:
 
 
 def drawn(episode: Episode, rgb: np.ndarray, depth_m: np.ndarray) -> Rollout:
-    """The commanded robot over pictures and depth."""
+    """Render the commanded robot over images and depth."""
     robot = episode.robot_condition()
     mask = np.ascontiguousarray(robot.mask)
     xyz = np.where(mask[..., None], robot.xyz, points_from_depth(depth_m, episode.camera)).astype(np.float32)
@@ -56,7 +56,7 @@ def drawn(episode: Episode, rgb: np.ndarray, depth_m: np.ndarray) -> Rollout:
 
 
 def faded(episode: Episode, opacity: float, seed: int) -> Rollout:
-    """The target mixed with what is behind it, then blur and noise; the first frame stays."""
+    """Blend the target with the background, then add blur and noise; the first frame is unchanged."""
     rng = np.random.default_rng(seed)
     target = episode.object_mask(episode.outcome.target)
     scene = scene_without(episode.rgb, episode.points(), episode.robot_mask, target[0], episode.camera)

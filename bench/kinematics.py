@@ -35,7 +35,7 @@ BODIES = ["link1", "link2", "link3", "link4", "link5", "gripper"]
 
 
 def best_cpu_s(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Best CPU time of each, one after another in every round, so that all meet the same machine."""
+    """Measure the best CPU time of each; they alternate in every round, so that the machine's load affects all."""
     best = dict.fromkeys(candidates, np.inf)
     for _ in range(rounds):
         for name, run in candidates.items():
@@ -46,7 +46,7 @@ def best_cpu_s(candidates: dict[str, Callable[[], object]], rounds: int) -> dict
 
 
 class PinocchioLoop:
-    """All link poses by pinocchio's own parser, one configuration after another."""
+    """Compute all link poses with pinocchio's own parser, one configuration at a time."""
 
     def __init__(self, robot: Robot) -> None:
         self.model = pin.buildModelFromXML(robot.urdf)
@@ -67,7 +67,7 @@ class PinocchioLoop:
 
 
 class MujocoLoop:
-    """Body poses of the vendor's MJCF (without fingers) by mj_kinematics."""
+    """Compute body poses of the vendor's MJCF (without fingers) with mj_kinematics."""
 
     def __init__(self) -> None:
         self.model = mujoco.MjModel.from_xml_path(str(VENDOR_MJCF))
@@ -114,7 +114,7 @@ def bench_forward(robot: Robot, quick: bool) -> dict[str, Any]:
 
 
 class PlainClik:
-    """pinocchio's textbook CLIK: fixed small damping, joints clipped to their limits after each step."""
+    """Solve with pinocchio's textbook CLIK: fixed small damping, joints clipped to their limits after each step."""
 
     def __init__(self, robot: Robot) -> None:
         self.arm = ArmModel(robot)
@@ -136,7 +136,7 @@ class PlainClik:
 
 
 class Mink:
-    """mink's differential IK with its configuration limit, iterated to convergence at each pose."""
+    """Solve with mink's differential IK and its configuration limit, iterated to convergence at each pose."""
 
     def __init__(self, robot: Robot) -> None:
         import mink
@@ -184,7 +184,7 @@ def bench_paths(robot: Robot, quick: bool) -> dict[str, Any]:
         solved = {"kinema4d": lambda case: kinematics.solve_path(case.base_T_tool).q[:, :6]}
         starts = {id(case): kinematics.solve_path(case.base_T_tool).q[0, :6] for case in cases}
         for name, peer in peers.items():
-            # Peers have no way to choose a start: they get ours.
+            # Peers cannot choose a start configuration: they get ours.
             solved[name] = lambda case, peer=peer, starts=starts: peer.solve_path(case.base_T_tool, starts[id(case)])
         for name, solve in solved.items():
             row = measure(robot, arm, cases, solve, suite)
@@ -254,7 +254,7 @@ def bench_cold(robot: Robot, quick: bool) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small counts, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small counts: a smoke test")
     quick = parser.parse_args().quick
     robot = Robot.load("yam")
     results = {**bench_forward(robot, quick), **bench_paths(robot, quick), **bench_cold(robot, quick)}

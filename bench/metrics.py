@@ -3,14 +3,14 @@
     python bench/metrics.py            4 frames of 480 x 720
     python bench/metrics.py --quick    2 frames of 96 x 144: a smoke test
 
-A table with things on it, seen twice: once with depth noise of 2 mm and colour noise, as a prediction would be.
+A table with boxes, rendered twice: as truth, and with depth noise of 2 mm and colour noise as a prediction.
 
     pictures   ours: `psnr` and `ssim`         peer: torchmetrics' functional PSNR and SSIM, frame by frame
     clouds     ours: `frame_distances`         peer: Open3D's compute_point_cloud_distance both ways, frame by frame
     steady     ours: `consecutive_distances`   peer: the same Open3D loop over consecutive frames of the truth
 
-Both sides take turns; the best run of each counts, in CPU seconds of the process with all its threads. Numbers must
-agree to 1e-5 before they are timed. Ends with one line of JSON.
+Both alternate; the best run of each counts, in CPU seconds of the process with all its threads. Results must agree to
+1e-5 before they are timed. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMIT_M = 0.01
 
 
 def scene(frames: int, height: int, width: int) -> tuple[np.ndarray, ...]:
-    """(rgb, xyz) predicted and true: (T, H, W, 3)."""
+    """Make (rgb, xyz) of prediction and truth, (T, H, W, 3)."""
     rng = np.random.default_rng(0)
     v, u = np.mgrid[0:height, 0:width]
     x, y = (u - width / 2) / width, (v - height / 2) / width
@@ -57,7 +57,7 @@ def scene(frames: int, height: int, width: int) -> tuple[np.ndarray, ...]:
 
 
 def peer_pictures(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """(T, 2): PSNR and SSIM, the latter without the border that torchmetrics fills by reflection."""
+    """Compute PSNR and SSIM (T, 2), the latter without the border that torchmetrics fills by reflection."""
     rows = []
     for a, b in zip(predicted, truth, strict=True):
         x, y = (torch.from_numpy(f).permute(2, 0, 1)[None].float() for f in (a, b))
@@ -71,7 +71,7 @@ def our_pictures(predicted: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 
 def peer_clouds(pairs: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """(T, 3): Chamfer L1, L2, F-score."""
+    """Compute Chamfer L1, L2 and F-score (T, 3)."""
     rows = []
     for a, b in pairs:
         one, two = (open3d.geometry.PointCloud(open3d.utility.Vector3dVector(c.reshape(-1, 3))) for c in (a, b))
@@ -119,12 +119,12 @@ def main() -> None:
     }
     result: dict[str, object] = {"frames": frames, "size": f"{width}x{height}", "cpu": platform.machine()}
     for name, (ours, peer) in tasks.items():
-        # The first call compiles; its numbers are compared, its time is not.
+        # The first call compiles; its results are compared, its time is not counted.
         mine, theirs = ours(), peer()
         difference = float((np.abs(mine - theirs) / np.maximum(1.0, np.abs(theirs))).max())
         assert difference < 1e-5, f"{name} differ by {difference}"
         ours_s, peer_s = best(ours, 3), best(peer, 3)
-        print(f"{name:<9} ours {1e3 * ours_s / frames:8.1f} ms a frame, peer {1e3 * peer_s / frames:8.1f} ms, "
+        print(f"{name:<9} ours {1e3 * ours_s / frames:8.1f} ms per frame, peer {1e3 * peer_s / frames:8.1f} ms, "
               f"ratio {peer_s / ours_s:6.2f}, numbers differ by {difference:.1e}")  # fmt: skip
         result[name] = {"ours_ms": round(1e3 * ours_s / frames, 2), "peer_ms": round(1e3 * peer_s / frames, 2)}
         result[f"{name}_ratio"] = round(peer_s / ours_s, 2)

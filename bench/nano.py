@@ -1,9 +1,9 @@
-"""A 49-frame rollout of the shipped nano model beside the motion it predicts, and beside the composite, by stage.
+"""Time of a 49-frame rollout of the shipped nano model by stage, against the motion and the composite.
 
-    python bench/nano.py            720 x 480, the lab's pick, first image alone (depth is lifted)
-    python bench/nano.py --quick    a smaller picture, one run
+    python bench/nano.py            720 x 480, the lab's pick, first image only (depth is estimated)
+    python bench/nano.py --quick    a smaller image, one run
 
-The last line is JSON; `ratio` is the motion's duration over the rollout's: above 1 the prediction is there first.
+The last line is JSON; `ratio` is the motion's duration over the rollout's: above 1 is faster than the motion.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FRAMES = 49
 
 
 def lab_request(width: int, height: int) -> GenerateRequest:
-    """What a preview sends for the lab's pick: one picture, the robot along the plan."""
+    """Make the request of a preview of the lab's pick: one image, and the robot along the plan."""
     robot = Robot.load("yam")
     camera = read_camera(share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link).rectified()
     camera = camera.scaled(width, height)
@@ -40,7 +40,7 @@ def lab_request(width: int, height: int) -> GenerateRequest:
 
 
 def measure(name: str, options: dict[str, object], request: GenerateRequest, runs: int) -> dict[str, float]:
-    """Median seconds of each phase and of the whole, wall clock and CPU."""
+    """Measure the median seconds of each phase and of the whole, wall clock and CPU."""
     generator = load_generator(name, **options)
     generator.generate(request)
     found: dict[str, list[float]] = defaultdict(list)
@@ -68,7 +68,7 @@ def measure(name: str, options: dict[str, object], request: GenerateRequest, run
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smaller picture, one run")
+    parser.add_argument("--quick", action="store_true", help="a smaller image, one run")
     parser.add_argument("--checkpoint", default="", help="folder of other weights")
     arguments = parser.parse_args()
     size, runs = ((240, 160), 1) if arguments.quick else ((720, 480), 5)

@@ -1,15 +1,15 @@
-"""How much CPU a robot pointmap costs, against MuJoCo, pyrender, Open3D and the time to write the memory.
+"""CPU time of a robot pointmap, against MuJoCo, pyrender, Open3D and the time to write the memory.
 
     python bench/render.py            everything
     python bench/render.py --quick    a few frames, no peers: a smoke test
 
-All candidates draw the same frames in the same process, in turns; the best round of each counts. CPU
-seconds are user + system of the whole process. Ends with one line of JSON.
+All candidates render the same frames in the same process, alternating; the best round of each counts. CPU
+seconds are user + system of the whole process. The last line is JSON.
 
 Conventions of the peers: MuJoCo and pyrender read OpenGL buffers, whose pixel centres agree with ours
 (u + 0.5, v + 0.5) once rows are flipped; depth is converted to metres along the optical axis. MuJoCo
-draws depth and segmentation in two passes, because one pass gives either; pyrender draws both in one.
-Everybody delivers the same: XYZ of every pixel as float32, NaN where there is no robot, and link ids.
+renders depth and segmentation in two passes, because one pass gives only one of them; pyrender renders both
+in one. All return the same: XYZ of every pixel as float32, NaN where there is no robot, and link ids.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEAR, FAR = 0.01, 10.0
 
 
 def unproject(z: np.ndarray, ids: np.ndarray, camera: PinholeCamera, xyz: np.ndarray) -> None:
-    """XYZ of a frame from depth along the axis, into `xyz`: what a depth image still lacks of a pointmap."""
+    """Convert depth along the axis to XYZ, written into `xyz`: the step from a depth image to a pointmap."""
     if id(camera) not in _rays:
         _rays[id(camera)] = camera.rays().astype(np.float32)
     np.multiply(_rays[id(camera)], np.where(ids > 0, z, np.float32(np.nan))[..., None], out=xyz)
@@ -52,7 +52,7 @@ def cpu_seconds() -> float:
 
 
 def best(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Least CPU seconds of each, in turns."""
+    """Measure the smallest CPU seconds of each, alternating."""
     least = dict.fromkeys(candidates, float("inf"))
     for _ in range(rounds):
         for name, run in candidates.items():
@@ -63,7 +63,7 @@ def best(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, flo
 
 
 def demo(robot: Robot, frames: int, width: int = 720, height: int = 480) -> tuple[np.ndarray, PinholeCamera]:
-    """Link poses of a reach over the table, and a camera about 1 m away."""
+    """Make link poses of a reach over the table, and a camera about 1 m away."""
     s = np.linspace(0.0, 1.0, frames)
     q = np.tile(robot.home_position(), (frames, 1))
     q[:, 0] = 0.6 * np.sin(2 * np.pi * s)
@@ -80,7 +80,7 @@ def shapes(robot: Robot) -> list[tuple[int, Geometry]]:
 
 
 def mujoco_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Drawer:
-    """Every link a mocap body with the same triangles; returns z and link ids."""
+    """Render with MuJoCo, each link a mocap body with the same triangles; returns z and link ids."""
     import mujoco
 
     spec = mujoco.MjSpec()
@@ -130,12 +130,12 @@ def mujoco_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Dra
 
 
 def pyrender_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Drawer:
-    """Depth and link ids in one pass, the ids as colours."""
+    """Render depth and link ids with pyrender in one pass, the ids as colours."""
     import pyrender
     import pyrender.renderer
     import trimesh
 
-    # pyrender asks for four samples a pixel, and the depth it reads back is then of one that is off the centre.
+    # pyrender uses four samples per pixel and then reads the depth of one that is off the centre.
     storage = pyrender.renderer.glRenderbufferStorageMultisample
     pyrender.renderer.glRenderbufferStorageMultisample = lambda target, _, *rest: storage(target, 0, *rest)
 
@@ -167,7 +167,7 @@ def pyrender_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> D
 
 
 def open3d_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Drawer:
-    """A static ray casting scene per link; rays of the link's box in the image, moved into its frame."""
+    """Cast rays with Open3D: a static scene per link, and the rays of the link's image box in the link's frame."""
     import open3d as o3d
 
     scenes = []
@@ -210,7 +210,7 @@ def open3d_drawer(robot: Robot, poses: np.ndarray, camera: PinholeCamera) -> Dra
 
 
 def memory_floor(frames: int, camera: PinholeCamera, rounds: int) -> dict[str, float]:
-    """CPU seconds to write the output once, on fresh and on warm pages."""
+    """Measure the CPU seconds to write the output once, on fresh and on warm pages."""
     shape = (frames, camera.height, camera.width)
     warm = (np.zeros((*shape, 3), np.float32), np.zeros(shape, np.uint8))
 
@@ -226,7 +226,7 @@ def memory_floor(frames: int, camera: PinholeCamera, rounds: int) -> dict[str, f
 
 
 def subset(robot: Robot, fraction: float) -> Scene:
-    """The scene with some of the triangles only, drawn from all over every mesh; back faces are still culled."""
+    """Make the scene with a subset of the triangles, sampled over every mesh; back faces are still culled."""
     parts = []
     for link, g in shapes(robot):
         faces = g.mesh.faces[:: max(1, round(1 / fraction))]
@@ -258,7 +258,7 @@ def scaling(robot: Robot, rounds: int) -> None:
         cases[f"{part.triangle_count} triangles"] = lambda s=part: render_poses(s, poses, camera)
     for run in cases.values():
         run()
-    print("\nscaling (49 frames, 720 x 480, all triangles unless said)")
+    print("\nscaling (49 frames, 720 x 480, all triangles unless stated)")
     for name, seconds in best(cases, rounds).items():
         print(f"  {name:20s} {seconds:8.4f} CPU s")
 
@@ -295,14 +295,14 @@ def main() -> None:
             drawer = build(robot, poses, camera)
             print(agreement(name, ours, drawer()))
             candidates[name] = drawer
-        except Exception as error:  # a peer that is missing or has no GL must not end the benchmark
+        except Exception as error:  # a peer that is missing or has no GL must not stop the benchmark
             skipped[name] = f"{type(error).__name__}: {error}"
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason}")
 
     seconds = best(candidates, rounds)
     floor = memory_floor(frames, camera, rounds)
-    print(f"\nCPU seconds (user + system), best of {rounds} rounds in turns")
+    print(f"\nCPU seconds (user + system), best of {rounds} alternating rounds")
     for name, value in seconds.items():
         print(f"  {name:20s} {value:8.4f}  {value / seconds['ours']:6.2f} x ours")
     for kind, value in floor.items():

@@ -1,11 +1,11 @@
-"""Predicted clouds between two processes at 30 Hz, and a plan's way to its rollout, over real DDS, in one run.
+"""Latency of clouds between two processes at 30 Hz, and of a plan until its rollout, over real DDS.
 
     python bench/ros.py [--quick]
 
-Clouds are organised PointCloud2 of 480 x 720 (5.5 MB), sent as the graph sends them: points and colours are made into
-a message for every frame. Peers: plain rclpy, which publishes one ready message again and again, with the same Fast
-DDS profile (the floor: nothing can be quicker without another middleware) and with Fast DDS as it comes.
-Latency is from before the message is made to the subscriber's callback. The last line is JSON.
+Clouds are organised PointCloud2 of 480 x 720 (5.5 MB), sent as the graph sends them: points and colours are packed
+into a message for every frame. Peers: plain rclpy, which publishes one prepared message repeatedly, with the same Fast
+DDS profile (the lower bound for this middleware) and with the default Fast DDS profile.
+Latency is from before the message is packed to the subscriber's callback. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STAGES = ("check", "render", "generate", "report")
 
 
 def cloud(index: int) -> tuple[Any, Any]:
-    """Points (480, 720, 3) float32 metres, NaN = nothing, and colours of a wavy world."""
+    """Make points (480, 720, 3) float32 metres, NaN = nothing, and colours of a wavy surface."""
     v, u = np.mgrid[:480, :720]
     z = (1.0 + 0.2 * np.sin(u / 90 + index)).astype(np.float32)
     z[:20] = np.nan
@@ -55,7 +55,7 @@ def cloud(index: int) -> tuple[Any, Any]:
 
 
 def send(variant: str, count: int) -> None:
-    """The sending process: waits for its subscriber, then publishes `count` clouds, numbered in their frame id."""
+    """Run the publisher process: wait for the subscriber, then publish `count` clouds, numbered in their frame id."""
     rclpy.init()
     node = rclpy.create_node("sender")
     endpoint = names.PREDICTED_POINTS
@@ -84,7 +84,7 @@ def send(variant: str, count: int) -> None:
 
 
 def receive(count: int) -> None:
-    """The receiving process: which clouds came, and how late."""
+    """Run the subscriber process: record the received clouds and their latency."""
     rclpy.init()
     node = rclpy.create_node("receiver")
     came: dict[int, float] = {}
@@ -113,7 +113,7 @@ def receive(count: int) -> None:
 
 
 def environment(variant: str, domain: int) -> dict[str, str]:
-    """Of both processes: a domain of their own, on loopback, with or without the profile."""
+    """Return the environment of both processes: a separate domain on loopback, with or without the profile."""
     made = {**os.environ, "ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     made.pop("FASTRTPS_DEFAULT_PROFILES_FILE", None)
     if variant != "rclpy, Fast DDS as it comes":
@@ -145,7 +145,7 @@ def bench_clouds(seconds: float) -> dict[str, Any]:
 
 
 def wave(client: PreviewClient, index: int) -> JointTrajectory:
-    """A plan of two seconds from where the arm is: the first joint turns, the others stay."""
+    """Make a plan of two seconds from the arm's current position that moves only the first joint."""
     state = client.newest(names.JOINT_STATES)
     times = np.linspace(0.0, 2.0, 21)
     q = np.tile(np.array(state.position), (21, 1))
@@ -154,7 +154,7 @@ def wave(client: PreviewClient, index: int) -> JointTrajectory:
 
 
 def warmed_up(client: PreviewClient) -> bool:
-    """A first preview: compiled code is loaded by it, and it shows that the preview hears arm, camera and generator."""
+    """Run a first preview, which loads compiled code and shows that arm, camera and generator are connected."""
     try:
         return client.preview(wave(client, 0), timeout_s=180.0) is not None
     except KinemaError:
@@ -163,7 +163,7 @@ def warmed_up(client: PreviewClient) -> bool:
 
 
 def bench_plans(plans: int) -> dict[str, Any]:
-    """Plan sent -> rollout received, and the preview's own stages, on the running graph."""
+    """Time a plan until its rollout is received, and the preview's stages, on the running graph."""
     os.environ["ROS_DOMAIN_ID"] = "70"
     os.environ.update(environment("kinema4d", 70))
     values = read_arguments(SIM_ARGUMENTS, {"viewer": "false"})
@@ -194,14 +194,16 @@ def bench_plans(plans: int) -> dict[str, Any]:
     print(f"49 frames of 480 x 720, composite generator, median of {plans} plans")
     print(f"  plan sent -> rollout received   {1e3 * np.median(totals):7.0f} ms")
     for name, seconds in medians.items():
-        print(f"    {name:<29} {1e3 * seconds:7.0f} ms{'   (after the rollout is out)' if name == 'report' else ''}")
+        print(
+            f"    {name:<29} {1e3 * seconds:7.0f} ms{'   (after the rollout is published)' if name == 'report' else ''}"
+        )
     print()
     return {"plan_to_rollout_s": float(np.median(totals)), "stages_s": medians, "plans": plans}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a second of clouds and one plan, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one second of clouds and one plan: a smoke test")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role:

@@ -1,19 +1,19 @@
-"""How well the robot is cut out of pictures whose truth is known, without weights, beside plain OpenCV.
+"""Accuracy of robot segmentation without weights, on images with ground truth, against plain OpenCV.
 
     python bench/segmentation.py            12 rooms, minutes on one core
-    python bench/segmentation.py --quick    one room, six pictures: a smoke test
+    python bench/segmentation.py --quick    one room, six images: a smoke test
 
-Pictures of the lab at 720 x 480: random table, lamp, camera, lens, objects and joint positions; every picture has its
-own colour and gradient of light (up to 20 %) and noise of 4 steps of 255. Half of the tables are cluttered. In each
-room 12 pictures, of which the first three are measured: IoU with the pixels that show the robot.
+Images of the lab at 720 x 480: random table, lamp, camera, lens, objects and joint positions; every image has its own
+colour and gradient of light (up to 20 %) and noise of 4 steps of 255. Half of the scenes are cluttered. Each room has
+12 images, of which the first three are measured: IoU with the robot's true pixels.
 
-background: one picture of the empty scene. prompt: the robot as a camera 2 cm and 2 degrees off draws it. median: no
-empty scene, the median of the 12 pictures instead. rendered: drawn by the true camera. mog2: the peer of the first,
-OpenCV's BackgroundSubtractorMOG2 with shadow detection, trained on ten pictures of the empty scene in ten lights (ours
-has one), opened and closed. grabcut_box: the peer of the second, OpenCV's GrabCut from the box around the prompt, five
-rounds, as its tutorial has it.
+background: one image of the empty scene. prompt: the robot as rendered by a camera 2 cm and 2 degrees off. median: no
+empty scene, the median of the 12 images instead. rendered: rendered by the true camera. mog2: peer of background,
+OpenCV's BackgroundSubtractorMOG2 with shadow detection, trained on ten images of the empty scene in ten lights (ours
+has one), opened and closed. grabcut_box: peer of prompt, OpenCV's GrabCut from the box around the prompt, five rounds,
+as in its tutorial.
 
-Ends with one line of JSON; `ratio` is our mean IoU over the peer's from the same inputs.
+The last line is JSON; `ratio` is our mean IoU over the peer's from the same inputs.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from kinema4d_ros.segmentation import ClassicalSegmenter, Prompt, rendered_masks
 SIZE = (720, 480)
 PICTURES, MEASURED = 12, 3
 LEAST = 0.01
-"""Of the image: rooms whose robot fills less in a measured picture show next to nothing and are drawn anew."""
+"""Smallest share of the image that the robot covers in a measured image; other rooms are drawn again."""
 
 
 class Room:
-    """Pictures of one room, their truth, the empty scene and a rough prompt."""
+    """Render images of one room, their ground truth, the empty scene and a rough prompt."""
 
     def __init__(self, robot: Robot, seed: int, pictures: int = PICTURES) -> None:
         rng = np.random.default_rng([seed, 77])
@@ -79,14 +79,14 @@ class Room:
 
 
 def light(rgb: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A colour and a gradient of its own, and noise."""
+    """Add a random colour and gradient of light, and noise."""
     y, x = np.mgrid[-1 : 1 : rgb.shape[0] * 1j, -1 : 1 : rgb.shape[1] * 1j]
     gain = 1 + rng.uniform(-0.1, 0.1, 3) + (0.1 * rng.uniform(-1, 1) * x + 0.1 * rng.uniform(-1, 1) * y)[..., None]
     return np.clip(np.rint(rgb * gain + rng.normal(0, 4, rgb.shape)), 0, 255).astype(np.uint8)
 
 
 def mog2(room: Room) -> np.ndarray:
-    """OpenCV's own background difference; 127 marks what it takes for shadow."""
+    """Segment with OpenCV's background subtraction; its value 127 marks shadow."""
     out = []
     for image in room.images[:MEASURED]:
         subtractor = cv2.createBackgroundSubtractorMOG2(detectShadows=True)
@@ -99,7 +99,7 @@ def mog2(room: Room) -> np.ndarray:
 
 
 def grabcut_box(room: Room) -> np.ndarray:
-    """OpenCV's GrabCut from a box."""
+    """Segment with OpenCV's GrabCut from a box."""
     out = []
     for image, prompt in zip(room.images[:MEASURED], room.prompt, strict=False):
         labels = np.zeros(prompt.shape, np.uint8)
@@ -111,7 +111,7 @@ def grabcut_box(room: Room) -> np.ndarray:
 
 
 def ours(room: Room, *, background: bool, prompt: bool, median: bool = False) -> np.ndarray:
-    """Masks of the measured pictures."""
+    """Compute the masks of the measured images."""
     segmenter = ClassicalSegmenter(room.empties[0] if background else None)
     if median:
         return segmenter.segment(room.images, Prompt(mask=room.prompt) if prompt else None).masks[:MEASURED]

@@ -1,16 +1,16 @@
-"""Samples a second of CPU time in training, against plain loops on diffusers' own Wan transformer.
+"""Training samples per CPU second, against plain loops on diffusers' own Wan transformer.
 
     python bench/train.py            the nano size: 25 frames of 96 x 144, batch 8
     python bench/train.py --quick    the tiny size, a few steps: a smoke test
 
-All candidates see the same number of tokens a sample, the same width and depth, the same batch, float32, one thread:
+All candidates use the same number of tokens per sample, width, depth and batch, float32, one thread:
 
     ours, muon      `Trainer` on latents from disk, every feature on: weight maps, soft masks, average, clipping
     ours, adamw     the same with AdamW
-    plain, latents  a loop as in tutorials: latents in memory, WanTransformer3DModel, AdamW, nothing else
+    plain, latents  a tutorial loop: latents in memory, WanTransformer3DModel, AdamW, nothing else
     plain, pixels   the same, encoding both videos with AutoencoderKLWan in every step, as scripts without a cache do
 
-They take turns; the best step of each counts, in CPU seconds of the process. Ends with one line of JSON.
+They alternate; the best step of each counts, in CPU seconds of the process. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EPISODES = 16
 
 
 class Random:
-    """Episodes of noise: only their size matters here."""
+    """Make episodes of noise; only their size matters."""
 
     def __init__(self, preset: Preset) -> None:
         self._preset = preset
@@ -77,7 +77,7 @@ def quick_preset() -> Preset:
 
 
 def ours(preset: Preset, kind: str, batch: int, steps: int, folder: Path) -> list[float]:
-    """CPU seconds of each step."""
+    """Measure the CPU seconds of each step."""
     config = TrainConfig(
         name=kind,
         preset="nano_linear",
@@ -103,7 +103,7 @@ def ours(preset: Preset, kind: str, batch: int, steps: int, folder: Path) -> lis
 
 
 def plain(preset: Preset, batch: int, steps: int, autoencoder: CodecSpec | None) -> list[float]:
-    """CPU seconds of each step of a loop without any of our code in it."""
+    """Measure the CPU seconds of each step of a loop without our code."""
     t = preset.transformer
     channels = preset.codec.latent_channels if autoencoder is None else autoencoder.latent_channels
     network = WanTransformer3DModel(
@@ -168,7 +168,7 @@ def main() -> None:
                 found[name] += run()
     rates = {name: batch / min(seconds) for name, seconds in found.items()}
     for name, rate in rates.items():
-        print(f"{name:16} {rate:8.2f} samples a CPU second")
+        print(f"{name:16} {rate:8.2f} samples per CPU second")
     print(
         json.dumps(
             {

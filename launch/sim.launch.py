@@ -4,5 +4,5 @@ from kinema4d_ros.ros.graph import SIM_ARGUMENTS, sim_graph
 from kinema4d_ros.ros.launching import launch_description
 
 
-def generate_launch_description():  # noqa: D103 (the name that launch looks for)
+def generate_launch_description():  # noqa: D103 (name required by launch)
     return launch_description(SIM_ARGUMENTS, sim_graph)

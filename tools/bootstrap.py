@@ -1,8 +1,8 @@
-"""Makes `.venv` complete: packages from the lock file, torch, the messages, this package.
+"""Set up `.venv`: packages from the lock file, torch, the messages, this package.
 
-Each step leaves a stamp with a hash of what it was made from, so a second run costs a fraction of
-a second, a changed message rebuilds only the messages, and an interrupted run goes on where it
-stopped. Standard library only, and no syntax newer than Python 3.7, so that an old Python can say it is old.
+Each step stores a hash of its inputs, so a second run takes a fraction of a second, a changed message
+rebuilds only the messages, and an interrupted run resumes at its step. Standard library only, and no syntax
+newer than Python 3.7, so that an old Python can report that it is too old.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
-STAND_INS = ("tf2_msgs", "object_recognition_msgs", "moveit_msgs", "control_msgs")  # in the order of their needs
+STAND_INS = ("tf2_msgs", "object_recognition_msgs", "moveit_msgs", "control_msgs")  # in dependency order
 SUPPORTED = ((3, 10), (3, 13))
 # A sourced ROS distribution, another Python or another library path must not leak into the venv.
 FOREIGN = (
@@ -31,15 +31,15 @@ FOREIGN = (
 
 
 def clean_environment():
-    """The environment without what would mix a ROS distribution into the venv."""
+    """Return the environment without variables that would mix a ROS distribution into the venv."""
     environment = {k: v for k, v in os.environ.items() if k not in FOREIGN}
     environment["PYTHONWARNINGS"] = "ignore"
-    environment["SAM2_BUILD_CUDA"] = "0"  # its one kernel fills holes in masks, which we do without CUDA
+    environment["SAM2_BUILD_CUDA"] = "0"  # its only kernel fills holes in masks, which we do without CUDA
     return environment
 
 
 def missing_system_packages():
-    """(what is missing, Debian package that has it) for everything pip cannot install."""
+    """List missing system software that pip cannot install, as (name, Debian package)."""
     missing = []
     try:
         import ensurepip  # noqa: F401
@@ -54,7 +54,7 @@ def missing_system_packages():
 
 
 def check_machine():
-    """Ends with one line that names what is missing and the command that installs it."""
+    """Exit with one line that names missing software and the command that installs it."""
     low, high = SUPPORTED
     if not low <= sys.version_info[:2] <= high:
         sys.exit(
@@ -70,7 +70,7 @@ def check_machine():
 
 
 def digest(*parts):
-    """A hash over strings and files (folders: all files below them)."""
+    """Hash strings and files (folders: all files below them)."""
     h = hashlib.sha256()
     for part in parts:
         if isinstance(part, Path):
@@ -84,7 +84,7 @@ def digest(*parts):
 
 
 class Venv:
-    """A virtual environment and the stamps of the steps that made it."""
+    """A virtual environment with the stamps (input hashes) of its set-up steps."""
 
     def __init__(self, path):
         self.path = path
@@ -92,7 +92,7 @@ class Venv:
         self.stamps = path / "kinema4d-stamps.json"
 
     def create(self):
-        """Makes the venv unless it is there and of this Python version."""
+        """Create the venv unless it exists with this Python version."""
         if self.python.exists():
             found = subprocess.run(
                 [str(self.python), "-c", "import sys; print(sys.version_info[:2])"],
@@ -103,19 +103,19 @@ class Venv:
             )
             if found.stdout.strip() == str(sys.version_info[:2]):
                 return
-            print(f"{self.path} is of another Python: making it anew")
+            print(f"{self.path} has another Python version: creating it again")
             shutil.rmtree(str(self.path))
         self.run([sys.executable, "-m", "venv", str(self.path)])
 
     def read(self):
-        """The stamps by step; none when they cannot be read."""
+        """Read the stamps by step; empty when they cannot be read."""
         try:
             return json.loads(self.stamps.read_text())
         except (OSError, ValueError):
             return {}
 
     def step(self, name, key, action):
-        """Runs the action unless its stamp is current."""
+        """Run the action unless its stamp is current."""
         if self.read().get(name) == key:
             return
         print(f"-- {name}", flush=True)
@@ -127,22 +127,22 @@ class Venv:
         temporary.replace(self.stamps)
 
     def pip_command(self):
-        """How pip is called."""
+        """Return the start of a pip command line."""
         return [str(self.python), "-m", "pip", "--disable-pip-version-check"]
 
     def install(self, *arguments):
-        """`pip install`, or the end of the set-up."""
+        """Run `pip install`; exit on failure."""
         self.run([*self.pip_command(), "install", "--quiet", *arguments])
 
     def run(self, command):
-        """Run a command in the checkout, or end the set-up with its exit code."""
+        """Run a command in the checkout; exit on failure."""
         code = subprocess.run(command, cwd=str(ROOT), env=clean_environment(), check=False).returncode
         if code:
             sys.exit(f"error: set-up stopped (exit code {code}) in: {' '.join(map(str, command))}")
 
 
 def torch_needs_cuda(venv):
-    """True when the torch that pip would choose here brings the CUDA libraries with it."""
+    """Return whether the torch that pip would choose depends on the CUDA libraries."""
     report = subprocess.run(
         [
             *venv.pip_command(),
@@ -169,29 +169,29 @@ def torch_needs_cuda(venv):
 
 
 def install_torch(venv, flavour):
-    """The CPU build unless CUDA was asked for; pip's own choice where that is one already."""
+    """Install torch: the CPU build unless `flavour` is "cuda"; pip's default where that is a CPU build."""
     if flavour == "none":
         return
-    # A CPU build satisfies the same version number: without this, asking for CUDA later would change nothing.
+    # A CPU build satisfies the same version number, so without this a later TORCH=cuda would change nothing.
     venv.run([*venv.pip_command(), "uninstall", "--quiet", "--yes", "torch"])
     if flavour == "cuda" or not torch_needs_cuda(venv):
         venv.install(TORCH)
         return
-    # uv knows where PyTorch keeps its CPU builds; pip's default on Linux is several GB of CUDA.
+    # uv knows the index of PyTorch's CPU builds; pip's default on Linux is several GB of CUDA.
     venv.install("uv")
     python = str(venv.python)
     venv.run([python, "-m", "uv", "pip", "install", "--quiet", "--python", python, "--torch-backend=cpu", TORCH])
 
 
 def build_stand_in(venv, package):
-    """Compiles a message package of compat/, unless the lock file has brought the real one."""
+    """Build a message package of compat/, unless the lock file installed the real one."""
     probe = (
         "import importlib.metadata as m, importlib.util as u, sys\n"
         "name = sys.argv[1]\n"
         "ours = {d.metadata['Name'] for d in m.distributions()} & {'kinema4d-compat-' + name.replace('_', '-')}\n"
         "sys.exit(3 if u.find_spec(name) and not ours else 0)"
     )
-    # Not from here: the folders of compat/ would be found as namespace packages.
+    # Not from this folder, where the folders of compat/ would be found as namespace packages.
     found = subprocess.run(
         [str(venv.python), "-c", probe, package],
         cwd=str(venv.path),
@@ -200,18 +200,18 @@ def build_stand_in(venv, package):
         check=False,
     )
     if found.returncode == 3:
-        print(f"   {package} is already there")
+        print(f"   {package} is already installed")
         return
     venv.install("--no-deps", "--no-build-isolation", "--force-reinstall", str(ROOT / "compat" / package))
 
 
 def main():
-    """Brings the venv up to date and says nothing when it already is."""
+    """Bring the venv up to date; print nothing when it already is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     parser.add_argument("--torch", choices=("cpu", "cuda", "none"), default="cpu")
-    parser.add_argument("--bench", action="store_true", help="also install the peers of bench/")
-    parser.add_argument("--lerobot", action="store_true", help="also install LeRobot, in a folder of its own")
+    parser.add_argument("--bench", action="store_true", help="also install the packages that bench/ compares with")
+    parser.add_argument("--lerobot", action="store_true", help="also install LeRobot, in a separate folder")
     arguments = parser.parse_args()
     check_machine()
     if os.environ.get("ROS_DISTRO"):
@@ -227,11 +227,11 @@ def main():
 
     venv.create()
     venv.step("pip", "1", lambda: venv.install("--upgrade", "pip>=24"))
-    # torch first: a package that asks for any torch would bring the CUDA build.
+    # torch first: a package that depends on any torch would install the CUDA build.
     venv.step("torch", f"{TORCH} {arguments.torch}", lambda: install_torch(venv, arguments.torch))
     venv.step("packages of requirements/lock.txt", digest(lock), lambda: venv.install(*locked, str(lock)))
     if arguments.torch != "none":
-        # sam2 comes as source and asks for torch to build: the one that is there, not another of its own.
+        # sam2 is built from source and needs torch for it: use the installed one, not a second in an isolated build.
         here = ("--no-build-isolation", *locked, str(model))
         venv.step("packages of the learned generator", digest(model), lambda: venv.install(*here))
     venv.step("robot meshes", digest(assets), lambda: venv.install(*locked, str(assets)))
@@ -241,7 +241,7 @@ def main():
         lambda: venv.install("--no-deps", "--no-build-isolation", "--force-reinstall", str(messages)),
     )
     for package in STAND_INS:
-        # moveit_msgs is made of object_recognition_msgs: a change to one stand-in makes all of them again.
+        # moveit_msgs depends on object_recognition_msgs: a change to one stand-in rebuilds all of them.
         key = digest(ROOT / "compat", messages / "cmake")
         venv.step(f"{package}, a stand-in", key, lambda p=package: build_stand_in(venv, p))
     venv.step(

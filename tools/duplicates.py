@@ -1,4 +1,4 @@
-"""Finds functions that say the same thing twice: equal bodies, whatever their variables are called."""
+"""Find duplicated functions: equal bodies up to the names of their variables."""
 
 import ast
 import sys
@@ -8,33 +8,33 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("kinema4d_ros", "model/kinema4d_model", "tools", "launch")
 MIN_NODES = 60
-"""Of the syntax tree, about six lines: shorter ones are alike by chance."""
+"""Smallest size in syntax tree nodes, about six lines; shorter functions are equal by chance."""
 
 ALLOWED = {
-    # (function, function): why there are two
+    # (function, function): reason for the duplicate
 }
 
 
 class Plain(ast.NodeTransformer):
-    """Renames what is local in the order of its appearance, so that only the structure counts."""
+    """Transformer that renames local variables in order of appearance, so that only the structure is compared."""
 
     def __init__(self, local):
         self.local, self.names = local, {}
 
     def visit_Name(self, node):
-        """A variable of the function, or something of the module."""
+        """Rename a variable of the function; keep names of the module."""
         if node.id in self.local:
             node.id = self.names.setdefault(node.id, f"v{len(self.names)}")
         return node
 
     def visit_arg(self, node):
-        """A parameter; its type says nothing about what is done with it."""
+        """Rename a parameter and drop its annotation."""
         node.arg, node.annotation = self.names.setdefault(node.arg, f"v{len(self.names)}"), None
         return node
 
 
 def body_of(function):
-    """The function's body as text without names, types and docstring; None when it is short."""
+    """Return the function's body as text without names, types and docstring; None when it is short."""
     statements = function.body[1:] if ast.get_docstring(function) is not None else function.body
     if sum(1 for s in statements for _ in ast.walk(s)) < MIN_NODES:
         return None
@@ -47,7 +47,7 @@ def body_of(function):
 
 
 def main():
-    """Look at all sources, and name the copies."""
+    """Compare all functions and print the duplicates."""
     places, count = defaultdict(list), 0
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""Prints the figures of the fault suite as Markdown: `python tools/fault_report.py out/faults`."""
+"""Print the figures of the fault suite as Markdown: `python tools/fault_report.py out/faults`."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def table(path):
-    """One module's figures: a row for each fault."""
+    """Format one module's figures as a table with a row for each fault."""
     found = json.loads(path.read_text())
     scale = "" if found["full"] else " (short run: the figures of `make faults` are larger)"
     lines = [f"### {path.stem.replace('_', ' ')}{scale}", "", "| what | measured |", "|---|---|"]
@@ -16,7 +16,7 @@ def table(path):
 
 
 def main():
-    """All tables of a folder, in the order of their names."""
+    """Print all tables of a folder, sorted by name."""
     folder = Path(sys.argv[1])
     found = sorted(folder.glob("*.json"))
     if not found:

@@ -1,7 +1,7 @@
-"""`make quality`: static checks of sources, dependencies and history; with --coverage the tests' coverage by package.
+"""`make quality`: static checks of sources, dependencies and history; with --coverage the test coverage too.
 
-Every check says passed, failed or NOT RUN with the reason; what was not run never counts as passed.
-Tools are installed in .venv/quality, apart from what is tested. Reports go to out/quality.
+Every check reports passed, FAILED or NOT RUN with the reason; a check that did not run never counts as passed.
+Tools are installed in .venv/quality, separate from the tested packages. Reports go to out/quality.
 """
 
 import argparse
@@ -17,17 +17,17 @@ BIN = VENV / "quality" / "bin"
 OUT = ROOT / "out" / "quality"
 SOURCES = ("kinema4d_ros", "model/kinema4d_model", "tools", "launch", "setup.py")
 LOCKS = ("lock.txt", "model-lock.txt", "assets.txt", "bench-lock.txt", "lerobot.txt")
-# A version with known holes (CVE-2020-28493 among others): a database that does not know them knows nothing.
+# Control: a version with known vulnerabilities (such as CVE-2020-28493), which every usable database must report.
 CONTROL = "jinja2==2.11.2"
 AUDIT_S, AUDIT_REQUEST_S = 600, 15
 
 
 class NotRunError(Exception):
-    """Why a check could not be made here."""
+    """A check could not run on this machine; the text is the reason."""
 
 
 def install():
-    """The tools of requirements/quality.txt, once for each version of that file."""
+    """Install the tools of requirements/quality.txt, once for each version of that file."""
     wanted, stamp = (ROOT / "requirements" / "quality.txt").read_text(), VENV / "quality" / "installed.txt"
     if stamp.exists() and stamp.read_text() == wanted:
         return
@@ -38,7 +38,7 @@ def install():
 
 
 def call(*command, timeout_s=1800):
-    """(exit code, output) of a command in the checkout."""
+    """Run a command in the checkout and return (exit code, output)."""
     done = subprocess.run(
         list(map(str, command)),
         cwd=ROOT,
@@ -52,7 +52,7 @@ def call(*command, timeout_s=1800):
 
 
 def simply(*command):
-    """A check that passes when a command does."""
+    """Make a check that passes when a command succeeds."""
 
     def check():
         return call(*command)
@@ -61,12 +61,12 @@ def simply(*command):
 
 
 def bandit():
-    """Findings of bandit, with the reasons of pyproject.toml."""
+    """Run bandit with the exceptions of pyproject.toml."""
     return call(BIN / "bandit", "--quiet", "--configfile", "pyproject.toml", "--recursive", *SOURCES)
 
 
 def audit():
-    """pip-audit over the lock files; not run where no database answers for a package that is known to be vulnerable."""
+    """Run pip-audit on the lock files; NOT RUN if no database reports the known vulnerabilities of `CONTROL`."""
     try:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as control:
             control.write(CONTROL + "\n")
@@ -83,7 +83,7 @@ def audit():
                 bad += [f"{lock}: {package['name']} {package['version']}: {ids}"] if ids else []
     except subprocess.TimeoutExpired as late:
         raise NotRunError(f"no vulnerability database reachable (no answer within {late.timeout:.0f} s)") from None
-    said = "\n".join([*bad, *(f"not audited: {s}" for s in skipped), f"{len(bad)} vulnerable, {seen} looked at"])
+    said = "\n".join([*bad, *(f"not audited: {s}" for s in skipped), f"{len(bad)} vulnerable, {seen} audited"])
     return (1 if bad else 0), said
 
 
@@ -118,7 +118,7 @@ CHECKS = {
 
 
 def coverage():
-    """Statements that test/unit runs, by package; what nodes do in processes of their own is not counted."""
+    """Measure the statement coverage of test/unit by package; node processes are not counted."""
     OUT.mkdir(parents=True, exist_ok=True)
     report = OUT / "coverage.json"
     code, said = call(
@@ -133,7 +133,7 @@ def coverage():
 
 
 def coverage_table(report):
-    """Markdown: a row for each package, its worst module beside it."""
+    """Format a Markdown table with a row for each package and its least covered module."""
     packages = {}
     for path, found in report["files"].items():
         parts = Path(path).parts
@@ -155,10 +155,12 @@ def coverage_table(report):
 
 
 def main():
-    """Run the checks that were asked for, and sum up."""
+    """Run the selected checks and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--coverage", action="store_true", help="also run test/unit with coverage (minutes)")
-    parser.add_argument("--only", action="append", choices=[*CHECKS, "coverage"], help="just this check")
+    parser.add_argument(
+        "--only", action="append", choices=[*CHECKS, "coverage"], help="run only this check; may be repeated"
+    )
     arguments = parser.parse_args()
     checks = {**CHECKS, "coverage": coverage}
     chosen = arguments.only or [*CHECKS, *(["coverage"] if arguments.coverage else [])]

@@ -1,5 +1,7 @@
-"""Looks for secrets in every text that git has ever held here: known forms, and random-looking values given to names
-like `token` or `password`. Exit code 1 with findings; `ALLOWED` says what is none, and why.
+"""Scan the checkout and the whole git history for secrets: known token formats, and random-looking values.
+
+Values count when they are assigned to names like `token` or `password`. Exit code 1 with findings; `ALLOWED` lists
+exceptions with their reasons.
 
     python tools/secrets_scan.py            the checkout's files and the whole history
 """
@@ -15,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 GIT = shutil.which("git") or "git"
 MAX_BYTES = 2_000_000
-"""Larger files are weights, pictures and meshes, not sources."""
+"""Larger files are weights, images and meshes, not sources."""
 
 FORMS = {
     "private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----",
@@ -37,10 +39,10 @@ NAMED = re.compile(
     r"(?:f|b|r)?['\"]([^'\"\s]{12,})['\"]"
 )
 MIN_ENTROPY = 3.3
-"""Bits a character: words and names lie below, random letters and digits above."""
+"""Bits per character; words and names are below, random letters and digits above."""
 
 ALLOWED = (
-    # (path, text that the finding holds, why it is no secret)
+    # (path, text that the finding contains, why it is not a secret)
     ("kinema4d_ros/policies/remote.py", "KINEMA4D_POLICY_TOKEN", "the name of an environment variable"),
     ("kinema4d_ros/web/server.py", "KINEMA4D_PAGE_TOKEN", "the name of an environment variable"),
 )
@@ -49,29 +51,29 @@ _forms = {kind: re.compile(form) for kind, form in FORMS.items()}
 
 
 def entropy(text):
-    """Bits a character."""
+    """Compute the entropy of a text in bits per character."""
     counts = Counter(text)
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts.values())
 
 
 def findings(text):
-    """(line number, kind, value) of all that looks like a secret."""
+    """Yield (line number, kind, value) of everything that looks like a secret."""
     for number, line in enumerate(text.splitlines(), 1):
         for kind, form in _forms.items():
             for found in form.finditer(line):
                 yield number, kind, found[0]
         for found in NAMED.finditer(line):
             if entropy(found[1]) >= MIN_ENTROPY and not re.search(r"[{}<>$]|\.\.\.|^https?://", found[1]):
-                yield number, "random value of a telling name", found[1]
+                yield number, "random value with a secret's name", found[1]
 
 
 def git(*arguments, data=None):
-    """What git answers."""
+    """Run git and return its output, bytes."""
     return subprocess.run([GIT, "-C", str(ROOT), *arguments], input=data, capture_output=True, check=True).stdout
 
 
 def history():
-    """(path, text) of every version of every file that any commit holds; the same content once."""
+    """Yield (path, text) of every version of every file in any commit; equal contents once."""
     named = {}
     for line in git("rev-list", "--objects", "--all").decode("utf-8", "replace").splitlines():
         name, _, path = line.partition(" ")
@@ -91,7 +93,7 @@ def history():
 
 
 def checkout():
-    """(path, text) of the files here that git does not ignore, as they are now."""
+    """Yield (path, text) of the current files that git does not ignore."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").decode().split("\0")
     for name in filter(None, listed):
         path = ROOT / name
@@ -102,7 +104,7 @@ def checkout():
 
 
 def messages():
-    """(commit, text) of all commit messages."""
+    """Yield (commit, text) of all commit messages."""
     for entry in git("log", "--all", "--format=%H%x00%B%x01").decode("utf-8", "replace").split("\1"):
         commit, _, text = entry.strip().partition("\0")
         if commit:
@@ -110,7 +112,7 @@ def messages():
 
 
 def main():
-    """Scan, and say what was found."""
+    """Scan and print the findings."""
     seen, bad, excused = Counter(), [], set()
     for source in (checkout, history, messages):
         for path, text in source():
@@ -124,7 +126,7 @@ def main():
     for line in sorted(set(bad)):
         print(line)
     looked = ", ".join(f"{n} in the {where}" for where, n in seen.items())
-    print(f"{len(set(bad))} findings; {len(excused)} excused by the list; texts: {looked}")
+    print(f"{len(set(bad))} findings; {len(excused)} allowed by the list; texts: {looked}")
     return 1 if bad else 0
 
 

@@ -1,4 +1,4 @@
-"""Writes the constants of kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros.core.errors.ErrorCode."""
+"""Write the constants of kinema4d_msgs/msg/ErrorCode.msg from kinema4d_ros.core.errors.ErrorCode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MESSAGE = Path(__file__).resolve().parents[1] / "kinema4d_msgs" / "msg" / "Error
 
 
 def main() -> None:
-    """Keep the head of the file, replace the constants below it."""
+    """Replace the constants of the file and keep its head."""
     head = [line for line in MESSAGE.read_text().splitlines() if "=" not in line]
     while head and not head[-1].strip():
         head.pop()

@@ -1,4 +1,4 @@
-"""An unknown robot from a walk around it: orbit video in, articulated URDF with its own looks out.
+"""Robot acquisition: from orbit videos of a robot to an articulated URDF with reconstructed, coloured meshes.
 
 video ─> frames ─> poses ─> masks ─> mesh ─> align ─> links ─> robot
         sharp,    board,   segmenter hull or  URDF's   cut by   URDF, meshes,

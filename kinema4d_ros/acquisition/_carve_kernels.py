@@ -1,6 +1,6 @@
-"""Compiled voxel carving: signed distances to all outlines at once, and to all seen surfaces where there is depth.
+"""Numba kernel for voxel carving: signed distance to all outlines, and to measured surfaces where depth is available.
 
-Blocks of 8 x 8 x 8 voxels that an outline excludes, or that are deep inside all of them, are settled by their centre.
+Blocks of 8 x 8 x 8 voxels that are outside an outline, or far inside all of them, are decided by their centre.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_MISSES = 4
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _bilinear(image, x, y):  # type: ignore[no-untyped-def]
-    """Value at x, y in pixels with centres at integers; NaN beyond the image or beside a NaN."""
+    """Interpolate at x, y in pixels with centres at integers; NaN outside the image or next to a NaN."""
     h, w = image.shape
     if not (x >= 0.0 and y >= 0.0 and x <= w - 1.0 and y <= h - 1.0):
         return np.nan
@@ -28,7 +28,7 @@ def _bilinear(image, x, y):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True, inline="always")
 def _worst(values, count, misses):  # type: ignore[no-untyped-def]
-    """The smallest of the values after the `misses` smallest ones are forgiven."""
+    """Find the smallest value after ignoring the `misses` smallest ones."""
     for k in range(misses + 1):
         low = k
         for i in range(k + 1, count):
@@ -40,18 +40,18 @@ def _worst(values, count, misses):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def carve_field(field, origin, axes, P, sizes, sdf, focal, depth, has_depth, reach, misses, least_seen):  # type: ignore[no-untyped-def]
-    """Write the signed distance, positive inside, of every voxel of `field` (X, Y, Z) float32, in units of the world.
+    """Fill `field` (X, Y, Z) float32 with the signed distance of every voxel, positive inside, in world units.
 
     Args:
-        origin, axes: voxel (i, j, k) is at origin + axes * (i, j, k); axes is the voxel's side.
-        P: (N, 3, 4) from the world to pixels (centres at integers) times depth.
-        sizes: (N, 2) int64 rows and columns of each view within `sdf`.
-        sdf: (N, H, W) float32 pixels to the outline, positive inside, NaN = the camera saw nothing there.
-        focal: (N,) pixels.
-        depth: (N, H, W) float32 metres or NaN; read only if has_depth.
-        reach: distance over which depth images are averaged.
-        misses: how many views may disagree.
-        least_seen: voxels seen by fewer views are outside.
+        origin, axes: voxel (i, j, k) is at origin + axes * (i, j, k); axes is the side of a voxel.
+        P: (N, 3, 4) from world to pixels (centres at integers) times depth.
+        sizes: (N, 2) int64, rows and columns of each view within `sdf`.
+        sdf: (N, H, W) float32, distance to the outline, pixels, positive inside; NaN = not visible to the camera.
+        focal: (N,) focal length, pixels.
+        depth: (N, H, W) float32, metres or NaN; read only if has_depth.
+        reach: truncation distance of the depth images.
+        misses: number of views that may disagree.
+        least_seen: voxels visible in fewer views are outside.
     """
     nx, ny, nz = field.shape
     count = len(P)
@@ -76,7 +76,7 @@ def carve_field(field, origin, axes, P, sizes, sdf, focal, depth, has_depth, rea
                     if np.isnan(s):
                         inside = False
                         continue
-                    # Twice the radius on the axis: enough for the wider projection near the edge of the image.
+                    # Twice the radius on the axis covers the wider projection near the edge of the image.
                     most = 2.0 * focal[n] * radius / (w - radius) + 1.0
                     if s < -most:
                         missed += 1
@@ -107,7 +107,7 @@ def carve_field(field, origin, axes, P, sizes, sdf, focal, depth, has_depth, rea
                                 values[seen] = s * w / focal[n]
                                 seen += 1
                                 if has_depth:
-                                    # Nearest, not blended: between two surfaces there is none.
+                                    # Nearest neighbour: interpolation would create surfaces between two depths.
                                     d = depth[n, int(v + 0.5), int(u + 0.5)]
                                     if not np.isnan(d) and w - d > -4.0 * reach and w - d < reach:
                                         total += min(w - d, reach)

@@ -1,4 +1,4 @@
-"""`acquire`: from orbit videos to a robot that `Robot.load` opens, stage by stage, resumable."""
+"""Acquisition pipeline: resumable stages from orbit videos to a robot that `Robot.load` opens."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from kinema4d_ros.robot.model import Robot
 __all__ = ["Acquired", "acquire", "redraw"]
 
 POOR_IOU = 0.85
-"""A configuration whose views the new robot covers worse than this does not fit the joints' anchors."""
+"""Below this mean IoU of a configuration's views, its joint positions or the URDF's joint origins do not fit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Acquired:
-    """The result.
+    """Result of an acquisition.
 
     Attributes:
-        urdf: opened by `Robot.load`.
-        report: numbers: IoU of every view, the alignment, notes; the same as `robot/report.json`.
-        made: stages that this run had to do; the others were found.
+        urdf: path of the URDF, for `Robot.load`.
+        report: contents of `robot/report.json`: IoU of every view, alignment, notes.
+        made: stages that this run executed; the others were reused.
     """
 
     urdf: Path
@@ -46,7 +46,7 @@ class Acquired:
 
 
 def acquire(job: Acquisition) -> Acquired:
-    """Make the robot; stages that are done already are taken from `job.out`."""
+    """Run the acquisition; finished stages in `job.out` are reused."""
     given = job.robot
     job = replace(job, robot=with_shapes(given))
     stages = StageRunner(job.out, job.say)
@@ -104,7 +104,7 @@ def acquire(job: Acquisition) -> Acquired:
 
 
 def redraw(robot: Robot, q: NDArray[np.float64], views: list[View]) -> list[NDArray[np.bool_]]:
-    """Silhouettes (H, W) of a robot in views with cameras in its base frame; (K, J) joint positions by orbit."""
+    """Render robot silhouettes (H, W) in views with cameras in its base frame; q is (K, J), one row per orbit."""
     scene, poses = Scene.from_robot(robot), forward_all(robot, q)
     return [render_poses(scene, poses[v.orbit][None], v.camera).mask[0] for v in views]
 
@@ -120,12 +120,12 @@ def _make_robot(job: Acquisition, given: Robot, views: list[View], links: Path, 
     orbits = np.array([v.orbit for v in views])
     by_orbit = [float(iou[orbits == k].mean()) for k in range(len(job.q))]
     notes += [
-        f"orbit {k}: IoU {value:.3f}; its joint positions, or the joints' places in the URDF, do not fit"
+        f"orbit {k}: IoU {value:.3f}; its joint positions or the joint origins in the URDF do not fit"
         for k, value in enumerate(by_orbit)
         if value < POOR_IOU
     ]
     if len(job.q) == 1:
-        notes.append("one joint configuration: where links meet is as described, not checked; add a second video")
+        notes.append("only one joint configuration: the joint origins were not checked; add a second video")
     write_json(
         folder / "report.json",
         {
@@ -142,7 +142,7 @@ def _make_robot(job: Acquisition, given: Robot, views: list[View], links: Path, 
 
 
 def _place(job: Acquisition) -> dict[str, Any]:
-    """What says where the robot is and how it stands."""
+    """Collect the options that determine the pose and joint positions of the robot."""
     pairs = None if job.pairs is None else [p.tolist() for p in job.pairs]
     start = None if job.base_T_world is None else job.base_T_world.tolist()
     return {"robot": _robot_hash(job.robot), "q": job.q.tolist(), "base_T_world": start, "pairs": pairs}

@@ -1,7 +1,7 @@
-"""Where the reconstruction stands on the robot's description: `base_T_world` and the size of its unit.
+"""Alignment of a reconstruction with the robot description: `base_T_world` and scale.
 
-The start is a measured board, or picked pairs; closest points refine it where the description's shapes are good enough
-to refine by. A description that does not fit, of another robot or other joint positions, is refused with the numbers.
+The initial pose comes from a measured board, picked pairs or a search; ICP refines it if the shapes of the description
+are good enough. A description of another robot or of other joint positions is rejected with the measured fit.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ __all__ = ["Alignment", "align_mesh", "place_camera", "with_shapes"]
 Array = NDArray[np.float64]
 
 NEAR_M = 0.02
-"""Descriptions are often boxes and cylinders around the real shape: this far away still counts as fitting."""
+"""Points within this distance of the description fit it: descriptions are often boxes and cylinders."""
 
 LEAST_FIT = 0.7
 REFINE_M, REFINE_DEG = 0.015, 3.0
-"""A refinement that moves a measured start further than this did not refine it."""
+"""A refinement that moves a measured pose further than this is discarded."""
 
 _POINTS = 12_000
 
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """`p_base = base_T_world (scale * p_world)`.
+    """Result of the alignment: `p_base = base_T_world (scale * p_world)`.
 
     Attributes:
         base_T_world: (4, 4) float64, metres.
-        scale: metres for one unit of the world.
+        scale: metres per world unit.
         mm: root mean square distance of the reconstruction's points within 1 cm of the description.
-        fit: share of the reconstruction within 20 mm of the description.
-        covered: share of the description within 20 mm of the reconstruction.
-        refined: closest points had a say.
-        note: why not, or by how much.
-        reconstruction: of the closest points, for the picture.
-        surface: points of the reconstruction, its own units.
+        fit: fraction of the reconstruction within 20 mm of the description.
+        covered: fraction of the description within 20 mm of the reconstruction.
+        refined: the pose was refined by ICP.
+        note: size of the refinement, or the reason for skipping it.
+        reconstruction: ICP result, for the contact sheet.
+        surface: points of the reconstruction, in its own units.
     """
 
     base_T_world: Array
@@ -63,7 +63,7 @@ class Alignment:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """For the stage's file."""
+        """Mapping for the stage's JSON file."""
         return {
             "base_T_world": self.base_T_world.tolist(),
             "scale": self.scale,
@@ -76,7 +76,7 @@ class Alignment:
 
 
 def with_shapes(robot: Robot) -> Robot:
-    """The robot with collision shapes where it has no visual ones: unknown robots often come with those alone."""
+    """Use collision shapes for links without visual ones, since some descriptions have only those."""
     links = tuple(link if link.visuals else replace(link, visuals=link.collisions) for link in robot.links)
     if not any(link.visuals for link in links):
         raise CalibrationError(
@@ -96,19 +96,20 @@ def align_mesh(
     similarity: bool = False,
     refine: bool = True,
 ) -> Alignment:
-    """Lay a reconstruction onto a robot with shapes.
+    """Align a reconstruction with a robot that has shapes.
 
     Args:
-        mesh: in the world's frame and unit.
-        robot, q: the description and its joint positions (J,) when the pictures were taken.
-        base_T_world, scale: (4, 4) a measured start, metres, and the world's unit; or
-        pairs: (N, 3) points of the world and the same points on the robot, metres; without both it is searched for.
-        similarity: the world's unit is unknown.
-        refine: let closest points move it.
+        mesh: in world frame and units.
+        robot, q: the description and its joint positions (J,) at the time of the images.
+        base_T_world, scale: (4, 4) measured initial pose, metres, and metres per world unit; or
+        pairs: (N, 3) points in the world and the same points on the robot, metres. Without either the pose is
+            searched for.
+        similarity: the world unit is unknown.
+        refine: refine the pose by ICP.
     """
     surface = sample_surface(mesh.vertices, mesh.faces, _POINTS)
     if base_T_world is not None:
-        # The start as pairs that fit it exactly: corners of a box around the mesh.
+        # Express the initial pose as exact pairs: the corners of the mesh's bounding box.
         low, high = mesh.vertices.min(axis=0), mesh.vertices.max(axis=0)
         p_world = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)]) * (high - low) + low
         pairs = p_world, apply(base_T_world, scale * p_world)
@@ -125,13 +126,13 @@ def align_mesh(
         np.linalg.norm(apply(start, start_scale * surface.points) - apply(pose, scale * surface.points), axis=1).max()
     )
     turned = float(np.degrees(rotation_angle(start, pose)))
-    note = f"closest points moved it by up to {1e3 * moved:.1f} mm, {turned:.2f} degrees"
+    note = f"ICP moved it by up to {1e3 * moved:.1f} mm, {turned:.2f} degrees"
     if pairs is None:
-        note = "searched for, all around"
+        note = "found by a search over all rotations"
     too_far = base_T_world is not None and (moved > REFINE_M or turned > REFINE_DEG)
     if not refine or too_far:
         pose, scale, refined = start, start_scale, False
-        note = "as measured" + (f": {note}, more than a measurement is wrong by" if too_far and refine else "")
+        note = "as measured" + (f": {note}, more than the error of a measurement" if too_far and refine else "")
     target = robot_surface(robot, q, 4 * _POINTS)
     p = apply(pose, scale * surface.points)
     there, _ = cKDTree(target.points).query(p)
@@ -144,14 +145,14 @@ def align_mesh(
         raise CalibrationError(
             f"the reconstruction does not fit '{robot.name}': {fit:.0%} of it is within 20 mm of the description, "
             f"{covered:.0%} of the description within 20 mm of it (medians {medians})",
-            expected=f"{LEAST_FIT:.0%} of both",
-            hint="check the URDF, the joint positions (--joints) and the board's place (--board-pose) or the pairs",
+            expected=f"at least {LEAST_FIT:.0%} of both",
+            hint="check the URDF, the joint positions (--joints) and the board pose (--board-pose) or the pairs",
         )
     shown = replace(found, base_T_recon=pose, scale=scale, distance_m=there)
     return Alignment(pose, scale, mm, fit, covered, refined, note, shown, surface)
 
 
 def place_camera(camera: PinholeCamera, base_T_world: Array, scale: float) -> PinholeCamera:
-    """A camera of the world, in metres and in the base frame."""
+    """Transform a camera from world frame and units to the base frame, metres."""
     pose = camera.base_T_camera
     return camera.posed(base_T_world @ make(pose[:3, :3], scale * pose[:3, 3]))

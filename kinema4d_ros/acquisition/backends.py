@@ -1,4 +1,4 @@
-"""From views to a mesh: one protocol, a built-in back-end, and one that runs somebody else's program."""
+"""Mesh reconstruction back-ends: the protocol, the built-in visual hull, and an external command."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ _LAST_LINES = 12
 
 
 class MeshBackend(Protocol):
-    """Anything that makes a mesh from views of one joint configuration."""
+    """Back-end that reconstructs a mesh from views of one joint configuration."""
 
     @property
     def metric(self) -> bool:
-        """The mesh is in the views' world frame; otherwise it has a frame and a unit of its own."""
+        """True if the mesh is in the world frame of the views; otherwise it has its own frame and unit."""
 
     def reconstruct(self, views: Sequence[View], progress: Progress) -> ColouredMesh:
-        """The mesh, with colours; an error if there is none."""
+        """Reconstruct a mesh with colours; raise an error if that fails."""
 
 
 @dataclass(frozen=True, eq=False)
 class HullBackend:
-    """The visual hull, carved further where views have depth; needs cameras, no weights.
+    """Visual hull, refined by depth where available; needs cameras, no weights.
 
     Attributes:
-        voxel: side, units of the world.
-        misses: how many views may disagree about a point.
-        floor: (4,) plane n, d that the robot stands on: only n p + d > 0 is kept; None without.
+        voxel: side of a voxel, world units.
+        misses: number of views that may disagree about a point.
+        floor: (4,) plane n, d that the robot stands on: only n p + d > 0 is kept; None = no floor.
+        metric: the mesh is in the world frame of the views.
     """
 
     voxel: float = 0.002
@@ -58,21 +59,22 @@ class HullBackend:
     metric: bool = True
 
     def reconstruct(self, views: Sequence[View], progress: Progress) -> ColouredMesh:
-        """Carve, then colour."""
+        """Carve the hull, then colour it from the images."""
         mesh = visual_hull(views, self.voxel, misses=self.misses, floor=self.floor)
         return coloured(mesh, views, slack=2 * self.voxel, progress=progress)
 
 
 @dataclass(frozen=True)
 class ExternalCommand:
-    """Another program, such as a ReconViaGen checkout, started by a command line.
+    """External program, such as a ReconViaGen checkout, started by a command line.
 
     Attributes:
-        template: the command; {images}, {masks} and {out} stand for folders: pictures and masks as PNGs of the same
-            names, and where the program writes its mesh. No shell sees it.
-        timeout_s: after this long the program and its children are ended.
-        cwd: the folder it runs in, for example the checkout.
-        metric: the mesh is in the views' world frame.
+        template: the command; {images}, {masks} and {out} are replaced by folders: images and masks as PNGs of the
+            same names, and the output folder for the mesh. It is not passed to a shell.
+        timeout_s: timeout after which the program and its children are killed, seconds.
+        cwd: working directory, for example the checkout.
+        metric: the mesh is in the world frame of the views.
+        environment: additional environment variables.
     """
 
     template: str
@@ -82,7 +84,7 @@ class ExternalCommand:
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse templates that cannot work."""
+        """Reject invalid templates and timeouts."""
         try:
             words = shlex.split(self.template)
         except ValueError as error:
@@ -95,7 +97,7 @@ class ExternalCommand:
             raise _bad(f"--timeout is {self.timeout_s}", "seconds above 0")
 
     def reconstruct(self, views: Sequence[View], progress: Progress) -> ColouredMesh:
-        """Write pictures and masks, run the program, read the mesh it left."""
+        """Write images and masks, run the program, and read its mesh."""
         with tempfile.TemporaryDirectory(prefix="kinema4d_") as folder:
             places = {name: Path(folder) / name for name in ("images", "masks", "out")}
             for place in places.values():
@@ -125,25 +127,23 @@ class ExternalCommand:
                     env={**os.environ, **self.environment},
                 )
             except OSError as error:
-                raise _failed(
-                    f"'{words[0]}' cannot be started: {error.strerror}", "a program on this machine"
-                ) from None
+                raise _failed(f"'{words[0]}' cannot be started: {error.strerror}", "an executable program") from None
             try:
                 code = process.wait(self.timeout_s)
             except subprocess.TimeoutExpired:
                 raise _failed(
                     f"the back-end did not finish in {self.timeout_s:g} s{_tail(output)}",
-                    "a mesh by then",
+                    "a mesh within the timeout",
                     ErrorCode.GENERATOR_TIMEOUT,
                 ) from None
             finally:
                 _end(process)
             if code != 0:
-                raise _failed(f"the back-end ended with code {code}{_tail(output)}", "code 0")
+                raise _failed(f"the back-end exited with code {code}{_tail(output)}", "exit code 0")
 
     @staticmethod
     def _find(out: Path) -> Path:
-        """The largest mesh of the best format; links that lead out of the folder do not count."""
+        """Find the largest mesh of the best format; symlinks out of the folder are ignored."""
         root = out.resolve()
         for suffix in MESH_SUFFIXES:
             found = [p for p in out.rglob(f"*{suffix}") if p.is_file() and p.resolve().is_relative_to(root)]
@@ -151,7 +151,7 @@ class ExternalCommand:
                 return max(found, key=lambda p: p.stat().st_size)
         names = sorted(p.name for p in out.rglob("*"))[:10]
         raise MeshError(
-            f"the back-end wrote no mesh; its folder holds {', '.join(names) or 'nothing'}",
+            f"the back-end wrote no mesh; its folder contains {', '.join(names) or 'nothing'}",
             expected=f"a file in {{out}} that ends in {', '.join(MESH_SUFFIXES)}",
             code=ErrorCode.MESH_MISSING,
         )
@@ -164,7 +164,7 @@ def _filled(word: str, places: dict[str, str]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started: its session is its own."""
+    """Kill the program and its children, which share its own session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -174,7 +174,7 @@ def _tail(output: IO[bytes]) -> str:
     output.flush()
     output.seek(0)
     lines = output.read()[-8000:].decode("utf-8", errors="replace").strip().splitlines()[-_LAST_LINES:]
-    return ("; it said last:\n  " + "\n  ".join(lines)) if lines else "; it said nothing"
+    return ("; last output:\n  " + "\n  ".join(lines)) if lines else "; it printed nothing"
 
 
 def _bad(what: str, expected: str) -> AssetError:
@@ -182,4 +182,4 @@ def _bad(what: str, expected: str) -> AssetError:
 
 
 def _failed(what: str, expected: str, code: ErrorCode = ErrorCode.GENERATOR_FAILED) -> AssetError:
-    return AssetError(what, expected=expected, hint="run the command by hand to see more", code=code)
+    return AssetError(what, expected=expected, hint="run the command manually to see its full output", code=code)

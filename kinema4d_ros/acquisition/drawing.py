@@ -1,4 +1,4 @@
-"""A mesh drawn into views: its depth, its silhouette, its colours from the pictures, and how well it covers masks."""
+"""Rendering of meshes into views (depth, silhouettes, IoU), vertex colours from images, and contact sheets."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ Array = NDArray[np.float64]
 
 _GREY = 150
 _RIM_PX = 2
-"""Pixels this near to the outline mix robot and background: they lend no colour."""
+"""Pixels this close to the outline mix robot and background and are not used for colours."""
 
 Progress = Callable[[int, int], None]
 
 
 def mesh_scene(mesh: ColouredMesh) -> Scene:
-    """A scene of one link that holds the mesh; open meshes are drawn from both sides."""
+    """Build a scene with the mesh as its only link; open meshes are rendered from both sides."""
     rgb = None if mesh.rgb is None else mesh.rgb[mesh.faces].mean(axis=1).round().astype(np.uint8)
     triangles = TriangleMesh(mesh.vertices, mesh.faces.astype(np.int32), rgb)
     return Scene([(0, Geometry("mesh", np.eye(4), triangles))], 1)
 
 
 def draw_mesh(scene: Scene, camera: PinholeCamera, *, rgb: bool = False) -> PointmapSequence:
-    """One frame of a mesh's scene; the mesh is in the frame that the camera's pose leads to."""
+    """Render one frame of a mesh's scene; the mesh is in the base frame of the camera."""
     return render_poses(scene, np.eye(4)[None, None], camera, rgb=rgb)
 
 
 def coverage(drawn: Sequence[NDArray[np.bool_]], views: Sequence[View]) -> Array:
-    """(N,) intersection over union of drawn silhouettes with the views' masks."""
+    """Compute the IoU (N,) of rendered silhouettes with the masks of the views."""
     return np.array([mask_iou(d, v.robot) for d, v in zip(drawn, views, strict=True)])
 
 
 def coloured(
     mesh: ColouredMesh, views: Sequence[View], *, slack: float, progress: Progress = lambda done, total: None
 ) -> ColouredMesh:
-    """The mesh with a colour at each vertex: the pictures' that see it, weighted by how squarely they do.
+    """Colour each vertex from the images that see it, weighted by the viewing angle.
 
     Args:
         mesh: world frame.
-        views: with masks; their pictures were taken of this mesh as it stands.
-        slack: how far behind the drawn surface a vertex may lie and still be the surface, units of the world.
-        progress: called with (views done, views in all).
+        views: with masks, of this mesh at this pose.
+        slack: largest distance of a visible vertex behind the rendered surface, world units.
+        progress: called with (views done, total views).
     """
     return settle_colours(mesh, *gather_colours(mesh, views, slack=slack, progress=progress))
 
@@ -79,7 +79,7 @@ def coloured(
 def gather_colours(
     mesh: ColouredMesh, views: Sequence[View], *, slack: float, progress: Progress = lambda done, total: None
 ) -> tuple[Array, Array]:
-    """Weighted sum of colours (V, 3) and the weights (V,): sums of several configurations may be added."""
+    """Compute weighted sums of colours (V, 3) and the weights (V,); those of several configurations can be added."""
     scene, normals = mesh_scene(mesh), vertex_normals(mesh)
     total, weight = np.zeros((len(mesh.vertices), 3)), np.zeros(len(mesh.vertices))
     for done, view in enumerate(views):
@@ -103,7 +103,7 @@ def gather_colours(
 
 
 def settle_colours(mesh: ColouredMesh, total: Array, weight: Array) -> ColouredMesh:
-    """The mesh with the mean colours; vertices that no view saw take the colour of the nearest one that was seen."""
+    """Apply the mean colours; vertices not visible in any view take the colour of the nearest visible one."""
     known = weight > 0
     rgb = np.full((len(mesh.vertices), 3), _GREY, np.uint8)
     rgb[known] = np.rint(total[known] / weight[known, None]).astype(np.uint8)
@@ -117,15 +117,15 @@ def _core(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray(cv2.erode(mask.astype(np.uint8), np.ones((side, side), np.uint8)) > 0)
 
 
-# Contact sheets: one picture a stage that shows what it did, view by view.
+# Contact sheets: one image per stage that shows its result, view by view.
 
 Image = NDArray[np.uint8]
 
 _WIDTH, _COLUMNS = 320, 4
-"""Wide enough for labels that can be read when a page shows the sheet at half its size."""
+"""Tile width in pixels, so that labels are readable at half size, and tiles per row."""
 
 BLUR_FLOOR_PX = 1.0
-"""Blur below this cannot be told from the softness of the edges themselves."""
+"""Blur below this cannot be distinguished from soft edges."""
 
 LINK_COLOURS = np.array(
     [
@@ -134,7 +134,7 @@ LINK_COLOURS = np.array(
     ],
     np.uint8,
 )  # fmt: skip
-"""By link, repeated."""
+"""Colours of the links, used cyclically."""
 
 
 def _small(image: NDArray[Any]) -> Image:
@@ -147,7 +147,7 @@ def _small_mask(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _sheet(tiles: Sequence[Image], labels: Sequence[str]) -> Image:
-    """Tiles side by side, each with its label on a dark strip."""
+    """Arrange tiles in rows, each with its label on a dark strip."""
     small = [_small(tile) for tile in tiles]
     for tile, label in zip(small, labels, strict=True):
         if label:
@@ -162,13 +162,13 @@ def _label(tile: Image, text: str) -> None:
 
 
 def frame_sheet(images: Sequence[Image], names: Sequence[str], blur_px: Sequence[float]) -> Image:
-    """The chosen frames with their blur; below a pixel it is said to be just that."""
+    """Draw the chosen frames with their blur; values below a pixel are shown as "< 1 px"."""
     blur = [f"{b:.1f} px" if b >= BLUR_FLOOR_PX else f"< {BLUR_FLOOR_PX:g} px" for b in blur_px]
     return _sheet(images, [f"{name}: {text}" for name, text in zip(names, blur, strict=True)])
 
 
 def pose_sheet(views: Sequence[View], length: float) -> Image:
-    """The rectified pictures with the world's axes drawn in: x red, y green, z blue."""
+    """Draw the rectified images with the axes of the world frame: x red, y green, z blue."""
     tiles = []
     for view in views:
         image = _small(view.image)
@@ -178,13 +178,13 @@ def pose_sheet(views: Sequence[View], length: float) -> Image:
 
 
 def mask_sheet(views: Sequence[View]) -> Image:
-    """The masks over the pictures."""
+    """Draw the masks over the images."""
     tiles = [overlay(v.image, np.full(v.image.shape, (66, 220, 90), np.uint8), v.robot, 0.55) for v in views]
     return _sheet(tiles, [f"{v.name}: {v.robot.mean():.1%}" for v in views])
 
 
 def cover_sheet(views: Sequence[View], drawn: Sequence[NDArray[np.bool_]], iou: Sequence[float]) -> Image:
-    """Outlines of the seen robot (blue) and of the drawn one (red), green where they agree."""
+    """Draw the outlines of the observed robot (blue) and of the rendered one (red), green where they agree."""
     tiles = [
         outline_picture(_small(v.image), _small_mask(v.robot), _small_mask(d))
         for v, d in zip(views, drawn, strict=True)
@@ -193,7 +193,7 @@ def cover_sheet(views: Sequence[View], drawn: Sequence[NDArray[np.bool_]], iou: 
 
 
 def label_sheet(views: Sequence[View], ids: Sequence[NDArray[np.uint8]]) -> Image:
-    """Links in colours, one for each, over the pictures; ids (H, W) are 0 = none, i + 1 = link i."""
+    """Draw the links over the images, one colour each; ids (H, W) uint8: 0 = none, i + 1 = link i."""
     tiles = []
     for view, number in zip(views, ids, strict=True):
         colours = LINK_COLOURS[(number.astype(int) - 1) % len(LINK_COLOURS)]
@@ -202,5 +202,5 @@ def label_sheet(views: Sequence[View], ids: Sequence[NDArray[np.uint8]]) -> Imag
 
 
 def picture_sheet(tiles: Sequence[Image], labels: Sequence[str]) -> Image:
-    """Pictures of one size."""
+    """Draw a sheet of images of one size."""
     return _sheet(tiles, labels)

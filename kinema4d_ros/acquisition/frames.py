@@ -1,4 +1,4 @@
-"""Frames of an orbit: a video or a folder of pictures in, a few sharp ones from all around out."""
+"""Frame selection: blur measurement, and a choice of sharp frames from all around the robot."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from kinema4d_ros.io.images import read_image
 
 __all__ = ["MAX_BLUR_PX", "FrameSource", "Measured", "blur_px", "choose_frames", "measure_frames"]
 
-# How blurred a picture is, in pixels: from how fast its strongest edges fade when it is blurred a little more.
+# Blur in pixels, from how much the strongest edges fade when the image is blurred further.
 #
-# An edge blurred with standard deviation s has a gradient in proportion to 1 / sqrt(s^2 + t^2) after a further blur t.
-# Two such gradients, t = 1 and t = 2, give s; the contrast of the edge cancels, and sensor noise hardly counts because
-# only the strongest edges are asked. A smear by motion spares the edges along it, so edges are asked by direction, and
-# the most blurred direction that has strong edges speaks for the picture. Beyond 4 pixels noise makes it read too
-# little.
+# An edge blurred with standard deviation s has a gradient proportional to 1 / sqrt(s^2 + t^2) after a further blur t.
+# Two such gradients, t = 1 and t = 2, give s; the contrast of the edge cancels, and sensor noise has little effect
+# because only the strongest edges are used. Motion blur spares the edges parallel to it, so edges are grouped by
+# direction, and the most blurred direction with strong edges is the result. Above 4 pixels it is underestimated because
+# of noise.
 
 MAX_BLUR_PX = 2.5
-"""More than this moves outlines and board corners."""
+"""More blur than this shifts outlines and board corners."""
 
 _DIRECTIONS = 4
 _STRONGEST = 300
-"""Edges asked in each direction."""
+"""Edges used in each direction."""
 
 _WEAK = 0.15
-"""A direction whose edges are weaker than this share of the strongest direction's says nothing."""
+"""Directions whose edges are weaker than this fraction of the strongest direction's are ignored."""
 
 _FLAT = 3.0
-"""Grey levels per pixel; a picture without any stronger edge shows nothing, or only blur."""
+"""Grey levels per pixel; an image without any stronger edge is empty or completely blurred."""
 
 
 def blur_px(image: NDArray[np.uint8]) -> float:
-    """Standard deviation of the blur of an (H, W[, 3]) uint8 picture, pixels; infinite if there are no edges at all."""
+    """Measure the blur of an image (H, W[, 3]) uint8: standard deviation, pixels; infinite without any edges."""
     if image.dtype != np.uint8 or image.ndim not in (2, 3) or min(image.shape[:2]) < 16:
         raise AssetError(
-            f"the picture is {image.dtype} of shape {image.shape}", expected="uint8, (H, W) or (H, W, 3), 16 px or more"
+            f"the image is {image.dtype} of shape {image.shape}", expected="uint8, (H, W) or (H, W, 3), 16 px or more"
         )
     gray = image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     (size1, angle), (size2, _) = (_gradient(np.asarray(gray, np.float32), t) for t in (1.0, 2.0))
-    # The widest place of an edge is its flank; its middle is where the gradient is largest.
+    # Use the centre of each edge, where the gradient is largest.
     peak = size1 >= cv2.dilate(size1, np.ones((3, 3), np.uint8))
     bin_ = np.floor((angle + np.pi / (2 * _DIRECTIONS)) / (np.pi / _DIRECTIONS)).astype(int) % _DIRECTIONS
     found: list[tuple[float, float]] = []
@@ -67,9 +67,9 @@ def blur_px(image: NDArray[np.uint8]) -> float:
 
 
 def _gradient(gray: NDArray[np.float32], t: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Size and direction (0 to pi) of the gradient after a blur of t pixels."""
+    """Compute magnitude and direction (0 to pi) of the gradient after a blur of t pixels."""
     soft = cv2.GaussianBlur(gray, (0, 0), t, borderType=cv2.BORDER_REPLICATE)
-    # Central differences: Sobel would blur once more.
+    # Central differences, since Sobel would add blur.
     x = np.zeros_like(soft)
     y = np.zeros_like(soft)
     x[:, 1:-1], y[1:-1] = (soft[:, 2:] - soft[:, :-2]) / 2, (soft[2:] - soft[:-2]) / 2
@@ -80,24 +80,24 @@ Image = NDArray[np.uint8]
 Array = NDArray[np.float64]
 
 MIN_SHARP = 0.25
-"""A series with a smaller share of sharp frames is refused: what is left would not be sharp either."""
+"""A video with a smaller fraction of sharp frames is rejected, because the rest is barely sharp either."""
 
 MIN_VIEWS = 6
-"""Fewer views give no shape worth the name."""
+"""Fewer views do not give a usable shape."""
 
 _CANDIDATES = 160
 _THUMB_PX = 320
 
 
 class FrameSource:
-    """A video or a folder of pictures, read by position.
+    """Video or folder of images, read by frame index.
 
     Attributes:
-        names: of the frames, without suffix: of the files, or six digits that count from 0.
+        names: frame names without suffix: file names, or for a video six digits from 000000.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Count the frames; none is kept."""
+        """Count the frames without keeping them."""
         self.path = Path(path)
         self._files: list[Path] | None = image_files([self.path]) if self.path.is_dir() else None
         if self._files is None:
@@ -112,7 +112,7 @@ class FrameSource:
         return len(self.names)
 
     def read(self, wanted: Collection[int]) -> Iterator[tuple[int, Image]]:
-        """(position, (H, W, 3) uint8 RGB) of the wanted frames, in order."""
+        """Yield (index, image (H, W, 3) uint8 RGB) of the given frames, in order."""
         if self._files is not None:
             for i in sorted(wanted):
                 yield i, read_image(self._files[i])
@@ -128,15 +128,15 @@ class FrameSource:
     def _decode(self) -> Iterator[av.VideoFrame]:
         if not self.path.is_file():
             raise FileFormatError(
-                f"{self.path} does not exist", expected="a video or a folder of pictures", code=ErrorCode.FILE_MISSING
+                f"{self.path} does not exist", expected="a video or a folder of images", code=ErrorCode.FILE_MISSING
             )
         try:
             with av.open(str(self.path)) as container:
                 if not container.streams.video:
-                    raise FileFormatError(f"{self.path} has no pictures", expected="a video")
+                    raise FileFormatError(f"{self.path} has no video stream", expected="a video")
                 yield from container.decode(video=0)
         except (av.FFmpegError, ValueError, MemoryError, LookupError) as error:
-            # ValueError: text in the file's own head that is no UTF-8.
+            # ValueError: text in the file header that is not UTF-8.
             raise FileFormatError(
                 f"{self.path} cannot be decoded: {error}", expected="a video that FFmpeg reads"
             ) from None
@@ -144,12 +144,12 @@ class FrameSource:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Candidates of one source.
+    """Measured candidate frames of one source.
 
     Attributes:
-        position: (N,) int64 in the source.
-        blur_px: (N,) float64.
-        path: (N,) float64: how far the picture had moved since the first, in widths of it.
+        position: (N,) int64, frame index in the source.
+        blur_px: (N,) float64, blur, pixels.
+        path: (N,) float64, accumulated image motion since the first frame, in image widths.
         world_T_camera: (N, 4, 4) float64, metres; NaN = unknown.
     """
 
@@ -164,12 +164,12 @@ def measure_frames(
     locate: Callable[[str, Image], Array | None] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
-    """Blur and viewpoint of up to 160 frames, evenly spaced.
+    """Measure blur and viewpoint of up to 160 evenly spaced frames.
 
     Args:
         source: of the frames.
-        locate: from a frame's name and picture to `world_T_camera` (4, 4), or None where it cannot be known.
-        progress: called with (frames done, frames in all).
+        locate: maps a frame's name and image to `world_T_camera` (4, 4), or None if unknown.
+        progress: called with (frames done, total frames).
     """
     wanted = np.unique(np.linspace(0, len(source) - 1, min(len(source), _CANDIDATES)).round().astype(int))
     blur, path, poses = [], [0.0], []
@@ -187,21 +187,20 @@ def measure_frames(
 
 
 def choose_frames(measured: Measured, count: int = 20, max_blur_px: float = MAX_BLUR_PX) -> NDArray[np.int64]:
-    """(count,) which candidates to use: sharp ones, as far apart as they can be; fewer if there are fewer.
+    """Choose `count` sharp candidates that are as far apart as possible, or fewer; return their indices.
 
-    With known cameras they are spread over the directions from which the object is seen, without over the path of the
-    picture's motion.
+    With known camera poses they are spread over the viewing directions, otherwise over the image motion.
     """
     if count < MIN_VIEWS:
-        raise AssetError(f"{count} views are asked for", expected=f"at least {MIN_VIEWS}, better 20")
+        raise AssetError(f"views is {count}", expected=f"at least {MIN_VIEWS}, better 20")
     sharp = measured.blur_px <= max_blur_px
     share = float(sharp.mean())
     if share < MIN_SHARP or sharp.sum() < MIN_VIEWS:
         raise AssetError(
             f"{share:.0%} of the frames are sharp ({sharp.sum()} of {len(sharp)}), "
-            f"their blur is {np.median(measured.blur_px):.1f} px",
+            f"the median blur is {np.median(measured.blur_px):.1f} px",
             expected=f"at least {MIN_SHARP:.0%} and {MIN_VIEWS} frames with a blur below {max_blur_px:g} px",
-            hint="more light, a shorter exposure, a slower hand; or raise --max-blur",
+            hint="use more light, a shorter exposure or a slower motion; or raise --max-blur",
         )
     known = np.isfinite(measured.world_T_camera).all(axis=(1, 2))
     if (sharp & known).sum() >= MIN_VIEWS:
@@ -215,7 +214,7 @@ def _spread_views(measured: Measured, among: NDArray[np.int64], count: int) -> N
     chosen = [int(np.argmin(blur))]
     distance = np.arccos(np.clip(ways @ ways[chosen[0]], -1, 1))
     while len(chosen) < min(count, len(among)):
-        # Of the frames that are nearly as far away as the farthest, the sharpest.
+        # Take the sharpest of the frames that are nearly as far away as the farthest.
         far = np.flatnonzero(distance >= 0.85 * distance.max())
         pick = int(far[np.argmin(blur[far])])
         if distance[pick] <= 0:
@@ -236,35 +235,35 @@ def _spread_path(measured: Measured, among: NDArray[np.int64], count: int) -> ND
 
 
 def view_directions(world_T_camera: Array) -> Array:
-    """(N, 3) unit vectors from the point that the cameras (N, 4, 4) look at to each of them."""
+    """Compute unit vectors (N, 3) from the point that the cameras (N, 4, 4) look at to each camera."""
     centre = looked_at(world_T_camera)
     ways = world_T_camera[:, :3, 3] - centre
     return np.asarray(ways / np.maximum(np.linalg.norm(ways, axis=1, keepdims=True), 1e-12))
 
 
 def looked_at(world_T_camera: Array, rays: Array | None = None) -> Array:
-    """(3,) the point nearest to the cameras' axes, or to the given rays (N, 3) in the world frame."""
+    """Compute the point (3,) nearest to the optical axes, or to the given rays (N, 3) in the world frame."""
     d = world_T_camera[:, :3, 2] if rays is None else rays / np.linalg.norm(rays, axis=1, keepdims=True)
     across = np.eye(3) - d[:, :, None] * d[:, None, :]
-    # Nearly parallel axes meet nowhere in particular; a touch of damping keeps the point near the cameras.
+    # Nearly parallel axes have no well-defined intersection; damping keeps the point near the cameras.
     A = across.sum(axis=0) + 1e-6 * len(d) * np.eye(3)
     b = (across @ world_T_camera[:, :3, 3, None])[..., 0].sum(axis=0) + 1e-6 * world_T_camera[:, :3, 3].sum(axis=0)
     return np.asarray(np.linalg.solve(A, b))
 
 
 def require_around(world_T_camera: Array, names: Sequence[str]) -> float:
-    """The largest angle between two views, degrees; refuses views that are too few or all from one side."""
+    """Compute the largest angle between two views, degrees; reject too few views, or views from one side only."""
     if len(world_T_camera) < MIN_VIEWS:
         raise AssetError(
             f"{len(world_T_camera)} views have a pose: {', '.join(names) or 'none'}",
             expected=f"at least {MIN_VIEWS}, better 20",
-            hint="keep the board in view all the way around",
+            hint="keep the board in view during the whole orbit",
         )
     ways = view_directions(world_T_camera)
     angle = float(np.degrees(np.arccos(np.clip(ways @ ways.T, -1, 1)).max()))
     if angle < 70.0:
         raise AssetError(
-            f"all {len(names)} views are from one side: they differ by {angle:.0f} degrees at most",
+            f"all {len(names)} views are from one side, at most {angle:.0f} degrees apart",
             expected="views from all around, at least 70 degrees apart",
             hint="walk around the robot",
         )
@@ -279,7 +278,7 @@ def _thumbnail(image: Image) -> Image:
 
 
 def _moved(before: Image, after: Image) -> float:
-    """Median shift of corners from one thumbnail to the next, in widths; a tenth where none can be followed."""
+    """Measure the median shift of corners between two thumbnails, in image widths; 0.1 if none can be tracked."""
     corners = cv2.goodFeaturesToTrack(before, 200, 0.01, 6)
     if before.shape != after.shape or corners is None or len(corners) < 8:
         return 0.1

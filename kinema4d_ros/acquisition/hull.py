@@ -1,8 +1,8 @@
-"""The visual hull: what is inside the robot's outline in every view, cut out of a block of voxels.
+"""Visual hull: carve the volume inside the robot's outline in every view from a voxel grid.
 
 masks ─> distance to each outline ─┐
 cameras ───────────────────────────┼─> field of signed distances ─> triangles
-depth pictures, a floor (if any) ──┘
+depth images, a floor (optional) ──┘
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "visual_hull",
 ]
 
-# Fields on a grid of voxels, and the triangles where a field changes its sign (surface nets).
+# Voxel grids, and triangle meshes from the zero crossings of a field (surface nets).
 
 MAX_VOXELS = 120_000_000
 
@@ -43,10 +43,10 @@ _EDGES = np.array([(a, b) for a in range(8) for b in range(a + 1, 8) if np.abs(_
 
 @dataclass(frozen=True, eq=False)
 class ColouredMesh:
-    """Triangles with a colour at every vertex.
+    """Triangle mesh with vertex colours.
 
     Attributes:
-        vertices: (V, 3) float64; the owner says which frame and unit.
+        vertices: (V, 3) float64; frame and unit are defined by the user of the mesh.
         faces: (F, 3) int64, counter-clockwise seen from outside.
         rgb: (V, 3) uint8, or None = no colours.
     """
@@ -56,7 +56,7 @@ class ColouredMesh:
     rgb: NDArray[np.uint8] | None = None
 
     def part(self, keep: NDArray[np.bool_]) -> ColouredMesh:
-        """Only the faces (F,) that are True, and the vertices they use."""
+        """Return the faces (F,) that are True, and the vertices they use."""
         used, compact = np.unique(self.faces[keep], return_inverse=True)
         rgb = None if self.rgb is None else self.rgb[used]
         return ColouredMesh(self.vertices[used], compact.reshape(-1, 3).astype(np.int64), rgb)
@@ -64,12 +64,12 @@ class ColouredMesh:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Voxels along the axes of a frame.
+    """Axis-aligned voxel grid.
 
     Attributes:
-        origin: (3,) of voxel 0, 0, 0.
-        voxel: side.
-        shape: how many along x, y, z.
+        origin: (3,) centre of voxel 0, 0, 0.
+        voxel: side of a voxel.
+        shape: number of voxels along x, y, z.
     """
 
     origin: Array
@@ -78,27 +78,27 @@ class Grid:
 
     @classmethod
     def over(cls, low: Array, high: Array, voxel: float) -> Grid:
-        """The grid from `low` to `high` with two voxels to spare on each side."""
+        """Create a grid from `low` to `high` with a margin of two voxels on each side."""
         if not (np.isfinite(voxel) and voxel > 0):
-            raise AssetError(f"a voxel of {voxel}", expected="a length above 0", code=ErrorCode.ARGUMENT_INVALID)
+            raise AssetError(f"the voxel size is {voxel}", expected="a length above 0", code=ErrorCode.ARGUMENT_INVALID)
         counts = np.ceil((np.asarray(high) - low) / voxel).astype(np.int64) + 5
         if not np.all(counts > 0) or np.prod(counts, dtype=np.float64) > MAX_VOXELS:
             size = " x ".join(str(c) for c in counts)
             raise AssetError(
-                f"{size} voxels of {voxel:g}",
-                expected=f"at most {MAX_VOXELS} in all",
-                hint="a larger --voxel, or masks that hold the robot alone",
+                f"the grid has {size} voxels of size {voxel:g}",
+                expected=f"at most {MAX_VOXELS} in total",
+                hint="use a larger --voxel, or masks that contain only the robot",
                 code=ErrorCode.ARGUMENT_INVALID,
             )
         return cls(np.asarray(low, np.float64) - 2 * voxel, voxel, (int(counts[0]), int(counts[1]), int(counts[2])))
 
     def centres(self, step: int = 1) -> Array:
-        """(X, Y, Z, 3) of every `step`-th voxel."""
+        """Compute the centres (X, Y, Z, 3) of every `step`-th voxel."""
         axes = [self.origin[a] + self.voxel * np.arange(0, self.shape[a], step) for a in range(3)]
         return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
 
     def bounds(self, inside: NDArray[np.bool_]) -> tuple[Array, Array] | None:
-        """Lowest and highest corner of the True voxels, or None without any."""
+        """Compute the minimum and maximum corner of the True voxels, or None without any."""
         if not inside.any():
             return None
         low, high = [], []
@@ -110,9 +110,12 @@ class Grid:
 
 
 def surface_net(values: NDArray[np.float32], grid: Grid) -> ColouredMesh:
-    """Where `values` (X, Y, Z), positive inside, change their sign: one vertex a cell, two triangles a crossing."""
+    """Triangulate the zero crossings of `values` (X, Y, Z), positive inside: a vertex per cell, two faces per crossing.
+
+    The surface is closed at the border of the grid.
+    """
     inside = values > 0
-    # Nothing may touch the border: the surface is closed there.
+    # Border voxels are outside, so that the surface is closed there.
     for axis in range(3):
         edge = [slice(None)] * 3
         for end in (0, -1):
@@ -130,7 +133,7 @@ def surface_net(values: NDArray[np.float32], grid: Grid) -> ColouredMesh:
     corners = cells[:, None] + _CORNERS
     index = tuple(np.moveaxis(corners, -1, 0))
     value, within = values[index].astype(np.float64), inside[index]
-    # A border voxel was declared outside whatever its value.
+    # Border voxels are outside whatever their value.
     value = np.where(within, np.maximum(value, 1e-9), np.minimum(value, -1e-9))
     point, count = np.zeros((len(cells), 3)), np.zeros(len(cells))
     for a, b in _EDGES:
@@ -158,7 +161,7 @@ def surface_net(values: NDArray[np.float32], grid: Grid) -> ColouredMesh:
         quad = np.stack(ring, axis=1)
         quads.append(np.where(leaves[:, None], quad, quad[:, ::-1]))
     four = np.concatenate(quads)
-    # The shorter diagonal makes rounder triangles.
+    # The shorter diagonal gives better-shaped triangles.
     p = vertices[four]
     short = ((p[:, 0] - p[:, 2]) ** 2).sum(axis=1) <= ((p[:, 1] - p[:, 3]) ** 2).sum(axis=1)
     one = np.where(short[:, None], four[:, [0, 1, 2]], four[:, [0, 1, 3]])
@@ -167,7 +170,7 @@ def surface_net(values: NDArray[np.float32], grid: Grid) -> ColouredMesh:
 
 
 def vertex_normals(mesh: ColouredMesh) -> Array:
-    """(V, 3) unit vectors, outward; zero where a vertex has no area around it."""
+    """Compute outward unit normals (V, 3); zero where a vertex has no area around it."""
     a, b, c = (mesh.vertices[mesh.faces[:, i]] for i in range(3))
     normal = np.cross(b - a, c - a)
     total = np.zeros_like(mesh.vertices)
@@ -178,7 +181,7 @@ def vertex_normals(mesh: ColouredMesh) -> Array:
 
 
 def drop_crumbs(mesh: ColouredMesh, share: float = 0.02) -> ColouredMesh:
-    """Without hollows (bodies wound inwards) and without bodies whose volume is below a share of the largest one's."""
+    """Remove cavities (components wound inwards) and components with less than `share` of the largest volume."""
     if not len(mesh.faces):
         return mesh
     f = mesh.faces
@@ -196,19 +199,19 @@ Array = NDArray[np.float64]
 Field = NDArray[np.float32]
 
 _COARSE = 96
-"""Voxels along the side of the first, coarse block."""
+"""Voxels along the side of the initial coarse grid."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outlines:
-    """Masks and cameras as the carving reads them.
+    """Masks and cameras as arrays for the carving kernel.
 
     Attributes:
-        P: (N, 3, 4) float64, from the world to pixels (centres at integers) times depth.
-        sizes: (N, 2) int64 rows, columns.
-        distance: (N, H, W) float32 pixels to the outline, positive inside, NaN = not seen.
-        focal: (N,) float64, pixels.
-        depth: (N, H, W) float32, units of the world, NaN = unknown; (0, 0, 0) without depth.
+        P: (N, 3, 4) float64, from world to pixels (centres at integers) times depth.
+        sizes: (N, 2) int64, rows and columns.
+        distance: (N, H, W) float32, distance to the outline, pixels, positive inside; NaN = not visible.
+        focal: (N,) float64, focal length, pixels.
+        depth: (N, H, W) float32, world units, NaN = unknown; (0, 0, 0) without depth.
     """
 
     P: Array
@@ -219,7 +222,7 @@ class Outlines:
 
     @classmethod
     def of(cls, views: Sequence[View]) -> Outlines:
-        """From views that have masks."""
+        """Convert views that have masks."""
         rows, columns = (max(getattr(v.camera, side) for v in views) for side in ("height", "width"))
         distance = np.full((len(views), rows, columns), np.nan, np.float32)
         with_depth = any(v.depth_m is not None for v in views)
@@ -228,7 +231,7 @@ class Outlines:
             h, w = view.robot.shape
             distance[i, :h, :w] = -signed_distance(view.robot)
             if view.depth_m is not None:
-                # What is not robot says nothing about the robot's surface; the mask already excludes it.
+                # Depth outside the mask is not on the robot's surface.
                 depth[i, :h, :w] = np.where(view.robot, view.depth_m, np.nan)
         return cls(
             projections([v.camera.K_opencv for v in views], [v.camera.camera_T_base for v in views]),
@@ -239,19 +242,19 @@ class Outlines:
         )
 
     def moved(self, world_T_frame: Array) -> Outlines:
-        """The same views, with the world replaced by a frame (N, 4, 4), for each view where it was then."""
+        """Express the views in a moving frame; `world_T_frame` (N, 4, 4) is its pose at the time of each view."""
         return Outlines(self.P @ world_T_frame, self.sizes, self.distance, self.focal, self.depth)
 
 
 def projections(K: Sequence[Array], camera_T_world: Sequence[Array]) -> Array:
-    """(N, 3, 4) matrices from the world to pixels times depth."""
+    """Compute matrices (N, 3, 4) from world to pixels times depth."""
     return np.stack([k @ T[:3] for k, T in zip(K, camera_T_world, strict=True)])
 
 
 def carve(outlines: Outlines, grid: Grid, *, misses: int = 0) -> Field:
-    """(X, Y, Z) float32 signed distance, positive inside all outlines (but `misses` of them), units of the world."""
+    """Compute signed distances (X, Y, Z) float32, world units, positive inside all outlines except `misses`."""
     if not 0 <= misses <= MOST_MISSES:
-        raise AssetError(f"{misses} misses", expected=f"0 to {MOST_MISSES}", code=ErrorCode.ARGUMENT_INVALID)
+        raise AssetError(f"misses is {misses}", expected=f"0 to {MOST_MISSES}", code=ErrorCode.ARGUMENT_INVALID)
     values = np.empty(grid.shape, np.float32)
     has_depth = outlines.depth.size > 0
     depth = outlines.depth if has_depth else np.empty((1, 1, 1), np.float32)
@@ -264,7 +267,7 @@ def carve(outlines: Outlines, grid: Grid, *, misses: int = 0) -> Field:
 
 
 def find_volume(views: Sequence[View], outlines: Outlines, *, misses: int = 0) -> tuple[Array, Array]:
-    """Lowest and highest corner of what the outlines hold, world frame, found on a coarse block."""
+    """Find the bounding box (minimum, maximum corner) of the hull on a coarse grid, world frame."""
     poses = np.stack([v.camera.base_T_camera for v in views])
     rays, reach = [], []
     for view in views:
@@ -280,9 +283,9 @@ def find_volume(views: Sequence[View], outlines: Outlines, *, misses: int = 0) -
     found = grid.bounds(carve(outlines, grid, misses=misses) > -grid.voxel)
     if found is None:
         raise MeshError(
-            "the masks have nothing in common: no point is inside all of them",
-            expected="masks of one thing that stands still, and poses that fit them",
-            hint="look at the contact sheets of the poses and masks; --misses allows for a few bad masks",
+            "the masks have no common volume: no point is inside all of them",
+            expected="masks of one static object, and camera poses that match them",
+            hint="check the contact sheets of the poses and masks; --misses tolerates a few bad masks",
             code=ErrorCode.MESH_MALFORMED,
         )
     return found[0] - grid.voxel, found[1] + grid.voxel
@@ -295,13 +298,13 @@ def visual_hull(
     misses: int = 0,
     floor: Array | None = None,
 ) -> ColouredMesh:
-    """The hull of views with masks, carved further by depth where there is some; world frame, without colours.
+    """Compute the visual hull of views with masks, refined by depth where available; world frame, no colours.
 
     Args:
         views: of one joint configuration.
-        voxel: side, units of the world.
-        misses: how many views may disagree about a point.
-        floor: (4,) plane n, d: only n p + d > 0 is kept.
+        voxel: side of a voxel, world units.
+        misses: number of views that may disagree about a point.
+        floor: (4,) plane n, d: only n p + d > 0 is kept; None = no floor.
     """
     outlines = Outlines.of(views)
     grid = Grid.over(*find_volume(views, outlines, misses=misses), voxel)
@@ -310,10 +313,10 @@ def visual_hull(
         values = np.minimum(values, above(grid, floor))
     mesh = drop_crumbs(surface_net(values, grid))
     if not len(mesh.faces):
-        raise MeshError("the hull is empty", expected="something inside all outlines", hint="a smaller --voxel")
+        raise MeshError("the hull is empty", expected="a volume inside all outlines", hint="use a smaller --voxel")
     return mesh
 
 
 def above(grid: Grid, plane: Array) -> Field:
-    """(X, Y, Z) float32 distance from a plane (4,) n, d."""
+    """Compute the distance (X, Y, Z) float32 of all voxels from a plane (4,) n, d."""
     return np.asarray(grid.centres() @ plane[:3] + plane[3], np.float32)

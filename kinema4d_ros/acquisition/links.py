@@ -1,9 +1,9 @@
-"""A reconstruction cut into links by the robot's own kinematics.
+"""Segmentation of a reconstruction into links by the robot's kinematics.
 
-With masks and poses every link is carved anew in its own frame, from all views of all joint configurations at once:
-what belongs to a link moves with it, so it must be inside the outlines in every configuration. Between neighbours the
-cut runs where both descriptions are equally near; both sides are closed there. A mesh without poses is cut face by
-face, and the holes are closed by flat caps.
+With masks and camera poses every link is carved in its own frame, from all views of all joint configurations at once:
+a point of a link moves with it, so it must be inside the outlines in every configuration. Neighbouring links are
+separated where both descriptions are equally near; both sides are closed there. A mesh without camera poses is cut
+face by face, and the holes are closed by flat caps.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kinema4d_ros.robot.model import Robot
 
 __all__ = ["LinkShapes", "boundary_loops", "cap_holes", "carve_links", "cut_mesh"]
 
-# Holes of an open mesh closed by fans: where links were cut apart, one sees a flat cap instead of the inside.
+# Hole filling: close the holes of an open mesh by triangle fans, as flat caps where links were separated.
 
 
 def boundary_loops(faces: NDArray[np.int64]) -> list[list[int]]:
-    """Closed chains of vertices along edges that only one face has, in the direction of those faces."""
+    """Find closed loops of vertices along edges that belong to only one face, in the direction of those faces."""
     edges = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]])
     low, high = edges.min(axis=1), edges.max(axis=1)
     _, inverse, count = np.unique(low * (edges.max() + 1) + high, return_inverse=True, return_counts=True)
@@ -54,7 +54,7 @@ def boundary_loops(faces: NDArray[np.int64]) -> list[list[int]]:
 
 
 def cap_holes(mesh: ColouredMesh) -> tuple[ColouredMesh, int]:
-    """The mesh with a fan over every hole, coloured as its rim, and how many there were."""
+    """Close every hole by a fan with the colour of its rim; return the mesh and the number of holes."""
     if not len(mesh.faces):
         return mesh, 0
     loops = boundary_loops(mesh.faces)
@@ -64,7 +64,7 @@ def cap_holes(mesh: ColouredMesh) -> tuple[ColouredMesh, int]:
     for loop in loops:
         rim = np.array(loop)
         vertices.append(mesh.vertices[rim].mean(axis=0, keepdims=True))
-        # Against the direction of the faces beside it, so that the cap looks outwards.
+        # Opposite to the direction of the adjacent faces, so that the cap faces outwards.
         faces.append(np.stack([np.roll(rim, -1), rim, np.full(len(rim), next_)], axis=1))
         if rgb is not None and mesh.rgb is not None:
             rgb.append(mesh.rgb[rim].mean(axis=0, keepdims=True).round().astype(np.uint8))
@@ -77,10 +77,10 @@ Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 MARGIN_M = 0.03
-"""How far the real link may reach beyond its description."""
+"""Largest extent of the real link beyond its description."""
 
 FAR_M = 0.06
-"""Faces further from every link than this belong to none."""
+"""Faces further than this from every link are discarded."""
 
 _POINTS = 6000
 _STEP = 2
@@ -88,11 +88,11 @@ _STEP = 2
 
 @dataclass(frozen=True, eq=False)
 class LinkShapes:
-    """Points on each link's description.
+    """Surface samples of each link's description.
 
     Attributes:
         robot: with shapes.
-        surfaces: by link name, link frame, metres; links without shapes are missing.
+        surfaces: by link name, link frame, metres; links without shapes are not included.
     """
 
     robot: Robot
@@ -100,7 +100,7 @@ class LinkShapes:
 
     @classmethod
     def of(cls, robot: Robot) -> LinkShapes:
-        """Sampled from the visual shapes."""
+        """Sample the visual shapes."""
         surfaces = {}
         for link in robot.links:
             vertices, faces, start = [], [], 0
@@ -113,7 +113,7 @@ class LinkShapes:
         return cls(robot, surfaces)
 
     def poses(self, q: Array) -> dict[str, Array]:
-        """`base_T_link` (K, 4, 4) by name of the links with shapes, for (K, J) joint positions."""
+        """Compute `base_T_link` (K, 4, 4) by name of the links with shapes, for joint positions (K, J)."""
         all_ = forward_all(self.robot, q)
         return {link.name: all_[:, i] for i, link in enumerate(self.robot.links) if link.name in self.surfaces}
 
@@ -129,17 +129,17 @@ def carve_links(
     floor: Array | None = None,
     progress: Progress = lambda done, total: None,
 ) -> dict[str, ColouredMesh]:
-    """Closed meshes by link name, link frame, metres, without colours; links of which nothing was found are missing.
+    """Carve closed meshes by link name, link frame, metres, without colours; empty links are not included.
 
     Args:
         shapes: the description.
-        q: (K, J) joint positions, one row an orbit.
+        q: (K, J) joint positions, one row per orbit.
         outlines: of all views, in the base frame.
-        orbit: (N,) which row of q each view belongs to.
-        voxel: side, metres.
-        misses: how many views may disagree about a point.
-        floor: (4,) plane in the base frame: only n p + d > 0 is kept.
-        progress: called with (links done, links in all).
+        orbit: (N,) int64, row of q for each view.
+        voxel: side of a voxel, metres.
+        misses: number of views that may disagree about a point.
+        floor: (4,) plane in the base frame: only n p + d > 0 is kept; None = no floor.
+        progress: called with (links done, total links).
     """
     poses = shapes.poses(q)
     found = {}
@@ -164,10 +164,13 @@ def carve_links(
 def _membership(
     name: str, shapes: LinkShapes, poses: dict[str, Array], grid: Grid, values: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """(X, Y, Z) how much nearer a voxel is to this link than to the nearest other one, metres, mean over poses."""
+    """Compute (X, Y, Z) half the difference of a voxel's distances to the nearest other link and to this one.
+
+    Metres, mean over all configurations; positive = nearer to this link.
+    """
     at = grid.centres(_STEP)
     coarse = np.full(at.shape[:3], -grid.voxel, np.float32)
-    # Only what the outlines leave matters, with a rim for the interpolation.
+    # Only voxels inside the outlines matter, with a margin for the interpolation.
     ask = (values > -2 * grid.voxel)[::_STEP, ::_STEP, ::_STEP]
     for _ in range(2):
         for axis in range(3):
@@ -196,7 +199,7 @@ def _membership(
 
 
 def _doubled(coarse: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Every second value of (X, Y, Z) is given; those between are the mean of their neighbours."""
+    """Upsample (X, Y, Z) by two with linear interpolation, cropped to `shape`."""
     for axis in range(3):
         between = (coarse + np.roll(coarse, -1, axis)) / 2
         last = [slice(None)] * 3
@@ -212,17 +215,17 @@ def _doubled(coarse: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.
 
 
 def _signed(surface: Surface, points: Array) -> Array:
-    """(N,) distance to a surface, negative inside by the normal of the nearest sample."""
+    """Compute (N,) distances to a surface, negative inside according to the normal of the nearest sample."""
     distance, nearest = cKDTree(surface.points).query(points)
     inside = ((points - surface.points[nearest]) * surface.normals[nearest]).sum(axis=1) < 0
     return np.asarray(np.where(inside, -distance, distance))
 
 
 def cut_mesh(mesh: ColouredMesh, shapes: LinkShapes, q: Array) -> tuple[dict[str, ColouredMesh], list[str]]:
-    """A mesh in the base frame, metres, cut face by face: link meshes in their frames, and notes for people.
+    """Cut a mesh face by face; return link meshes in link frames, metres, and notes for the user.
 
     Args:
-        mesh: of one configuration.
+        mesh: of one configuration, base frame, metres.
         shapes: the description.
         q: (1, J) joint positions.
     """
@@ -240,7 +243,7 @@ def cut_mesh(mesh: ColouredMesh, shapes: LinkShapes, q: Array) -> tuple[dict[str
     for i, name in enumerate(names):
         part = mesh.part((nearest == i) & np.isfinite(least))
         if not len(part.faces):
-            notes.append(f"nothing of the mesh is nearest to link '{name}'")
+            notes.append(f"no face of the mesh is nearest to link '{name}'")
             continue
         moved = ColouredMesh(apply(invert(poses[name][0]), part.vertices), part.faces, part.rgb)
         found[name], holes = cap_holes(moved)

@@ -1,4 +1,4 @@
-"""Meshes with colours on disk: PLY to keep, and whatever a reconstruction program wrote to read: PLY, OBJ, GLB, STL."""
+"""Mesh files with vertex colours: write PLY; read the PLY, OBJ, GLB and STL of reconstruction programs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kinema4d_ros.robot.model import TriangleMesh
 __all__ = ["MESH_SUFFIXES", "read_mesh_file", "write_mesh_ply"]
 
 MESH_SUFFIXES = (".glb", ".ply", ".obj", ".stl")
-"""What a back-end may write, best first."""
+"""Mesh formats that a back-end may write, best first."""
 
 _VERTEX = [("x", "<f4"), ("y", "<f4"), ("z", "<f4")]
 _COLOUR = [("red", "u1"), ("green", "u1"), ("blue", "u1")]
 
 
 def write_mesh_ply(path: Path, mesh: ColouredMesh, comment: str = "") -> None:
-    """Binary PLY with vertex colours; `comment` says which frame and unit."""
+    """Write a binary PLY with vertex colours; `comment` states frame and unit."""
     vertices = np.empty(len(mesh.vertices), dtype=_VERTEX + (_COLOUR if mesh.rgb is not None else []))
     for i, (name, _) in enumerate(_VERTEX):
         vertices[name] = mesh.vertices[:, i]
@@ -42,13 +42,13 @@ def write_mesh_ply(path: Path, mesh: ColouredMesh, comment: str = "") -> None:
 
 
 def read_mesh_file(path: Path) -> ColouredMesh:
-    """The triangles and vertex colours of a mesh file; textures become vertex colours. Empty meshes are refused."""
+    """Read triangles and vertex colours of a mesh file; textures become vertex colours. Empty meshes are rejected."""
     if not path.is_file():
         raise MeshError(f"{path} does not exist", expected="a mesh file", code=ErrorCode.MESH_MISSING)
     if path.stat().st_size > MAX_MESH_BYTES:
         raise MeshError(f"{path} has {path.stat().st_size} bytes", expected=f"at most {MAX_MESH_BYTES}")
     if path.suffix.lower() in (".obj", ".stl"):
-        # Our own readers: they open no other file outside the folder.
+        # These readers open no file outside the folder.
         read = load_mesh(path)
         mesh = ColouredMesh(read.vertices, read.faces.astype(np.int64), _vertex_colours(read))
     else:
@@ -73,7 +73,7 @@ def _read_with_trimesh(path: Path) -> ColouredMesh:
 
     try:
         with path.open("rb") as stream:
-            # Without a resolver the file cannot ask for others.
+            # Without a resolver the file cannot load other files.
             loaded = trimesh.load(stream, file_type=path.suffix[1:].lower(), force="mesh", process=False)
         vertices = np.asarray(loaded.vertices, np.float64).reshape(-1, 3)
         faces = np.asarray(loaded.faces, np.int64).reshape(-1, 3)
@@ -82,10 +82,11 @@ def _read_with_trimesh(path: Path) -> ColouredMesh:
             rgb = np.asarray(loaded.visual.to_color().vertex_colors)[:, :3].astype(np.uint8)
         elif loaded.visual.kind in ("vertex", "face"):
             rgb = np.asarray(loaded.visual.vertex_colors)[:, :3].astype(np.uint8)
-    except Exception as error:  # trimesh raises whatever its parsers meet
+    except Exception as error:  # trimesh's parsers raise exceptions of many types
         raise MeshError(
-            f"{path} is no mesh: {type(error).__name__}: {str(error)[:200]}", expected="triangles in a PLY or GLB file"
+            f"{path} is not a valid mesh: {type(error).__name__}: {str(error)[:200]}",
+            expected="triangles in a PLY or GLB file",
         ) from None
     if len(faces) and (faces.max() >= len(vertices) or faces.min() < 0):
-        raise MeshError(f"{path} refers to vertices it does not have", expected="a complete file")
+        raise MeshError(f"{path} has faces with invalid vertex indices", expected="a complete file")
     return ColouredMesh(vertices, faces, rgb)

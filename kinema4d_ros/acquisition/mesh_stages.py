@@ -1,4 +1,4 @@
-"""The stages that make shapes: a mesh of each orbit, its place on the description, and the links."""
+"""Mesh stages of an acquisition: a mesh of each orbit, its alignment with the description, and the link meshes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = ["load_base_views", "load_links", "make_alignment", "make_links", "mak
 Array = NDArray[np.float64]
 
 _SIDE_VOXELS = 250
-"""Along the longest side of a robot whose unit is not known yet."""
+"""Voxels along the longest side of a robot whose unit is unknown."""
 
 
 def make_mesh(job: Acquisition, poses: Path, masks: Path, folder: Path) -> None:
-    """`mesh_K.ply` of every orbit, world frame, and a sheet of it from all sides."""
+    """Write `mesh_K.ply` of every orbit, world frame, and a contact sheet from all sides."""
     views = load_views(poses, masks, poses / "depth")
     tiles, labels = [], []
     for orbit in range(len(job.sources)):
@@ -59,7 +59,7 @@ def make_mesh(job: Acquisition, poses: Path, masks: Path, folder: Path) -> None:
 
 
 def make_alignment(job: Acquisition, mesh: Path, folder: Path) -> None:
-    """`align.json`: `base_T_world`, the unit's size, residuals; refuses a description that does not fit."""
+    """Write `align.json` with `base_T_world`, scale and residuals; reject a description that does not fit."""
     pictures = []
     start = None if job.own_frame else job.base_T_world
     with job.bars("align") as progress:
@@ -89,7 +89,7 @@ def make_alignment(job: Acquisition, mesh: Path, folder: Path) -> None:
 
 
 def make_links(job: Acquisition, poses: Path, masks: Path, mesh: Path, align: Path, folder: Path) -> None:
-    """`LINK.ply` of every link, link frame, with colours, and `links.json` with their names and notes."""
+    """Write `LINK.ply` of every link, link frame, with colours, and `links.json` with file names and notes."""
     views = load_base_views(poses, masks, align)
     shapes = LinkShapes.of(job.robot)
     notes: list[str] = []
@@ -111,7 +111,7 @@ def make_links(job: Acquisition, poses: Path, masks: Path, mesh: Path, align: Pa
         base_T_world, scale = _placed(align)
         in_base = ColouredMesh(apply(base_T_world, scale * whole.vertices), whole.faces, whole.rgb)
         meshes, notes = cut_mesh(in_base, shapes, job.q)
-    notes += [f"link '{name}' was not found in the pictures" for name in shapes.surfaces if name not in meshes]
+    notes += [f"link '{name}' was not found in the images" for name in shapes.surfaces if name not in meshes]
     taken: set[str] = set()
     files = {name: f"{file_name(name, taken)}.ply" for name in meshes}
     for name, part in meshes.items():
@@ -121,13 +121,13 @@ def make_links(job: Acquisition, poses: Path, masks: Path, mesh: Path, align: Pa
 
 
 def load_links(folder: Path) -> tuple[dict[str, ColouredMesh], list[str]]:
-    """The meshes of a links stage by link name, and its notes."""
+    """Load the meshes of a links stage by link name, and its notes."""
     document = read_json(folder / "links.json")
     return {name: read_mesh_file(folder / file) for name, file in document["files"].items()}, list(document["notes"])
 
 
 def load_base_views(poses: Path, masks: Path, align: Path) -> list[View]:
-    """The views with cameras in the base frame and depth in metres."""
+    """Load the views with cameras in the base frame and depth in metres."""
     base_T_world, scale = _placed(align, "views")
     views = load_views(poses, masks, poses / "depth")
     return [
@@ -160,7 +160,7 @@ def _floor_in_base(job: Acquisition, align: Path) -> Array | None:
 
 
 def _placed(align: Path, what: str = "mesh") -> tuple[Array, float]:
-    """Where the mesh, or the cameras' world, is in the base frame, and its unit; an external mesh has a frame apart."""
+    """Read `base_T_world` and the scale of the mesh or of the views; they differ for an external mesh."""
     numbers = read_json(align / "align.json")
     numbers = numbers if what == "mesh" else numbers["views"]
     return np.array(numbers["base_T_world"]), float(numbers["scale"])
@@ -169,7 +169,7 @@ def _placed(align: Path, what: str = "mesh") -> tuple[Array, float]:
 def _colour_links(
     job: Acquisition, shapes: LinkShapes, meshes: dict[str, ColouredMesh], views: list[View]
 ) -> dict[str, ColouredMesh]:
-    """Colours from all configurations: the links are put together as they were, so that they hide each other."""
+    """Colour the links from all configurations; they are assembled as in the images, to model occlusion."""
     poses = shapes.poses(job.q)
     sizes = [len(m.vertices) for m in meshes.values()]
     starts = np.cumsum([0, *sizes])
@@ -206,12 +206,12 @@ def _link_ids(
 def _on_white(scene: Scene, camera: PinholeCamera) -> NDArray[np.uint8]:
     drawn = draw_mesh(scene, camera, rgb=True)
     if drawn.rgb is None:
-        raise TypeError("rgb=True gave no colours")
+        raise TypeError("rgb=True returned no colours")
     return np.where(drawn.mask[0][..., None], drawn.rgb[0], np.uint8(245))
 
 
 def _around(mesh: ColouredMesh, like: PinholeCamera) -> list[PinholeCamera]:
-    """Ten cameras around a mesh whose frame is its own; which way is up is not known."""
+    """Place ten cameras around a mesh that has its own frame, in which the up direction is unknown."""
     low, high = mesh.vertices.min(axis=0), mesh.vertices.max(axis=0)
     centre, size = (low + high) / 2, float(np.linalg.norm(high - low))
     cameras = []

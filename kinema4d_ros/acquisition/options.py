@@ -1,4 +1,4 @@
-"""What an acquisition is told: checked once, here."""
+"""Options of an acquisition, validated on construction."""
 
 from __future__ import annotations
 
@@ -27,49 +27,51 @@ __all__ = ["FLOOR_WORLD", "Acquisition", "Bars", "no_bars"]
 Array = NDArray[np.float64]
 
 FLOOR_WORLD = np.array([0.0, 0.0, -1.0, 0.0])
-"""Plane n, d of a board on the table: its z leads into the table, so what is above has z < 0."""
+"""Plane n, d of a board on the table: its z axis points into the table, so points above it have z < 0."""
 
 Progress = Callable[[int, int], None]
 Bars = Callable[[str], AbstractContextManager[Progress]]
-"""From a stage's name to a progress bar: called with (done, total) inside a `with` block."""
+"""Factory of progress bars by stage name; a bar is called with (done, total) inside a `with` block."""
 
 
 @contextmanager
 def no_bars(name: str) -> Iterator[Progress]:
-    """Shows nothing."""
+    """Provide a progress callback that does nothing."""
     yield lambda done, total: None
 
 
 @dataclass(frozen=True, eq=False)
 class Acquisition:
-    """One robot to acquire.
+    """Options of one acquisition.
 
     Attributes:
-        sources: videos or folders of pictures, one for each joint configuration.
-        robot: its description; rough shapes will do.
+        sources: videos or folders of images, one for each joint configuration.
+        robot: description of the robot; approximate shapes are enough.
         q: (K, J) joint positions, one row for each source.
         out: folder for stages and result.
         camera: intrinsics for `board`; its pose is ignored.
         board: on the table, in view; the world frame is then the board's. Or
         poses: a COLMAP folder or a transforms JSON.
-        masks: folder of masks named as the frames; or
-        segmenter: that finds the robot.
-        text: what it looks for, "a robot arm", instead of where the description draws the robot.
-        segmenter_options: what it was made with, so that masks are made anew when that changes.
-        again: a segmenter that is asked after the first, with what most masks agree on as its prompt.
-        rounds: how often.
-        depth: folder of 16-bit depth pictures (0.1 mm) named as the frames, if there is a depth camera.
-        base_T_world: (4, 4) metres: where the board (or the pose file's world) is in the robot's base frame. Or
-        pairs: (N, 3) points of the mesh and the same points on the robot, metres. Without them an external mesh is
-            searched for all around.
-        similarity: the mesh's unit is unknown (COLMAP's world, an external mesh).
-        external: a program to make the mesh; the built-in hull if None.
-        views: how many frames of each source to use.
-        max_blur_px: frames more blurred than this are left out.
-        voxel_m: side of a voxel.
-        misses: how many views may disagree about a point.
-        floor: the board lies on what the robot stands on: nothing is below it.
-        refine: let closest points correct the measured place.
+        masks: folder of masks named like the frames; or
+        segmenter: segmenter of the robot.
+        text: text prompt for the segmenter, such as "a robot arm", instead of the rendered description.
+        segmenter_options: options of the segmenter; a change of them invalidates the masks.
+        again: segmenter for further rounds, prompted by the shape that most masks agree on; None = no further rounds.
+        rounds: number of further rounds.
+        depth: folder of 16-bit depth images (0.1 mm) named like the frames; None = no depth camera.
+        base_T_world: (4, 4) metres: pose of the board (or of the pose file's world) in the robot's base frame. Or
+        pairs: (N, 3) points of the mesh and the same points on the robot, metres. Without them the pose of an external
+            mesh is searched for.
+        similarity: the unit of the mesh is unknown (COLMAP's world, an external mesh).
+        external: external program for the mesh; None = the built-in visual hull.
+        views: number of frames to use from each source.
+        max_blur_px: frames with more blur than this are left out.
+        voxel_m: side of a voxel, metres.
+        misses: number of views that may disagree about a point.
+        floor: the board lies on the surface that the robot stands on; volume below it is removed.
+        refine: refine the measured pose by ICP.
+        bars: factory of progress bars.
+        say: called with one line of text per stage.
     """
 
     sources: tuple[Path, ...]
@@ -100,45 +102,47 @@ class Acquisition:
     say: Callable[[str], None] = field(default=lambda line: None)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work before anything is done."""
+        """Reject invalid combinations of options."""
         if not self.sources:
-            raise _bad("no video is given", "a video or a folder of pictures")
+            raise _bad("no video was given", "a video or a folder of images")
         if self.q.shape != (len(self.sources), len(self.robot.joint_names)) or not np.isfinite(self.q).all():
             raise _bad(
                 f"joint positions have shape {self.q.shape} for {len(self.sources)} videos",
-                f"one row of {len(self.robot.joint_names)} finite numbers for each",
+                f"one row of {len(self.robot.joint_names)} finite numbers for each video",
             )
         if (self.board is None) == (self.poses is None):
-            raise _bad("poses come from a board or from a file", "exactly one of --board and --poses")
+            raise _bad("camera poses must come from a board or from a file", "exactly one of --board and --poses")
         if self.board is not None and self.camera is None:
-            raise _bad("a board needs the camera's intrinsics", "--camera FILE", "kinema4d calibrate intrinsics")
+            raise _bad(
+                "a board needs the camera intrinsics", "--camera FILE", "create it with kinema4d calibrate intrinsics"
+            )
         if (self.masks is None) == (self.segmenter is None):
-            raise _bad("masks come from a folder or from a segmenter", "exactly one of --masks and --segmenter")
+            raise _bad("masks must come from a folder or from a segmenter", "exactly one of --masks and --segmenter")
         if self.text and self.segmenter is None:
-            raise _bad("words are for a segmenter", "--text with --segmenter sam2, or none with --masks")
+            raise _bad("--text needs a segmenter", "--text with --segmenter sam2, or no --text with --masks")
         if self.own_frame and (len(self.sources) > 1 or self.base_T_world is None):
             raise _bad(
-                "an external mesh has a frame of its own",
+                "an external mesh has its own frame",
                 "one video, and --board-pose for the cameras that check it (--pairs for the mesh are optional)",
             )
         if not self.own_frame and (self.base_T_world is None) == (self.pairs is None):
             raise _bad(
-                "nothing, or two things, say where the robot's base is", "exactly one of --board-pose and --pairs"
+                "the pose of the robot's base is missing or given twice", "exactly one of --board-pose and --pairs"
             )
         if self.base_T_world is not None:
             require_rigid(self.base_T_world, "base_T_world")
         if not MIN_VIEWS <= self.views <= 500:
-            raise _bad(f"{self.views} views", f"{MIN_VIEWS} to 500")
+            raise _bad(f"views is {self.views}", f"{MIN_VIEWS} to 500")
         if not 2e-4 <= self.voxel_m <= 0.05:
-            raise _bad(f"a voxel of {self.voxel_m} m", "0.0002 to 0.05 m")
+            raise _bad(f"the voxel size is {self.voxel_m} m", "0.0002 to 0.05 m")
         if not self.max_blur_px > 0:
-            raise _bad(f"a blur of {self.max_blur_px} px", "more than 0")
+            raise _bad(f"the blur limit is {self.max_blur_px} px", "more than 0")
         if self.similarity and self.pairs is None and not self.own_frame:
-            raise _bad("a world without a unit cannot be measured", "--pairs with --similarity")
+            raise _bad("--similarity needs picked pairs to determine the scale", "--pairs with --similarity")
 
     @property
     def own_frame(self) -> bool:
-        """The mesh comes from another program, which knows nothing of the cameras' world."""
+        """True if the mesh comes from an external program with its own frame, not the world frame of the cameras."""
         return self.external is not None and not self.external.metric
 
 

@@ -1,9 +1,9 @@
-"""An acquired robot on disk: the given URDF with new shapes, one coloured OBJ a link, in a folder that is a package.
+"""Files of an acquired robot: a package with the input URDF, new shapes and one coloured OBJ per link.
 
 robot/
   package.xml
-  urdf/NAME.urdf            joints, limits and mimics as given; NAME.robot.yaml if the given robot has one
-  meshes/LINK.obj, .mtl     metres, link frame; colours at the vertices and, for readers without those, as materials
+  urdf/NAME.urdf            joints, limits and mimics of the input; NAME.robot.yaml if the input has one
+  meshes/LINK.obj, .mtl     metres, link frame; vertex colours, and materials for readers without vertex colours
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_SIDECAR_BYTES = 1_000_000
 
 
 def file_name(name: str, taken: set[str]) -> str:
-    """A file name for a link: letters, digits, _ and - of its name, so that no name can lead elsewhere."""
+    """Make a unique file name for a link from letters, digits, _ and -, so that it cannot leave the folder."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:80] or "link"
     out, number = plain, 1
     while out.lower() in taken:
@@ -42,18 +42,22 @@ def file_name(name: str, taken: set[str]) -> str:
 
 
 def write_robot(folder: Path, robot: Robot, meshes: Mapping[str, ColouredMesh]) -> Path:
-    """Write the robot into an empty folder; the path of its URDF.
+    """Write the robot into an empty folder; return the path of its URDF.
 
     Args:
-        folder: that exists.
-        robot: the given one, loaded from a file.
+        folder: existing folder.
+        robot: input robot, loaded from a file.
         meshes: by link name, link frame, metres.
     """
     if robot.path is None or not robot.urdf:
         raise AssetError(f"robot '{robot.name}' was not loaded from a file", expected="a robot from Robot.load")
     unknown = sorted(set(meshes) - {link.name for link in robot.links})
     if unknown or not meshes:
-        raise AssetError(f"meshes for links {unknown}", expected="links of the robot", code=ErrorCode.UNKNOWN_LINK)
+        raise AssetError(
+            f"unknown links in meshes: {unknown}",
+            expected="at least one mesh, and only for links of the robot",
+            code=ErrorCode.UNKNOWN_LINK,
+        )
     name = file_name(robot.name, set())
     for sub in ("urdf", "meshes"):
         (folder / sub).mkdir(parents=True, exist_ok=True)
@@ -78,7 +82,7 @@ def write_robot(folder: Path, robot: Robot, meshes: Mapping[str, ColouredMesh]) 
 
 
 def write_obj(path: Path, mesh: ColouredMesh) -> None:
-    """An OBJ and, with colours, its MTL: 64 materials that come nearest to the faces' colours."""
+    """Write an OBJ and, with colours, its MTL with at most 64 materials that approximate the face colours."""
     lines = [f"# {len(mesh.vertices)} vertices, {len(mesh.faces)} triangles, metres"]
     if mesh.rgb is None:
         lines += [f"v {x:.6g} {y:.6g} {z:.6g}" for x, y, z in mesh.vertices.tolist()]
@@ -100,7 +104,7 @@ def write_obj(path: Path, mesh: ColouredMesh) -> None:
 
 
 def _palette(colours: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(P, 3) colours and (F,) which one each face takes: boxes of colours halved at their middle until there are 64."""
+    """Compute a palette (P, 3) of at most 64 colours by median cut, and the colour index (F,) of each face."""
 
     def span(group: NDArray[np.int64]) -> float:
         return float(np.ptp(colours[group], axis=0).max()) * float(np.sqrt(len(group))) if len(group) > 1 else 0.0
@@ -147,7 +151,7 @@ def _shape(kind: str, file: str) -> ElementTree.Element:
 
 
 def _hull(mesh: ColouredMesh) -> ColouredMesh:
-    """The convex hull, wound outwards; the mesh itself if it is flat."""
+    """Compute the convex hull, wound outwards; the mesh itself if it is flat."""
     try:
         hull = ConvexHull(mesh.vertices)
     except QhullError:

@@ -1,11 +1,11 @@
-"""Work in stages that are kept: a second run starts after the last finished one, a changed option redoes what it must.
+"""Cached pipeline stages: a run resumes after the last finished stage and redoes stages with changed inputs.
 
 OUT/
-  1_frames/ ... 6_links/, robot/   one folder a stage, complete or absent
-    stamp.json   key (of the inputs' contents, the options and the keys of the stages before), seconds
-    sheet.png    what the stage did, to look at
+  1_frames/ ... 6_links/, robot/   one folder per stage, complete or absent
+    stamp.json   key (hash of the inputs, the options and the keys of earlier stages), seconds
+    sheet.png    contact sheet of the stage's result
 
-A folder gets its name only when the stage is done, so an interrupted run leaves nothing half written.
+A folder gets its name only when the stage is done, so an interrupted run leaves no incomplete folder.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Work = Callable[[Path], None]
 
 @dataclass
 class StageRunner:
-    """Runs stages below one folder.
+    """Runner of cached stages in one folder.
 
     Attributes:
-        out: the folder; made when the first stage is done.
-        say: told which stages are made and which were found.
+        out: the folder; created when the first stage is done.
+        say: called with a line of text for each stage, executed or reused.
         keys: of the stages so far, by name.
-        made: names of the stages that this run had to do.
+        made: names of the stages that this run executed.
     """
 
     out: Path
@@ -46,12 +46,12 @@ class StageRunner:
     made: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Refuse a folder that holds something else."""
+        """Reject an output path that is a file."""
         if self.out.exists() and not self.out.is_dir():
             raise FileFormatError(f"{self.out} is a file", expected="a folder", code=ErrorCode.FILE_NOT_WRITABLE)
 
     def folder(self, number: int, name: str) -> Path:
-        """Where a stage is kept."""
+        """Return the folder of a stage."""
         return self.out / f"{number}_{name}"
 
     def run(
@@ -64,14 +64,14 @@ class StageRunner:
         *,
         folder: Path | None = None,
     ) -> Path:
-        """The stage's folder, made by `work(folder)` unless it is there with the same key.
+        """Run `work(folder)` unless the stage exists with the same key; return the stage's folder.
 
         Args:
             number, name: of the stage.
             options: everything the result depends on besides earlier stages; plain data.
             after: names of the stages it depends on.
-            work: writes files into the (temporary) folder it is given.
-            folder: where to keep it instead of OUT/NUMBER_NAME.
+            work: writes files into the (temporary) folder passed to it.
+            folder: folder of the stage; None = OUT/NUMBER_NAME.
         """
         key = _key({"version": _VERSION, "stage": name, "options": options, "after": [self.keys[a] for a in after]})
         self.keys[name] = key
@@ -90,7 +90,7 @@ class StageRunner:
 
 
 def hash_files(paths: Iterable[Path]) -> str:
-    """One sha256 of files and folders of files, by name and content."""
+    """Compute one sha256 of files and folders, by name and content."""
     total = hashlib.sha256()
     for path in paths:
         for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
@@ -108,7 +108,7 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON file; NaN has no place in it."""
+    """Write a JSON file; NaN raises ValueError."""
     path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 

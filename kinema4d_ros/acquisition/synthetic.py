@@ -1,7 +1,7 @@
-"""An orbit around the lab's arm with known truth: pictures with a board on the table, poses, masks and depth.
+"""Synthetic orbit around the lab's arm with ground truth: images with a board on the table, poses, masks and depth.
 
-For practice and for tests: what an acquisition should find is what these were made from. The camera spirals around
-the arm; lens distortion, focus blur, sensor noise and a shaking hand (some frames smeared by motion) are part of it.
+Used for demonstrations and tests of the acquisition. The camera moves on a spiral around the arm; the images have lens
+distortion, focus blur, sensor noise and, in some frames, motion blur.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["ORBIT_BOARD", "Orbit", "OrbitFrame", "board_on_table", "orbit_camera
 Array = NDArray[np.float64]
 
 ORBIT_BOARD = parse_board("charuco:14x10:0.04:0.03:5X5_100")
-"""Larger than the arm's foot: some of it is seen from every side."""
+"""Larger than the arm's base, so that part of it is visible from every side."""
 
 _ROOM = Room(table=(-0.75, 0.95, -0.85, 0.85), back_wall_x=-2.9, side_wall_y=2.9)
 _PAPER, _INK = linear((0.93, 0.93, 0.92)), linear((0.07, 0.07, 0.08))
 
 
 def board_on_table(board: Board = ORBIT_BOARD, corner: tuple[float, float] = (0.09, 0.22)) -> Array:
-    """(4, 4) `base_T_board` of a board that lies face up in front of the arm, its first corner at x, y."""
+    """Compute `base_T_board` (4, 4) of a board lying face up in front of the arm, with its first corner at x, y."""
     # x of the board along the base's x, y against the base's y, z into the table.
     return from_rpy([np.pi, 0.0, 0.0], [corner[0], corner[1], 0.0])
 
@@ -56,7 +56,7 @@ def orbit_cameras(
     distortion: tuple[float, ...] = (-0.08, 0.02, 0.0004, -0.0003, 0.0),
     seed: int = 0,
 ) -> list[PinholeCamera]:
-    """Cameras on a spiral around the arm, held by a hand: each a little off the ideal path."""
+    """Sample cameras on a spiral around the arm, with small random offsets as from a hand-held camera."""
     rng = np.random.default_rng([seed, 11])
     low, high = np.radians(elevation_deg)
     cameras = []
@@ -72,13 +72,13 @@ def orbit_cameras(
 
 @dataclass(frozen=True, eq=False)
 class OrbitFrame:
-    """One picture and its truth.
+    """One image with ground truth; all arrays include lens distortion.
 
     Attributes:
-        rgb: (H, W, 3) uint8 through the lens.
-        mask: (H, W) bool, the robot, exact at pixel centres, through the lens.
-        depth_m: (H, W) float32 along the optical axis, NaN = nothing, through the lens.
-        camera: where it was taken from.
+        rgb: (H, W, 3) uint8.
+        mask: (H, W) bool, True = robot, exact at pixel centres.
+        depth_m: (H, W) float32, metres along the optical axis, NaN = no surface.
+        camera: intrinsics and pose.
     """
 
     rgb: NDArray[np.uint8]
@@ -89,15 +89,16 @@ class OrbitFrame:
 
 @dataclass
 class Orbit:
-    """Takes pictures of a robot that stands still beside a board.
+    """Renderer of images of a static robot next to a board.
 
     Attributes:
-        robot, q: what is seen, and its joint positions (J,).
-        board, base_T_board: what lies on the table and where; no board if None.
+        robot, q: the robot and its joint positions (J,).
+        board, base_T_board: the board on the table and its pose; None = no board.
         blur_px: standard deviation of the focus blur.
         noise: standard deviation of the sensor noise, 8-bit steps.
         seed: of the noise.
         style: of table, walls and light.
+        texture_pixels: side of the table's texture.
     """
 
     robot: Robot
@@ -111,7 +112,7 @@ class Orbit:
     texture_pixels: int = 4096
 
     def __post_init__(self) -> None:
-        """Draw the table once."""
+        """Render the table once."""
         positions = np.atleast_2d(np.asarray(self.q, dtype=np.float64))
         poses = forward_all(self.robot, positions)[0]
         still = np.zeros(positions.shape[1])
@@ -124,11 +125,11 @@ class Orbit:
         self._rng = np.random.default_rng([self.seed, 21])
 
     def take(self, camera: PinholeCamera, smear_px: float = 0.0) -> OrbitFrame:
-        """A picture from there; `smear_px` is how far the hand moved while the shutter was open."""
+        """Render an image from a camera; `smear_px` is the motion during the exposure, pixels."""
         self._camera.move(camera)
         seen = self._camera.capture(self._state, truth=True)
         if seen.segmentation is None or seen.depth_m is None:
-            raise TypeError("capture(truth=True) gave no truth")
+            raise TypeError("capture(truth=True) returned no ground truth")
         links = len(self.robot.links)
         mask = (seen.segmentation > 0) & (seen.segmentation <= links)
         picture = seen.rgb.astype(np.float32)
@@ -140,13 +141,13 @@ class Orbit:
         return OrbitFrame(np.asarray(np.clip(np.rint(picture), 0, 255), np.uint8), mask, seen.depth_m, camera)
 
     def film(self, cameras: list[PinholeCamera], smeared: float = 0.25, smear_px: float = 14.0) -> Iterator[OrbitFrame]:
-        """Pictures along a path, a share of them smeared."""
+        """Render images along a path; the fraction `smeared` of them has motion blur."""
         for camera in cameras:
             yield self.take(camera, smear_px if self._rng.random() < smeared else 0.0)
 
 
 def write_orbit_video(path: str | Path, frames: list[OrbitFrame], fps: float = 15.0) -> None:
-    """An MP4 of an orbit."""
+    """Write an orbit as MP4."""
     height, width = frames[0].rgb.shape[:2]
     with VideoWriter(path, fps, (width, height), crf=12) as video:
         for frame in frames:
@@ -154,7 +155,7 @@ def write_orbit_video(path: str | Path, frames: list[OrbitFrame], fps: float = 1
 
 
 class _OrbitCamera(LabCamera):
-    """The lab's camera in a hand, with a board printed on the table."""
+    """Movable lab camera, with a board printed on the table."""
 
     def __init__(self, robot: Robot, style: Style, texture_pixels: int) -> None:
         start = orbit_cameras(1)[0]
@@ -188,7 +189,7 @@ class _OrbitCamera(LabCamera):
 
 
 def _line(length_px: float, angle: float) -> NDArray[np.float32]:
-    """A kernel that smears along a line."""
+    """Build a motion blur kernel along a line."""
     side = 2 * int(np.ceil(length_px / 2)) + 1
     kernel = np.zeros((side, side), np.float32)
     for s in np.linspace(-0.5, 0.5, 4 * side) * length_px:

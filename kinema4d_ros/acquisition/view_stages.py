@@ -1,4 +1,4 @@
-"""The stages that make views: frames from the videos, poses of their cameras, masks of the robot."""
+"""View stages of an acquisition: frames from the videos, camera poses, masks of the robot."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ __all__ = [
     "require_masks",
 ]
 
-# Masks of the robot in every view: from a folder, or from a segmenter that is shown where the robot should be.
+# Masks of the robot in every view: from a folder, or from a segmenter prompted with the expected robot.
 
 Mask = NDArray[np.bool_]
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 LEAST = 5e-4
 MOST = 0.9
-"""Shares of the picture between which a mask can be one."""
+"""Valid range of the fraction of the image covered by a mask."""
 
 
 def masks_from_folder(folder: Path, views: Sequence[View], lenses: Sequence[PinholeCamera]) -> list[Mask]:
-    """Masks (robot bright) named as the frames are, as the camera saw them; rectified here as the pictures were."""
+    """Read masks (robot bright) named like the frames, with lens distortion, and rectify them."""
     masks = []
     for view, lens in zip(views, lenses, strict=True):
         files = [folder / f"{view.name}{suffix}" for suffix in _SUFFIXES]
@@ -65,14 +65,14 @@ def masks_from_folder(folder: Path, views: Sequence[View], lenses: Sequence[Pinh
             raise FileFormatError(
                 f"{folder} has no mask for frame {view.name}",
                 expected=f"{files[0].name}, the robot in white",
-                hint="the chosen frames are in 1_frames",
+                hint="see 1_frames for the chosen frames",
                 code=ErrorCode.FILE_MISSING,
             )
         picture = read_image(file)
         if picture.shape[:2] != (lens.height, lens.width):
             raise AssetError(
                 f"mask {file.name} is {picture.shape[1]} x {picture.shape[0]}",
-                expected=f"{lens.width} x {lens.height}, as the frames are",
+                expected=f"{lens.width} x {lens.height}, the size of the frames",
                 code=ErrorCode.CAMERA_BAD_SIZE,
             )
         masks.append(np.asarray(lens.rectify(picture.max(axis=2), "linear") > 127))
@@ -82,9 +82,9 @@ def masks_from_folder(folder: Path, views: Sequence[View], lenses: Sequence[Pinh
 def drawn_prompts(
     robot: Robot, q: NDArray[np.float64], views: Sequence[View], base_T_world: NDArray[np.float64], scale: float = 1.0
 ) -> list[Mask]:
-    """(H, W) bool a view: where the description puts the robot, (K, J) joint positions by orbit.
+    """Render the description in every view as (H, W) bool masks; q is (K, J), one row per orbit.
 
-    `scale` is the size of the world's unit in metres.
+    `scale` is metres per world unit.
     """
     scene, poses = Scene.from_robot(robot), forward_all(robot, q)
     return [
@@ -93,10 +93,10 @@ def drawn_prompts(
 
 
 def agreed_prompts(masks: Sequence[Mask], views: Sequence[View], floor: NDArray[np.float64] | None) -> list[Mask]:
-    """(H, W) bool a view: the silhouette of what all but a seventh of the masks agree on.
+    """Render in every view, as (H, W) bool masks, the hull on which all but a seventh of the masks agree.
 
-    A part that a few masks miss is in it, and background that a few masks hold is not: a better place to look than any
-    of the masks alone.
+    It includes parts that a few masks miss and excludes background that a few masks contain, so it is a better prompt
+    than any single mask.
     """
     misses = min(4, max(1, len(views) // 7))
     seen = [replace(v, mask=m) for v, m in zip(views, masks, strict=True)]
@@ -107,20 +107,20 @@ def agreed_prompts(masks: Sequence[Mask], views: Sequence[View], floor: NDArray[
 
 
 def require_masks(masks: Sequence[Mask], views: Sequence[View]) -> None:
-    """Refuse masks that hold nothing, or everything, naming the frame."""
+    """Reject masks that are empty or cover nearly the whole image; the error names the frame."""
     for mask, view in zip(masks, views, strict=True):
         share = float(mask.mean())
         if share < LEAST:
             raise AssetError(
                 f"the mask of frame {view.name} is empty: {int(mask.sum())} of {mask.size} pixels",
                 expected="the robot in every frame",
-                hint="look at 1_frames, or give masks by --masks",
+                hint="check 1_frames, or provide masks with --masks",
             )
         if share > MOST:
             raise AssetError(
-                f"the mask of frame {view.name} holds {share:.0%} of the picture",
-                expected="the robot alone",
-                hint="bright pixels mean robot; the mask may be inverted",
+                f"the mask of frame {view.name} covers {share:.0%} of the image",
+                expected="only the robot",
+                hint="check that the mask is not inverted: bright pixels are the robot",
             )
 
 
@@ -132,19 +132,19 @@ def _locator(job: Acquisition) -> BoardLocator | FileLocator:
     if job.board is not None and job.camera is not None:
         return BoardLocator(job.board, job.camera)
     if job.poses is None:
-        raise AssetError("there are neither board nor poses", expected="one of them")
+        raise AssetError("neither a board nor poses were given", expected="one of the two")
     return FileLocator(read_pose_file(job.poses))
 
 
 def make_frames(job: Acquisition, folder: Path) -> None:
-    """Sharp frames from all around as PNGs, and `frames.json`."""
+    """Write sharp frames from all around as PNGs, and `frames.json`."""
     chosen: list[dict[str, Any]] = []
     images = []
     for orbit, path in enumerate(job.sources):
         source, locate = FrameSource(path), _locator(job)
         with job.bars(f"frames {path.name}") as progress:
             measured = measure_frames(source, locate, progress)
-        # Blur first: a blurred video hides the board too.
+        # Check the blur first: in a blurred video the board is not detected either.
         picks = choose_frames(measured, job.views, job.max_blur_px)
         known = np.asarray(np.isfinite(measured.world_T_camera).all(axis=(1, 2)))
         if not known.any():
@@ -168,7 +168,7 @@ def make_frames(job: Acquisition, folder: Path) -> None:
 
 
 def make_poses(job: Acquisition, frames: Path, folder: Path) -> None:
-    """Rectified pictures in `images/`, their cameras in `cameras.json`, depth (if any) in `depth/`."""
+    """Write rectified images to `images/`, their cameras to `cameras.json`, and depth (if any) to `depth/`."""
     locate = _locator(job)
     cameras: list[tuple[str, int, PinholeCamera]] = []
     entries = read_json(frames / "frames.json")
@@ -197,7 +197,7 @@ def _segment(
     prompts: list[NDArray[np.bool_]] | None,
     name: str,
 ) -> list[NDArray[np.bool_]]:
-    """Masks by one segmenter, shown where to look by a mask for each view, or else by the job's words."""
+    """Segment all views with one segmenter, prompted by a mask for each view, or else by the job's text."""
     from kinema4d_ros.segmentation.prompt import Prompt
 
     masks = []
@@ -210,16 +210,16 @@ def _segment(
 
 
 def _measured_place(job: Acquisition) -> tuple[NDArray[np.float64], float]:
-    """`base_T_world` and the size of the world's unit, before there is a mesh to refine them by."""
+    """Return `base_T_world` and metres per world unit, before the refinement by a mesh."""
     if job.base_T_world is not None:
         return job.base_T_world, 1.0
     if job.pairs is None:
-        raise AssetError("nothing says where the robot's base is", expected="a measured place, or pairs")
+        raise AssetError("the pose of the robot's base is unknown", expected="a measured pose, or pairs")
     return align_pairs(*job.pairs, similarity=job.similarity)
 
 
 def make_masks(job: Acquisition, poses: Path, folder: Path) -> None:
-    """One PNG a view, the robot in white, rectified."""
+    """Write one rectified PNG per view, the robot in white."""
     views = load_views(poses)
     if job.masks is not None:
         masks = masks_from_folder(job.masks, views, load_lenses(poses))
@@ -242,7 +242,7 @@ def make_masks(job: Acquisition, poses: Path, folder: Path) -> None:
                 job, again or job.segmenter, views, [agreed[i] for i in range(len(views))], f"masks, round {turn + 2}"
             )
     else:
-        raise AssetError("there are no masks", expected="a folder or a segmenter")
+        raise AssetError("neither masks nor a segmenter were given", expected="a folder of masks or a segmenter")
     require_masks(masks, views)
     for view, mask in zip(views, masks, strict=True):
         grey = np.where(mask, 255, 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Views: rectified pictures with their cameras in one world frame, found from a board or taken from a file."""
+"""Views: rectified images with cameras in one world frame, located by a board or read from COLMAP or NeRF files."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ __all__ = [
 Array = NDArray[np.float64]
 
 WORST_BOARD_PX = 2.0
-"""A board that fits worse was mistaken for something else, or the intrinsics are another camera's."""
+"""Above this residual the detection is wrong, or the intrinsics belong to another camera."""
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A picture and its camera.
+    """Image and its camera.
 
     Attributes:
-        name: of the picture.
-        orbit: which of the orbits (and so which joint configuration) it belongs to.
+        name: of the image.
+        orbit: index of its orbit and joint configuration.
         image: (H, W, 3) uint8, rectified.
-        camera: without distortion; its `base_T_camera` leads to the world frame of all views.
-        mask: (H, W) bool, where the robot is; empty until there is one.
+        camera: without distortion; its base frame is the world frame of all views.
+        mask: (H, W) bool, True = robot; None until it is known.
         depth_m: (H, W) float32, along the optical axis, NaN = unknown; None without a depth camera.
     """
 
@@ -57,30 +57,31 @@ class View:
 
     @property
     def robot(self) -> NDArray[np.bool_]:
-        """The mask, or an error that names the view."""
+        """Mask (H, W) bool; raises an AssetError that names the view if there is none."""
         if self.mask is None:
-            raise AssetError(f"{self.name} has no mask", expected="one for every view")
+            raise AssetError(f"{self.name} has no mask", expected="a mask for every view")
         return self.mask
 
 
 class BoardLocator:
-    """Cameras from the board that they see: the world frame is the board's."""
+    """Locator of cameras by a board in view; the world frame is the board's."""
 
     def __init__(self, board: Board, camera: PinholeCamera) -> None:
-        """A board that has one pose only, and intrinsics."""
+        """Store board and intrinsics; reject a symmetric board, whose pose is ambiguous."""
         if board.symmetric:
             raise CalibrationError(
-                f"{board.text} looks the same after half a turn (ambiguous_view)", expected="a ChArUco board"
+                f"{board.text} looks the same after a rotation by 180 degrees (ambiguous_view)",
+                expected="a ChArUco board",
             )
         self.board, self.camera = board, camera
         self.notes: dict[str, str] = {}
 
     def __call__(self, name: str, image: NDArray[np.uint8]) -> Array | None:
-        """`board_T_camera`, or None and a note why not."""
+        """Estimate `board_T_camera` (4, 4); None, with the reason in `notes`, if that fails."""
         if image.shape[1::-1] != (self.camera.width, self.camera.height):
             raise CalibrationError(
                 f"{name} is {image.shape[1]} x {image.shape[0]}",
-                expected=f"{self.camera.width} x {self.camera.height}, as in the camera's file",
+                expected=f"{self.camera.width} x {self.camera.height}, as in the camera file",
                 code=ErrorCode.CAMERA_BAD_SIZE,
             )
         try:
@@ -91,38 +92,38 @@ class BoardLocator:
             self.notes[name] = error.what
             return None
         if found.rms_px > WORST_BOARD_PX or found.ambiguous:
-            why = "two poses explain it" if found.ambiguous else f"it fits to {found.rms_px:.1f} px"
-            self.notes[name] = f"the board in {name} was not trusted: {why}"
+            why = "its pose is ambiguous" if found.ambiguous else f"its residual is {found.rms_px:.1f} px"
+            self.notes[name] = f"the board in {name} was rejected: {why}"
             return None
         return invert(found.camera_T_board)
 
     def camera_of(self, name: str) -> PinholeCamera:
-        """The intrinsics, the same for all."""
+        """Return the intrinsics, the same for all images."""
         return self.camera
 
     def refuse(self) -> CalibrationError:
-        """For a series without any pose."""
-        first = next(iter(self.notes.values()), "no frame was looked at")
+        """Build the error for a video without any pose."""
+        first = next(iter(self.notes.values()), "no frame was checked")
         return CalibrationError(
             f"no frame shows the board: {first}",
-            expected=f"{self.board.text} on the table, in view all the way around",
-            hint="give the board that is there by --board, or poses by --poses",
+            expected=f"{self.board.text} on the table, in view during the whole orbit",
+            hint="check --board, or provide poses with --poses",
         )
 
 
 class FileLocator:
-    """Cameras from a file, by the pictures' names: the world frame is the file's."""
+    """Locator of cameras by a pose file and the image names; the world frame is the file's."""
 
     def __init__(self, cameras: Mapping[str, PinholeCamera]) -> None:
-        """Cameras by name."""
+        """Store cameras by image name."""
         self.cameras = cameras
         self.notes: dict[str, str] = {}
 
     def __call__(self, name: str, image: NDArray[np.uint8]) -> Array | None:
-        """`world_T_camera`, or None if the file does not know the picture."""
+        """Look up `world_T_camera` (4, 4); None, with the reason in `notes`, if the image is not in the file."""
         camera = self.cameras.get(name)
         if camera is None:
-            self.notes[name] = f"the pose file does not name {name}"
+            self.notes[name] = f"{name} is not in the pose file"
             return None
         if image.shape[1::-1] != (camera.width, camera.height):
             raise CalibrationError(
@@ -133,21 +134,21 @@ class FileLocator:
         return camera.base_T_camera
 
     def camera_of(self, name: str) -> PinholeCamera:
-        """The camera that took that picture."""
+        """Return the camera of an image."""
         return self.cameras[name]
 
     def refuse(self) -> CalibrationError:
-        """For a series without any pose."""
+        """Build the error for a video without any pose."""
         some = ", ".join(list(self.cameras)[:3])
         return CalibrationError(
-            f"the pose file knows none of the frames: {', '.join(list(self.notes)[:3])}",
+            f"none of the frames is in the pose file: {', '.join(list(self.notes)[:3])}",
             expected=f"frames named as in the file: {some}, ...",
-            hint="frames of a video are called 000000, 000001, ...",
+            hint="frames of a video are named 000000, 000001, ...",
         )
 
 
 def cameras_document(views: Sequence[tuple[str, int, PinholeCamera]]) -> list[dict[str, Any]]:
-    """Cameras as plain data; their distortion is that of the frames, the views have none."""
+    """Convert cameras to plain data; the distortion is that of the frames, the rectified views have none."""
     return [
         {
             "name": name,
@@ -164,7 +165,7 @@ def cameras_document(views: Sequence[tuple[str, int, PinholeCamera]]) -> list[di
 
 
 def load_lenses(poses: Path) -> list[PinholeCamera]:
-    """The cameras that took the frames of a poses stage, with distortion."""
+    """Load the cameras of the frames of a poses stage, with distortion."""
     with reading(poses / "cameras.json", "the cameras of a poses stage"):
         return [
             PinholeCamera(
@@ -181,9 +182,9 @@ def load_lenses(poses: Path) -> list[PinholeCamera]:
 
 
 def load_views(poses: Path, masks: Path | None = None, depth: Path | None = None) -> list[View]:
-    """The views of a poses stage, with the masks and the depth of later ones.
+    """Load the views of a poses stage, with masks and depth if given.
 
-    Depth pictures are 16-bit PNGs in units of 0.1 mm, 0 = unknown, rectified as the images are.
+    Depth images are 16-bit PNGs in units of 0.1 mm, 0 = unknown, rectified like the images.
     """
     views = []
     with reading(poses / "cameras.json", "the cameras of a poses stage"):
@@ -197,30 +198,30 @@ def load_views(poses: Path, masks: Path | None = None, depth: Path | None = None
 
 
 def _plain_name(name: Any) -> str:
-    """A view's name, which becomes a file's: it must not lead to another folder."""
+    """Check a view's name, which is used as a file name: it must not lead to another folder."""
     if not isinstance(name, str) or Path(name).name != name:
-        raise AssetError(f"a view is called {name!r}", expected="a name without a folder")
+        raise AssetError(f"a view is named {name!r}", expected="a name without a folder")
     return name
 
 
 def read_depth(path: Path) -> NDArray[np.float32]:
-    """(H, W) float32 metres, NaN = unknown, of a 16-bit PNG in units of 0.1 mm."""
+    """Read a 16-bit PNG in units of 0.1 mm; return (H, W) float32 metres, NaN = unknown."""
     picture = decode_image(read_bytes(path, 200_000_000), path, cv2.IMREAD_UNCHANGED)
     if picture.dtype != np.uint16 or picture.ndim != 2:
-        raise AssetError(f"{path} is no depth picture", expected="a 16-bit grey PNG in units of 0.1 mm, 0 = unknown")
+        raise AssetError(f"{path} is not a depth image", expected="a 16-bit grey PNG in units of 0.1 mm, 0 = unknown")
     return np.where(picture > 0, picture.astype(np.float32) * np.float32(1e-4), np.float32(np.nan))
 
 
-# Camera poses that another program found: COLMAP's text files, or a transforms JSON as NeRF tools write it.
+# Pose files of other programs: COLMAP text files, or a transforms JSON of NeRF tools.
 #
-# Both use this package's pixel convention (the first pixel's centre is at 0.5, 0.5). The world frame and its unit are
-# the file's own.
+# Both use this package's pixel convention (the centre of the first pixel is at 0.5, 0.5). World frame and unit are
+# those of the file.
 
 WORLD = "world"
 
 _MAX_BYTES = 500_000_000
 
-# Where in the parameters fx, fy, cx, cy are, and the distortion in OpenCV's order (-1 = a zero).
+# Indices of fx, fy, cx, cy in the parameters, and of the distortion in OpenCV's order (-1 = zero).
 _MODELS: dict[str, tuple[tuple[int, int, int, int], tuple[int, ...]]] = {
     "SIMPLE_PINHOLE": ((0, 0, 1, 2), ()),
     "PINHOLE": ((0, 1, 2, 3), ()),
@@ -230,22 +231,22 @@ _MODELS: dict[str, tuple[tuple[int, int, int, int], tuple[int, ...]]] = {
     "FULL_OPENCV": ((0, 1, 2, 3), (4, 5, 6, 7, 8, 9, 10, 11)),
 }
 
-# NeRF's cameras look along -z with y up; ours along z with y down.
+# NeRF cameras look along -z with y up; optical frames along z with y down.
 _OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 
 
 def read_pose_file(path: str | Path) -> dict[str, PinholeCamera]:
-    """Cameras by picture name (without folder and suffix): a COLMAP folder, or a transforms .json."""
+    """Read cameras by image name (without folder and suffix) from a COLMAP folder or a transforms .json."""
     source = Path(path)
     with reading(source, "COLMAP's text files or a transforms JSON", error=CalibrationError):
         cameras = read_colmap(source) if source.is_dir() else read_transforms(source)
     if not cameras:
-        raise CalibrationError(f"{source} has no camera poses", expected="at least one picture with a pose")
+        raise CalibrationError(f"{source} has no camera poses", expected="at least one image with a pose")
     return cameras
 
 
 def read_colmap(folder: Path) -> dict[str, PinholeCamera]:
-    """Cameras of `cameras.txt` and `images.txt`; `base_T_camera` leads to COLMAP's world, in COLMAP's unit."""
+    """Read `cameras.txt` and `images.txt`; `base_T_camera` is relative to COLMAP's world, in COLMAP's unit."""
     lenses = {}
     for number, line in _lines(folder / "cameras.txt"):
         where = f"{folder / 'cameras.txt'}, line {number}"
@@ -262,7 +263,7 @@ def read_colmap(folder: Path) -> dict[str, PinholeCamera]:
             raise _refuse(f"{where}: '{line[:60]}'", "CAMERA_ID MODEL WIDTH HEIGHT PARAMS...") from None
         lenses[words[0]] = _camera(width, height, (fx, fy, cx, cy), distortion, np.eye(4))
     cameras = {}
-    # Every picture has two lines: its pose, and its points, which may be an empty line.
+    # Every image has two lines: its pose, and its points, which may be an empty line.
     lines = list(_lines(folder / "images.txt", keep_empty=True))
     for number, line in lines[::2]:
         words = line.split(maxsplit=9)
@@ -279,7 +280,7 @@ def read_colmap(folder: Path) -> dict[str, PinholeCamera]:
 
 
 def read_transforms(path: Path) -> dict[str, PinholeCamera]:
-    """Cameras of a transforms JSON: `fl_x, fl_y, cx, cy, w, h, k1, k2, p1, p2` and `frames` with their matrices."""
+    """Read a transforms JSON with `fl_x, fl_y, cx, cy, w, h, k1, k2, p1, p2` and `frames` with their matrices."""
     document = read_json(path)
     if not isinstance(document, dict) or not isinstance(document.get("frames"), list):
         raise _refuse(f"{path} has no frames", "a transforms JSON with a list `frames`")

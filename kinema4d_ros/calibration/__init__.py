@@ -1,4 +1,4 @@
-"""Calibration files: intrinsics, extrinsics, both in one, and those of other tools."""
+"""Camera calibration; this package exports the file readers and writers for intrinsics and extrinsics."""
 
 from kinema4d_ros.calibration.camera_files import (
     CameraInfo,

@@ -1,4 +1,4 @@
-"""Calibration boards: ChArUco, chessboard or one AprilTag; drawn for printing and found in images.
+"""Calibration boards (ChArUco, chessboard, AprilTag): printing, detection, and pose from one view.
 
 The board frame lies in the board: x to the right, y down, z into it, zero at the outer corner of the first
 square (of the tag: its centre), metres. Image points follow the package's convention: pixel centres at
@@ -28,7 +28,7 @@ Gray = NDArray[np.uint8]
 
 _KINDS = ("charuco", "chessboard", "apriltag")
 _MIN_CORNERS = 6
-"""Fewer corners than this do not fix a pose and a lens."""
+"""Fewer corners than this do not constrain a pose and a lens."""
 
 _SPELLING = (
     "charuco:COLSxROWS:SQUARE_M:MARKER_M[:DICTIONARY], chessboard:COLSxROWS:SQUARE_M or apriltag:ID:SIDE_M[:FAMILY]"
@@ -37,12 +37,12 @@ _SPELLING = (
 
 @dataclass(frozen=True, eq=False)
 class BoardView:
-    """A board as one image shows it.
+    """Board corners detected in one image.
 
     Attributes:
-        ids: (N,) int64, which of `Board.points` were seen.
-        uv: (N, 2) float64, pixels, where.
-        name: of the image, for messages.
+        ids: (N,) int64, indices into `Board.points`.
+        uv: (N, 2) float64, corner positions, pixels.
+        name: image name, for messages.
     """
 
     ids: NDArray[np.int64]
@@ -52,15 +52,15 @@ class BoardView:
 
 @dataclass(frozen=True)
 class Board:
-    """What the board looks like.
+    """Geometry of a calibration board.
 
     Attributes:
         kind: "charuco", "chessboard" or "apriltag".
         columns, rows: squares (not inner corners) across and down; 1 x 1 for a tag.
         square_m: side of a square, or of the tag's black frame, metres.
         marker_m: side of a ChArUco marker, metres.
-        dictionary: of the markers, OpenCV's name without "DICT_".
-        tag_id: which AprilTag.
+        dictionary: marker dictionary, OpenCV's name without "DICT_".
+        tag_id: id of the AprilTag.
     """
 
     kind: Kind
@@ -72,11 +72,11 @@ class Board:
     tag_id: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse boards that cannot be printed."""
+        """Reject boards that cannot be printed."""
         if self.kind not in _KINDS:
             raise _refuse(f"kind is {self.kind!r}", f"one of {', '.join(_KINDS)}")
         if not (np.isfinite(self.square_m) and 1e-3 <= self.square_m <= 2.0):
-            raise _refuse(f"a square is {self.square_m} m", "0.001 to 2 metres", "sizes are in metres")
+            raise _refuse(f"a square is {self.square_m} m", "0.001 to 2 m", "give sizes in metres")
         if self.kind != "apriltag" and not (3 <= self.columns <= 64 and 3 <= self.rows <= 64):
             raise _refuse(f"it has {self.columns} x {self.rows} squares", "3 to 64 each way")
         if self.kind == "charuco" and not 0.3 * self.square_m <= self.marker_m < self.square_m:
@@ -94,7 +94,7 @@ class Board:
 
     @cached_property
     def points(self) -> NDArray[np.float64]:
-        """(N, 3) float64, metres, board frame: inner corners row by row, or the tag's corners clockwise."""
+        """Corners (N, 3) float64, metres, board frame: inner corners row by row, or the tag's corners clockwise."""
         if self.kind == "apriltag":
             half = self.square_m / 2
             return np.array([[-half, -half, 0], [half, -half, 0], [half, half, 0], [-half, half, 0]])
@@ -104,19 +104,19 @@ class Board:
 
     @property
     def symmetric(self) -> bool:
-        """Half a turn gives the same picture, so a single view has two poses."""
+        """True if the board looks the same after a rotation by 180 degrees, so that a view has two poses."""
         return self.kind == "chessboard" and (self.columns + self.rows) % 2 == 0
 
     @property
     def text(self) -> str:
-        """What `parse_board` reads."""
+        """The board as one line of text, as read by `parse_board`."""
         if self.kind == "apriltag":
             return f"apriltag:{self.tag_id}:{self.square_m:g}:{self.dictionary}"
         size = f"{self.kind}:{self.columns}x{self.rows}:{self.square_m:g}"
         return size if self.kind == "chessboard" else f"{size}:{self.marker_m:g}:{self.dictionary}"
 
     def picture(self, pixels_per_square: int = 80) -> Gray:
-        """(rows * p, columns * p) uint8 to print; a tag has a white rim of a quarter of its side."""
+        """Draw the board for printing: (rows * p, columns * p) uint8; a tag gets a white rim of a quarter side."""
         p = pixels_per_square
         if p < 8:
             raise _refuse(f"{p} pixels per square", "8 or more")
@@ -131,14 +131,18 @@ class Board:
 
     @property
     def picture_area(self) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom of `picture` in the board frame, metres."""
+        """Bounds of `picture` in the board frame: left, top, right, bottom, metres."""
         if self.kind == "apriltag":
             half = 0.75 * self.square_m
             return -half, -half, half, half
         return 0.0, 0.0, self.columns * self.square_m, self.rows * self.square_m
 
     def find(self, image: NDArray[np.uint8], name: str = "the image") -> BoardView:
-        """The board in an image (H, W[, 3]) uint8, or a CalibrationError that says what is there instead."""
+        """Find the board in an image (H, W[, 3]) uint8.
+
+        Raises:
+            CalibrationError: the board is mirrored or was not found; the message lists the markers found instead.
+        """
         gray = _gray(image, name)
         view = self._find(gray, name)
         if view is not None:
@@ -146,13 +150,13 @@ class Board:
         if self.kind != "chessboard" and self._find(gray[:, ::-1], name) is not None:
             raise CalibrationError(
                 f"{name} shows the board mirrored (mirrored_board)",
-                expected="the image as the camera took it, and the board printed as it was drawn",
-                hint="switch off the driver's mirroring, or print the board again",
+                expected="an unmirrored image of an unmirrored board",
+                hint="disable mirroring in the camera driver, or print the board again",
             )
         raise CalibrationError(
             f"{name} shows no {self.text} (no_board){self._other_markers(gray)}",
-            expected="the whole board or most of it, sharp, lit and larger than a tenth of the image",
-            hint="check the number of squares, which is not the number of inner corners",
+            expected="most of the board in view, sharp, well lit and larger than a tenth of the image",
+            hint="check the board size: count squares, not inner corners",
         )
 
     def _find(self, gray: Gray, name: str) -> BoardView | None:
@@ -175,7 +179,7 @@ class Board:
             return None
         ids = np.asarray(ids, np.int64).reshape(-1)
         uv = np.asarray(corners, np.float64).reshape(-1, 2)
-        # Corners of a single row lie on a line and fix no pose.
+        # Corners of a single row are collinear and do not determine a pose.
         if np.linalg.matrix_rank(self.points[ids, :2] - self.points[ids[0], :2], tol=1e-9) < 2:
             return None
         return BoardView(ids, _refined(gray, uv, 0.45 * (1 - self.marker_m / self.square_m)) + 0.5, name)
@@ -193,7 +197,7 @@ class Board:
         return BoardView(np.arange(len(uv), dtype=np.int64), uv + 0.5, name)
 
     def _starts_black(self, gray: Gray, uv: NDArray[np.float64]) -> bool:
-        """The square before the first corner is darker than the one after the last: they differ in colour."""
+        """Check that the square before the first corner is darker than the one after the last."""
         H, _ = cv2.findHomography(self.points[:, :2], uv)
         ends = np.array([[0.5, 0.5], [self.columns - 0.5, self.rows - 0.5]]) * self.square_m
         (x0, y0), (x1, y1) = cv2.perspectiveTransform(ends[None], H)[0]
@@ -220,7 +224,7 @@ class Board:
 
 
 def parse_board(text: str) -> Board:
-    """A board from one line of text.
+    """Parse a board from one line of text.
 
     >>> parse_board("charuco:7x5:0.03:0.022").points.shape
     (24, 3)
@@ -239,7 +243,7 @@ def parse_board(text: str) -> Board:
             return Board("charuco", columns, rows, float(parts[1]), float(parts[2]), name)
     except ValueError:
         pass
-    raise CalibrationError(f"'{text}' describes no board", expected=_SPELLING)
+    raise CalibrationError(f"'{text}' is not a valid board", expected=_SPELLING)
 
 
 def _dictionary(name: str) -> Any:
@@ -251,7 +255,7 @@ def _dictionary(name: str) -> Any:
 
 
 def _refuse(why: str, expected: str, hint: str = "") -> CalibrationError:
-    return CalibrationError(f"the board cannot be: {why}", expected=expected, hint=hint)
+    return CalibrationError(f"invalid board: {why}", expected=expected, hint=hint)
 
 
 def _gray(image: NDArray[np.uint8], name: str) -> Gray:
@@ -263,7 +267,10 @@ def _gray(image: NDArray[np.uint8], name: str) -> Gray:
 
 
 def _refined(gray: Gray, uv: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Corners to a few hundredths of a pixel, in windows of a share of a square: markers and neighbours stay out."""
+    """Refine corners to a few hundredths of a pixel.
+
+    The search window is a fraction (`share`) of a square, so that markers and neighbouring corners are excluded.
+    """
     distances = np.linalg.norm(uv[:, None] - uv[None], axis=-1) + 1e9 * np.eye(len(uv))
     reach = int(np.clip(share * distances.min(), 2, 11))
     criteria = (cv2.TERM_CRITERIA_EPS + cv2.TERM_CRITERIA_MAX_ITER, 60, 1e-4)
@@ -271,22 +278,22 @@ def _refined(gray: Gray, uv: NDArray[np.float64], share: float) -> NDArray[np.fl
     return np.asarray(corners, np.float64).reshape(-1, 2)
 
 
-# Where a board is in front of a camera, from one view of it: closed form, then least squares on the pixels.
+# Board pose from one view: closed form, then least squares on the reprojection error.
 
 _STEP = 1e-6
 BEHIND_PX = 1e3
-"""Stands in for the residual of a point that the camera cannot see."""
+"""Residual used for a point that the camera cannot see."""
 
 
 @dataclass(frozen=True, eq=False)
 class BoardPose:
-    """A pose and its rival.
+    """Pose of a board and the alternative pose of a planar target.
 
     Attributes:
         camera_T_board: (4, 4) float64, metres.
         rms_px: residual, pixels.
-        rival: the other pose of a flat board that explains the view nearly as well, or None.
-        rival_rms_px: its residual; infinite without one.
+        rival: (4, 4) second solution of the planar pose problem, or None.
+        rival_rms_px: residual of the second solution, pixels; infinite without one.
     """
 
     camera_T_board: NDArray[np.float64]
@@ -296,17 +303,17 @@ class BoardPose:
 
     @property
     def ambiguous(self) -> bool:
-        """The rival is nearly as good: noise chose between the two."""
+        """True if the second solution fits nearly as well, so that noise decides between the two."""
         return self.rival_rms_px < 1.5 * self.rms_px + 0.05
 
 
 def residual_px(camera: PinholeCamera, p_camera: NDArray[np.float64], uv: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(..., 2) projected minus seen, pixels; a large number for points that the camera cannot see."""
+    """Compute (..., 2) projected minus observed, pixels; `BEHIND_PX` for points that the camera cannot see."""
     return np.nan_to_num(camera.project(p_camera) - uv, nan=BEHIND_PX)
 
 
 def projection_jacobian(camera: PinholeCamera, p_camera: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 2, 3) pixels per metre: how the image point follows the point; 0 where the camera cannot see it."""
+    """Compute (N, 2, 3) derivatives of image points by 3D points, pixels per metre; 0 where not visible."""
     z = p_camera[:, 2]
     xy = p_camera[:, :2] / z[:, None]
     bend = np.empty((len(xy), 2, 2))
@@ -323,7 +330,7 @@ def projection_jacobian(camera: PinholeCamera, p_camera: NDArray[np.float64]) ->
 
 
 def find_board_pose(view: BoardView, board: Board, camera: PinholeCamera) -> BoardPose:
-    """The pose of the board in one view; `camera` needs no pose of its own."""
+    """Estimate the pose of the board in one view; the pose of `camera` is not used."""
     points = board.points[view.ids]
     straight = camera.lens.undistort((view.uv - camera.K[:2, 2]) / np.diag(camera.K)[:2])
     seen = np.isfinite(straight).all(axis=1)
@@ -336,15 +343,17 @@ def find_board_pose(view: BoardView, board: Board, camera: PinholeCamera) -> Boa
         (_refine(camera, points, view.uv, _pose(t, s)) for t, s in zip(turns, shifts, strict=True)), key=lambda p: p[1]
     )
     if not found:
-        raise CalibrationError(f"{view.name or 'the view'} has no pose", expected="corners that are not on a line")
+        raise CalibrationError(
+            f"no board pose was found in {view.name or 'the view'}", expected="corners that are not collinear"
+        )
     (best, rms), *rest = found
-    # Both starts may end in the same place; then there is no rival.
+    # Both starts may converge to the same pose; then there is no second solution.
     rivals = [(T, r) for T, r in rest if np.linalg.norm(T[:3, :3] - best[:3, :3]) > 0.02]
     return BoardPose(best, rms, *(rivals[0] if rivals else (None, float("inf"))))
 
 
 def skew(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 3, 3) matrices of the cross products with p (N, 3)."""
+    """Build (N, 3, 3) cross-product matrices of p (N, 3)."""
     S = np.zeros((len(p), 3, 3))
     S[:, 0, 1], S[:, 0, 2], S[:, 1, 2] = -p[:, 2], p[:, 1], -p[:, 0]
     return np.asarray(S - S.swapaxes(1, 2))
@@ -365,7 +374,7 @@ def _refine(
     def jacobian(x: NDArray[np.float64]) -> NDArray[np.float64]:
         pose = changed(start, x)
         P = projection_jacobian(camera, apply(pose, points))
-        # Turns are about the board's axes here, exact at x = 0 and good enough around it.
+        # Rotations are about the board's axes: exact at x = 0, accurate enough near it.
         return np.concatenate([P, -P @ pose[:3, :3] @ skew(points)], axis=2).reshape(-1, 6)
 
     fit = least_squares(residual, np.zeros(6), jac=jacobian, x_scale=0.05, max_nfev=40)

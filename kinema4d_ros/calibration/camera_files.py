@@ -1,4 +1,4 @@
-"""One call for every kind of calibration file: from a path to a camera that knows where it stands."""
+"""Readers and writers of camera files: ROS CameraInfo, extrinsics, both in one file, and easy_handeye2."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 
-# Intrinsics in the YAML that ROS's camera_calibration writes and camera_info_manager reads.
+# Intrinsics: the YAML written by ROS camera_calibration and read by camera_info_manager.
 
 
 @dataclass(frozen=True, eq=False)
 class CameraInfo:
-    """What the file says, in the file's own pixel convention (integers at pixel centres).
+    """Contents of a CameraInfo YAML, in its own pixel convention (integers at pixel centres).
 
     Attributes:
         name: camera_name.
@@ -46,8 +46,8 @@ class CameraInfo:
         distortion_model: "plumb_bob" or "rational_polynomial".
         distortion: coefficients in OpenCV's order.
 
-    The file's rectification and projection matrices describe another, rectified image (of a stereo pair,
-    usually); raw images and `PinholeCamera.rectify` need neither.
+    The file's rectification and projection matrices describe a rectified image, usually of a stereo pair. They are
+    ignored: raw images and `PinholeCamera.rectify` need neither.
     """
 
     name: str
@@ -59,7 +59,7 @@ class CameraInfo:
 
     @staticmethod
     def of(camera: PinholeCamera, name: str = "camera") -> CameraInfo:
-        """The file's view of a camera."""
+        """Convert a camera to the file's convention."""
         return CameraInfo(
             name, camera.width, camera.height, camera.K_opencv, camera.distortion_model, camera.distortion
         )
@@ -82,7 +82,7 @@ class CameraInfo:
         return info
 
     def document(self) -> dict[str, Any]:
-        """The mapping to write: a monocular camera's rectification is I and its projection [K | 0]."""
+        """Return the mapping to write: for a monocular camera, rectification is I and projection is [K | 0]."""
         projection = np.hstack([self.camera_matrix, np.zeros((3, 1))])
         coefficients = self.distortion or (0.0,) * max(MODELS[self.distortion_model])
         return {
@@ -103,7 +103,7 @@ class CameraInfo:
         frame_id: str = "camera_optical_frame",
         base_frame: str = "base_link",
     ) -> PinholeCamera:
-        """The camera with these intrinsics at that pose."""
+        """Return a camera with these intrinsics at the given pose (4, 4)."""
         return PinholeCamera.from_opencv(
             self.width,
             self.height,
@@ -138,20 +138,20 @@ def _entry(matrix: NDArray[np.float64]) -> dict[str, Any]:
     return {"rows": matrix.shape[0], "cols": matrix.shape[1], "data": matrix.ravel().tolist()}
 
 
-# Extrinsics from the hand-eye calibrations of easy_handeye2 (`~/.ros2/easy_handeye2/calibrations/*.calib`).
+# Extrinsics: hand-eye calibrations of easy_handeye2 (`~/.ros2/easy_handeye2/calibrations/*.calib`).
 
 
 def read_easy_handeye(path: str | Path) -> Extrinsics:
-    """The pose of a camera that stands still beside the robot (`eye_on_base`).
+    """Read the pose of a camera that is fixed relative to the robot base (`eye_on_base`).
 
-    `tracking_base_frame`, the frame the marker was seen in, must be the camera's optical frame.
+    `tracking_base_frame`, the frame in which the marker was tracked, must be the camera's optical frame.
     """
     with reading(path, "an easy_handeye2 calibration", error=CalibrationError):
         return from_easy_handeye_document(read_yaml(path), str(path))
 
 
 def from_easy_handeye_document(document: Mapping[str, Any], source: str) -> Extrinsics:
-    """Read the mapping of the file, in the current layout or in that of its first releases."""
+    """Read the mapping of an easy_handeye2 file, in the current layout or that of the first releases."""
     fields = Fields(document, source)
     parameters = fields.section("parameters")
     if "calibration_type" in parameters:
@@ -163,9 +163,9 @@ def from_easy_handeye_document(document: Mapping[str, Any], source: str) -> Extr
         kind = "eye_in_hand" if on_hand else "eye_on_base"
     if kind == "eye_in_hand":
         raise CalibrationError(
-            f"{source} is an eye_in_hand calibration: its camera rides on "
+            f"{source} is an eye_in_hand calibration: its camera is mounted on "
             f"'{parameters.text('robot_effector_frame', 'the hand')}' and has no fixed pose in the base frame",
-            expected="an eye_on_base calibration of a camera that stands still",
+            expected="an eye_on_base calibration of a fixed camera",
             hint="run easy_handeye2 with calibration_type:=eye_on_base",
             code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
         )
@@ -196,11 +196,11 @@ _KINDS = {
 
 
 def read_camera(path: str | Path, *, base_frame: str | None = None) -> PinholeCamera:
-    """The camera of a camera file: intrinsics and extrinsics in one.
+    """Read a camera file, which holds intrinsics and extrinsics.
 
     Args:
         path: YAML as described in calibration/README.md.
-        base_frame: the robot's base frame; extrinsics that lead to another one are refused.
+        base_frame: the robot's base frame; extrinsics with another parent frame are rejected.
     """
     document = read_yaml(path)
     kind = _kind(document, path)
@@ -211,18 +211,18 @@ def read_camera(path: str | Path, *, base_frame: str | None = None) -> PinholeCa
     raise CalibrationError(
         f"{path} is {kind}: it lacks {other}",
         expected="a camera file with 'intrinsics' and 'extrinsics'",
-        hint="join the two with load_camera(intrinsics, extrinsics) and save_camera(path, camera, extrinsics)",
+        hint="combine two files with load_camera(intrinsics, extrinsics) and save_camera(path, camera, extrinsics)",
     )
 
 
 def load_camera(intrinsics: str | Path, extrinsics: str | Path, *, base_frame: str | None = None) -> PinholeCamera:
-    """The camera of a CameraInfo YAML and an extrinsics YAML (ours or easy_handeye2's)."""
+    """Read a camera from a CameraInfo YAML and an extrinsics YAML (of this package or of easy_handeye2)."""
     with reading(extrinsics, "the pose of that camera", error=CalibrationError):
         return _join(read_camera_info(intrinsics), read_pose(extrinsics), base_frame)
 
 
 def read_pose(path: str | Path) -> Extrinsics:
-    """The extrinsics of our YAML, of a camera file, or of easy_handeye2's file."""
+    """Read the extrinsics from an extrinsics YAML, a camera file or an easy_handeye2 file."""
     document = read_yaml(path)
     kind = _kind(document, path)
     with reading(path, "the pose of a camera", error=CalibrationError):
@@ -234,7 +234,7 @@ def read_pose(path: str | Path) -> Extrinsics:
 
 
 def camera_from_document(document: dict[str, Any], source: str, *, base_frame: str | None = None) -> PinholeCamera:
-    """The camera of a camera file's mapping; `source` names it in errors."""
+    """Build the camera from a camera file's mapping; `source` names it in errors."""
     Fields(document, source).only(("intrinsics", "extrinsics"))
     info = CameraInfo.from_document(_section(document, "intrinsics", source), f"'intrinsics' of {source}")
     pose = Extrinsics.from_document(_section(document, "extrinsics", source), f"'extrinsics' of {source}")
@@ -244,7 +244,7 @@ def camera_from_document(document: dict[str, Any], source: str, *, base_frame: s
 def camera_document(
     camera: PinholeCamera, extrinsics: Extrinsics | None = None, *, name: str = "camera"
 ) -> dict[str, Any]:
-    """The mapping of a camera file."""
+    """Return the mapping of a camera file."""
     pose = extrinsics or Extrinsics(camera.base_frame, camera.frame_id, camera.base_T_camera)
     return {"intrinsics": CameraInfo.of(camera, name).document(), "extrinsics": pose.document()}
 
@@ -259,9 +259,9 @@ def save_camera(
 def _join(info: CameraInfo, pose: Extrinsics, base_frame: str | None) -> PinholeCamera:
     if base_frame is not None and pose.parent_frame != base_frame:
         raise CalibrationError(
-            f"the camera's pose is given in '{pose.parent_frame}'",
+            f"the camera pose is given in frame '{pose.parent_frame}'",
             expected=f"'{base_frame}', the robot's base frame",
-            hint="calibrate against that frame, or add the fixed transform between the two and rename parent_frame",
+            hint="calibrate in that frame, or apply the fixed transform between the two and change parent_frame",
             code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
         )
     return info.camera(pose.parent_T_child, frame_id=pose.child_frame, base_frame=pose.parent_frame)
@@ -272,14 +272,14 @@ def _kind(document: dict[str, Any], path: str | Path) -> str:
         if keys & document.keys():
             return kind
     raise CalibrationError(
-        f"{path} is no calibration: it has {', '.join(list(document)[:10]) or 'nothing'}",
+        f"{path} is not a calibration file: its keys are {', '.join(list(document)[:10]) or 'none'}",
         expected="intrinsics and extrinsics, a ROS CameraInfo, extrinsics, or an easy_handeye2 calibration",
-        hint="calibration/README.md describes them",
+        hint="see calibration/README.md for the formats",
     )
 
 
 def _section(document: dict[str, Any], key: str, path: str | Path) -> dict[str, Any]:
     value = document.get(key)
     if not isinstance(value, dict):
-        raise Fields(document, str(path)).refuse(key, "a group of named values")
+        raise Fields(document, str(path)).refuse(key, "a mapping")
     return value

@@ -1,4 +1,4 @@
-"""Chooses which pictures of a board are worth keeping while somebody moves it: sharp ones, of poses not yet seen."""
+"""Live selection of board images for calibration: keep sharp images that show a new board pose."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ __all__ = ["Offer", "ViewCollector", "blur_px", "coverage_map"]
 Array = NDArray[np.float64]
 
 BLUR_PX = 1.8
-"""Edges of the board that are wider (one sigma) are out of focus or in motion; per 640 pixels of width."""
+"""Largest edge width (one sigma) of a sharp image, for an image width of 640 pixels; scales with the width."""
 
 NEW_SHARE = 0.06
-"""A pose is new if the board's corners moved by this share of the image's width, root mean square."""
+"""A pose is new if the board's corners moved by this fraction of the image width, root mean square."""
 
 _PATCH_PX = 6
 _STEP_TO_SIGMA = 1 / np.sqrt(2 * np.pi)
-"""A blurred step of height 1 has this slope at most, times 1 / sigma."""
+"""Largest slope of a blurred step of height 1, times sigma."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What became of a picture: `word` is one of kept, blurred, same, none; `text` says more."""
+    """Result for one image: `word` is kept, blurred, same or none; `text` gives the details."""
 
     word: Literal["kept", "blurred", "same", "none"]
     text: str
 
 
 class ViewCollector:
-    """Keeps views of one board by one camera.
+    """Collection of views of one board by one camera.
 
     Args:
-        board: that is moved.
+        board: the board that is moved in front of the camera.
     """
 
     def __init__(self, board: Board) -> None:
@@ -51,27 +51,27 @@ class ViewCollector:
 
     @property
     def coverage(self) -> NDArray[np.int64]:
-        """(6, 8) corners seen in each cell of the image."""
+        """Corner counts (6, 8) int64 in each cell of the image."""
         if self.size is None or not self.views:
             return np.zeros(COVERAGE_CELLS[::-1], np.int64)
         return coverage(self.views, *self.size)
 
     @property
     def share(self) -> float:
-        """Of the image's cells that have seen a corner, 0 to 1."""
+        """Fraction of image cells with at least one corner, 0 to 1."""
         return float((self.coverage > 0).mean())
 
     def offer(self, image: NDArray[np.uint8], name: str = "") -> Offer:
-        """Look at a picture (H, W, 3) or (H, W) uint8, and keep its view if it adds something.
+        """Check an image (H, W, 3) or (H, W) uint8, and keep its view if it is sharp and shows a new pose.
 
         Raises:
-            CalibrationError: the picture shows the board mirrored, or has another size than those before.
+            CalibrationError: the board is mirrored, or the image size differs from that of earlier images.
         """
         size = (int(image.shape[1]), int(image.shape[0]))
         if self.size is not None and size != self.size:
             raise CalibrationError(
-                f"a picture is {size[0]} x {size[1]}, those before are {self.size[0]} x {self.size[1]}",
-                expected="one camera at one size",
+                f"an image is {size[0]} x {size[1]}, earlier images are {self.size[0]} x {self.size[1]}",
+                expected="images of one camera at one size",
             )
         self.size = size
         try:
@@ -86,23 +86,23 @@ class ViewCollector:
         outline = _outline(view, self.board)
         apart = [float(np.sqrt(np.mean(np.sum((outline - other) ** 2, axis=1)))) for other in self._outlines]
         if apart and min(apart) < NEW_SHARE * size[0]:
-            return Offer("same", "as before: move or tilt the board")
+            return Offer("same", "pose already kept: move or tilt the board")
         self.views.append(view)
         self._outlines.append(outline)
         return Offer("kept", f"kept, blur {blur:.1f} px")
 
 
 def blur_px(image: NDArray[np.uint8], view: BoardView, board: Board) -> float:
-    """Standard deviation of the blur across the board's edges in the worse of their two directions, pixels.
+    """Measure the blur of the board's edges: standard deviation in the worse of their two directions, pixels.
 
-    Motion blurs one direction only, so both are measured; a pixel's own width counts as about 0.5.
+    Motion blurs one direction only, so both are measured. A sharp image has about 0.5, the width of a pixel.
     """
     gray = image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     gray = gray.astype(np.float32)
     right = cv2.Sobel(gray, cv2.CV_32F, 1, 0, ksize=3, scale=1 / 8)
     down = cv2.Sobel(gray, cv2.CV_32F, 0, 1, ksize=3, scale=1 / 8)
     axes = _affine(view, board)[:2]
-    # Contrast is that of whole squares: within a blurred edge alone it would look smaller, and the edge sharper.
+    # Measure the contrast over whole squares: within a blurred edge alone it would be too low, and the edge too sharp.
     square = max(_PATCH_PX, round(float(np.linalg.norm(axes, axis=1).min()) * board.square_m))
     axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
     widths: list[list[float]] = [[], []]
@@ -118,7 +118,7 @@ def blur_px(image: NDArray[np.uint8], view: BoardView, board: Board) -> float:
 
 
 def coverage_map(counts: NDArray[np.int64]) -> str:
-    """The coverage as text: a dot where no corner was, otherwise a block the fuller the more there were."""
+    """Draw the coverage as text: a dot for an empty cell, otherwise a block whose height grows with the count."""
     full = max(int(counts.max()), 1)
     marks = " ▁▂▃▄▅▆▇█"
     cell = [["·" if n == 0 else marks[1 + round(7 * int(n) / full)] * 2 for n in row] for row in counts]
@@ -126,13 +126,13 @@ def coverage_map(counts: NDArray[np.int64]) -> str:
 
 
 def _affine(view: BoardView, board: Board) -> Array:
-    """(3, 2) rows: pixels along the board's x, along its y, and of its zero; the best affine picture of it."""
+    """Fit an affine map from board to image: (3, 2) rows are pixels along x, along y, and the origin."""
     flat = np.column_stack([board.points[view.ids, :2], np.ones(len(view.ids))])
     return np.asarray(np.linalg.lstsq(flat, view.uv, rcond=None)[0], np.float64)
 
 
 def _outline(view: BoardView, board: Board) -> Array:
-    """(4, 2) where the corners of the whole board are in the image, also if they are hidden."""
+    """Compute the outer corners (4, 2) of the whole board in the image, pixels, also if they are not visible."""
     H, _ = cv2.findHomography(board.points[view.ids, :2], view.uv)
     left, top, right, bottom = board.picture_area
     ends = np.array([[left, top, 1.0], [right, top, 1.0], [right, bottom, 1.0], [left, bottom, 1.0]])

@@ -1,4 +1,4 @@
-"""Has the camera been bumped? Compares masks of the robot, or edges of pictures, with what the calibration says."""
+"""Camera drift check: compare robot masks or image edges with the robot rendered at the calibrated pose."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ __all__ = ["USELESS_PX", "Drift", "DriftState", "DriftWatch", "check_drift", "ch
 Array = NDArray[np.float64]
 
 MIN_PIXELS = 400
-"""Fewer pixels of robot than this in an image of any size say nothing."""
+"""Masks with fewer robot pixels than this are ignored, at any image size."""
 
 SURE = 0.999
 LEAST_FREEDOM = 20.0
-"""Few masks of few links leave the size of their errors nearly open, and 99.9 % of that is boundless: no bump would
-ever be seen. What masks are like is known better than that."""
+"""Lower limit of the degrees of freedom. With few masks of few links the error scale is nearly unknown, and its 99.9 %
+quantile is so large that no bump would be detected; the typical quality of masks is known better than that."""
 
 NEAR_IOU = 0.75
-"""Above this overlap the camera is near enough for the fine fit alone."""
+"""Above this overlap the pose is close enough for the fine fit alone."""
 
 USELESS_PX = 6.0
-"""A robot that is off by more makes predictions wrong. A check that cannot exclude that has not told anything."""
+"""A larger offset of the robot invalidates predictions; a check that cannot exclude it returns "unknown"."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drift:
-    """The answer.
+    """Result of one drift check.
 
     Attributes:
         verdict: "still" (the calibration fits), "moved", or "unknown": no robot in view, masks of something else, or
-            uncertainties that would hide a useless calibration.
-        iou: of the robot drawn at the calibrated pose with the masks, before any fit; NaN without masks.
-        px: root mean square distance of the outlines that is left after the best fit, pixels.
-        shift_mm, turn_deg: how far the best pose is from the calibrated one.
-        distance: the same in units of its uncertainty, squared; above `threshold` it is not chance.
-        threshold: of the distance.
-        base_T_camera: (4, 4) the best pose: a new calibration's guess.
-        text: one line for people.
-        seen_px, seen_mm: how far the robot is off in the image, root mean square over its outline, in pixels and at
-            the robot's distance. One picture tells this well; how much of it is shift and how much turn, it does not.
-        sigma_px: standard deviation of `seen_px` as this check measures it.
-        allowed_px: what `seen_px` may be for a camera that did not move, with 99.9 % probability: the uncertainties of
-            calibration and check together, at least the tolerance.
+            an uncertainty so large that an unusable calibration would go undetected.
+        iou: of the robot rendered at the calibrated pose with the masks, before any fit; NaN without masks.
+        px: root mean square distance between the outlines after the best fit, pixels.
+        shift_mm, turn_deg: difference between the best-fit and the calibrated pose.
+        distance: squared Mahalanobis distance between the two; significant above `threshold`.
+        threshold: limit of `distance`.
+        base_T_camera: (4, 4) best-fit pose, metres; the initial guess for a new calibration.
+        text: one-line summary.
+        seen_px, seen_mm: offset of the robot in the image, root mean square over its outline, in pixels and at the
+            robot's distance. One image determines this well, but not how it splits into shift and rotation.
+        sigma_px: standard deviation of `seen_px` in this check.
+        allowed_px: 99.9 % limit of `seen_px` for a camera that did not move: the combined uncertainty of calibration
+            and check, at least the tolerance.
     """
 
     verdict: Literal["still", "moved", "unknown"]
@@ -76,7 +76,7 @@ class Drift:
 
 
 class _Found(NamedTuple):
-    """The best pose of a check: (4, 4), its covariance (6, 6), and the fit's residual."""
+    """Best-fit pose (4, 4) of a check, its covariance (6, 6) and the residual of the fit."""
 
     base_T_camera: Array
     covariance: Array
@@ -86,7 +86,7 @@ class _Found(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What the calibration says of itself."""
+    """Uncertainty and residual that the calibration states."""
 
     covariance: Array | None
     freedom: float
@@ -105,17 +105,17 @@ def check_drift(
     tolerance_mm: float = 2.0,
     tolerance_deg: float = 0.15,
 ) -> Drift:
-    """Compare one mask or several with the calibration.
+    """Compare one or several robot masks with the calibration.
 
     Args:
-        robot: that the masks show.
+        robot: the robot in the masks.
         q: (C, J) joint positions, one row for each mask.
-        masks: (C, H, W) bool, as the camera saw the robot; three to five tell more than one.
-        camera: calibrated, with its pose.
-        covariance: (6, 6) of the calibration itself, `PoseEstimate.covariance`; it is not held against the camera.
+        masks: (C, H, W) bool, as seen by the camera; three to five are better than one.
+        camera: intrinsics and calibrated pose.
+        covariance: (6, 6) of the calibration, `PoseEstimate.covariance`; offsets within it are not reported as drift.
         freedom: degrees of freedom of that covariance.
-        residual_px: of the calibration: by so much outlines miss each other in one image though no camera moved.
-        tolerance_mm, tolerance_deg: smaller moves are not worth a warning.
+        residual_px: residual of the calibration: the offset of outlines expected in one image without any drift.
+        tolerance_mm, tolerance_deg: smaller moves are not reported as drift.
     """
     if not (tolerance_mm >= 0 and tolerance_deg >= 0):
         raise CalibrationError(f"tolerances are {tolerance_mm} mm, {tolerance_deg} degrees", expected="0 or more")
@@ -123,10 +123,13 @@ def check_drift(
     here = camera.base_T_camera
     positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
     if len(positions) != len(masks):
-        raise CalibrationError(f"{len(positions)} joint configurations and {len(masks)} masks", expected="one of each")
+        raise CalibrationError(
+            f"{len(positions)} joint configurations and {len(masks)} masks",
+            expected="one joint configuration for each mask",
+        )
     telling = [i for i, mask in enumerate(masks) if np.count_nonzero(mask) >= MIN_PIXELS]
     if not telling:
-        return _unknown(here, 0.0, "the masks hold next to no robot", "give masks of images that show the robot")
+        return _unknown(here, 0.0, "the masks contain almost no robot", "use masks of images that show the robot")
     positions, masks = positions[telling], [masks[i] for i in telling]
     silhouettes = Silhouettes(robot, positions, masks, camera)
     iou = silhouettes.overlap(here)
@@ -136,7 +139,7 @@ def check_drift(
         )
     except CalibrationError as error:
         return _unknown(here, iou, error.what, _ELSEWHERE)
-    # One picture will do here: a camera that stands where it was calibrated is the expectation, not the question.
+    # One arm pose is enough here: the calibrated pose is a strong prior.
     wrong = [f.name for f in found.quality.findings if f.severity == "error" and f.name != "too_similar"]
     if wrong:
         return _unknown(here, iou, f"no pose explains the masks ({', '.join(wrong)})", _ELSEWHERE)
@@ -149,7 +152,7 @@ def check_drift(
         return drift
     if drift.shift_mm <= tolerance_mm and drift.turn_deg <= tolerance_deg and drift.seen_px <= USELESS_PX:
         small = replace(drift, verdict="still", allowed_px=max(drift.allowed_px, drift.seen_px))
-        ignored = f"moves up to {tolerance_mm:g} mm and {tolerance_deg:g} degrees do not count"
+        ignored = f"moves up to {tolerance_mm:g} mm and {tolerance_deg:g} degrees are ignored"
         return replace(small, text=f"{_says('still', small, images)}; {ignored}")
     by = f"the camera moved by {drift.shift_mm:.1f} mm and {drift.turn_deg:.2f} degrees"
     return replace(drift, text=f"{by}: {drift.text}")
@@ -166,15 +169,15 @@ def check_drift_by_edges(
     residual_px: float = 0.0,
     tolerance_px: float = 0.75,
 ) -> Drift:
-    """Compare pictures with the calibration, without masks: the drawn outline is laid on the pictures' edges.
+    """Compare images with the calibration without masks: fit the rendered outline to the image edges.
 
     Args:
-        robot: that the pictures show, at rest.
-        q: (J,) joint positions of the picture's moment, or (C, J) of several.
+        robot: the robot in the images, at rest.
+        q: (J,) joint positions at the time of the image, or (C, J) for several images.
         image: (H, W, 3) uint8, rectified, or (C, H, W, 3).
         camera: rectified, with its calibrated pose.
         covariance, freedom, residual_px: of the calibration, as in `check_drift`.
-        tolerance_px: a robot that is off by less in the image is not worth a warning.
+        tolerance_px: smaller offsets of the robot in the image are not reported as drift.
     """
     if not tolerance_px >= 0:
         raise CalibrationError(f"the tolerance is {tolerance_px} px", expected="0 or more")
@@ -182,9 +185,9 @@ def check_drift_by_edges(
     here = camera.base_T_camera
     fit = fit_edges(robot, q, image, camera, near_px=max(ON_EDGE_PX, 2 * residual_px))
     if fit is None:
-        return _unknown(here, float("nan"), "next to no outline of the robot is in the picture", _ELSEWHERE)
+        return _unknown(here, float("nan"), "almost none of the robot's outline is in the image", _ELSEWHERE)
     if fit.after < FOUND:
-        why = f"only {fit.after:.0%} of the robot's outline lies on edges of the picture"
+        why = f"only {fit.after:.0%} of the robot's outline lies on image edges"
         return _unknown(here, float("nan"), why, _ELSEWHERE)
     images = len(distinct_poses(forward_all(robot, np.atleast_2d(np.asarray(q, dtype=np.float64)))))
     found = _Found(fit.base_T_camera, fit.covariance, fit.freedom, fit.rms_px, float("nan"))
@@ -194,17 +197,17 @@ def check_drift_by_edges(
 def _judge(
     camera: PinholeCamera, p_camera: Array, fit: _Found, known: _Known, images: int, tolerance_px: float
 ) -> Drift:
-    """The verdict on a camera whose outline (N, 3) is seen best from another pose."""
+    """Compare the fitted pose with the calibrated one, given the outline (N, 3) in the camera frame, metres."""
     here = camera.base_T_camera
     d = difference(here, fit.base_T_camera)
     both = fit.covariance if known.covariance is None else fit.covariance + known.covariance
     freedom = min(fit.freedom, known.freedom)
     distance, threshold = float(d @ np.linalg.solve(both, d)), region_threshold(freedom, SURE)
-    # What poses may be off, in pixels of the outline.
+    # Project the pose uncertainties to pixels at the outline.
     J = image_motion(camera, here, p_camera)
     M = np.einsum("nki,nkj->ij", J, J) / len(J)
     chance, any_chance = (float(np.sqrt(np.trace(M @ covariance))) for covariance in (fit.covariance, both))
-    # The outline misses the picture by the calibration's residual even where the camera stands still.
+    # Without any drift the outline is still off by the residual of the calibration.
     misfit = known.residual_px / np.sqrt(images)
     reach = float(stdtrit(freedom, (1 + SURE) / 2))
     told, allowed = misfit + reach * chance, max(tolerance_px, misfit + reach * any_chance)
@@ -217,18 +220,17 @@ def _judge(
     if distance > threshold and px > allowed:
         return replace(drift, verdict="moved", text=_says("moved", drift, images))
     if told > USELESS_PX:
-        why = f"this check is good to {told:.1f} px only"
+        why = f"the accuracy of this check is only {told:.1f} px"
         return replace(drift, verdict="unknown", text=f"cannot tell: {why}; {_MORE_IMAGES}")
     if px > USELESS_PX:
-        why = f"the robot is {px:.1f} px off, and the calibration's own uncertainty allows {allowed:.1f} px"
+        why = f"the robot is {px:.1f} px off, and the uncertainty of the calibration allows {allowed:.1f} px"
         return replace(drift, verdict="unknown", text=f"cannot tell: {why}; calibrate again with more arm poses")
     return replace(drift, text=_says("still", drift, images))
 
 
 _MORE_IMAGES = "add images of other arm poses, or masks"
 _ELSEWHERE = (
-    "check that joint positions, robot and images belong together; if they do, the camera stands elsewhere: "
-    "calibrate again"
+    "check that the joint positions, the robot and the images match; if they do, the camera has moved: calibrate again"
 )
 
 
@@ -237,12 +239,12 @@ def _says(verdict: Literal["still", "moved"], drift: Drift, images: int) -> str:
     poses = f"{images} arm pose{'s' if images > 1 else ''}"
     if verdict == "moved":
         return (
-            f"the robot is {off} from where the calibration draws it, in {poses}; "
-            f"uncertainties explain up to {drift.allowed_px:.1f} px"
+            f"the robot is {off} from its calibrated position, in {poses}; "
+            f"the uncertainty explains up to {drift.allowed_px:.1f} px"
         )
     return (
-        f"the robot is where the calibration draws it, within {off}, in {poses}; "
-        f"a move is called one from {drift.allowed_px:.1f} px on"
+        f"the robot is at its calibrated position within {off}, in {poses}; "
+        f"drift is reported above {drift.allowed_px:.1f} px"
     )
 
 
@@ -251,20 +253,20 @@ def _unknown(here: Array, iou: float, why: str, do: str) -> Drift:
     return Drift("unknown", iou, 0.0, 0.0, 0.0, 0.0, region_threshold(1e9, SURE), here, text)
 
 
-# Turns single drift checks into a state that one bad picture cannot change.
+# Filter over single drift checks: one bad image does not change the state.
 
 
 @dataclass(frozen=True)
 class DriftState:
-    """What the checks so far say.
+    """Filtered result of the drift checks so far.
 
     Attributes:
-        verdict: "still", "moved", or "unknown": nothing could be told for a while, or ever.
-        sure: False while fewer checks than needed agree; the next one should come soon.
-        checks: made.
-        text: one line: the newest check's for the verdict that holds.
+        verdict: "still", "moved", or "unknown": no recent check gave a result, or none was made.
+        sure: False while fewer checks than needed agree; the next check should follow soon.
+        checks: number of checks made.
+        text: one-line summary of the newest check with this verdict.
         seen_px, seen_mm: of that check; NaN where unknown.
-        shift_mm, turn_deg: of that check.
+        shift_mm, turn_deg: of that check; NaN where unknown.
     """
 
     verdict: Literal["still", "moved", "unknown"] = "unknown"
@@ -278,11 +280,11 @@ class DriftState:
 
 
 class DriftWatch:
-    """Takes checks, one after another; a verdict holds once enough of them in a row agree. Thread-safe.
+    """Filter that changes its verdict after enough consecutive checks agree. Thread-safe.
 
     Args:
-        agree: checks in a row that raise or clear "moved".
-        blind: checks in a row that tell nothing, after which the state is "unknown".
+        agree: consecutive checks needed to set or clear "moved".
+        blind: consecutive "unknown" checks after which the state is "unknown".
     """
 
     def __init__(self, agree: int = 3, blind: int = 5) -> None:
@@ -293,12 +295,12 @@ class DriftWatch:
 
     @property
     def state(self) -> DriftState:
-        """As of the newest check."""
+        """State after the newest check."""
         with self._lock:
             return self._state
 
     def take(self, check: Drift) -> DriftState:
-        """Count a check."""
+        """Add a check and return the new state."""
         with self._lock:
             verdict, count = self._run
             count = count + 1 if check.verdict == verdict else 1

@@ -1,6 +1,6 @@
-"""Lays the drawn robot's outline on the edges of pictures: a camera pose from pixels alone, with no mask.
+"""Camera pose from image edges, without masks: fit the rendered outline of the robot to the image.
 
-drawn outline ─> brightness along its normals ─> nearest strong edge ─> robust Gauss-Newton ─> pose, covariance
+rendered outline ─> intensity along its normals ─> nearest strong edge ─> robust Gauss-Newton ─> pose, covariance
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ Image = NDArray[np.uint8]
 
 STEP_PX = 0.5
 STRONG = 0.5
-"""An edge counts if it is this share of the strongest one on its normal; the nearest that counts is taken."""
+"""Smallest strength of an edge, relative to the strongest one on its normal; the nearest such edge is used."""
 
 FAINT = 6.0
-"""Edges weaker than this, in 8-bit steps over two pixels, are noise."""
+"""Edges weaker than this, in 8-bit steps over two pixels, are ignored as noise."""
 
 CELLS = 30
-"""Across the image's width. Outline pixels in one cell err together: the same shadow, the same curve of a mesh. That is
-so in several pictures too: what does not move between them is seen once."""
+"""Cells across the image width. Errors of outline pixels in one cell are correlated (same shadow, same mesh surface),
+also between images: a part that does not move counts once."""
 
 BIAS_PX = 0.15
-"""What a cell may be off for good: shading, rounding, a mesh that is not quite the arm."""
+"""Systematic error of a cell: shading, rounding, differences between mesh and arm."""
 
 FINE_PX = 6.0
 NEAR = (16.0, FINE_PX, FINE_PX, FINE_PX, FINE_PX, FINE_PX)
 FAR = (16.0, 16.0, 12.0, 8.0)
-"""How far to look, step by step; the fine steps end early."""
+"""Search distance in each step, pixels; the fine steps stop early on convergence."""
 
 FOUND, ON_EDGE_PX = 0.6, 1.5
-"""With less of the outline this near to edges the robot has not been found."""
+"""The robot counts as found if at least this fraction of its outline is within this distance of an edge."""
 
 DONE_PX = 0.05
 PRIOR = np.diag([1 / 0.03**2] * 3 + [1 / np.radians(3.0) ** 2] * 3)
-"""A step is a few centimetres and degrees: directions that one picture leaves open stay where they are."""
+"""Prior of one step, a few centimetres and degrees: directions not constrained by the image stay unchanged."""
 
 _RIM_PX = 4
 _AROUND_PX = 16
@@ -60,14 +60,14 @@ _MIN_CELLS = 10
 
 
 class EdgeMatch(NamedTuple):
-    """Outline pixels of the robot drawn at one pose, and the edges found near them.
+    """Outline pixels of the robot rendered at one pose, and the image edges found near them.
 
     Attributes:
-        offset_px: (N,) how far outward along the normal the picture's edge is; NaN = none found.
-        J: (N, 6) how the outline moves along its normal with the camera's pose, pixels.
-        cell: (N,) int64, which pixels err together.
-        p_camera: (N, 3) metres: the surface there.
-        pixels: rows (N,) and columns (N,) of the outline, picture after picture.
+        offset_px: (N,) distance to the image edge, positive outward along the normal; NaN = no edge found.
+        J: (N, 6) derivative of the outline along its normal by the camera pose, pixels.
+        cell: (N,) int64, cell of each pixel; errors within one cell are correlated.
+        p_camera: (N, 3) surface point at each pixel, camera frame, metres.
+        pixels: rows (N,) and columns (N,) of the outline, image after image.
     """
 
     offset_px: Array
@@ -77,23 +77,23 @@ class EdgeMatch(NamedTuple):
     pixels: tuple[NDArray[np.int64], NDArray[np.int64]]
 
     def support(self, near_px: float = ON_EDGE_PX) -> float:
-        """Share of the outline that has an edge this near."""
+        """Compute the fraction of the outline that has an edge within this distance."""
         near = np.abs(self.offset_px) < near_px
         return float(near.mean()) if len(near) else 0.0
 
 
 class EdgeFit(NamedTuple):
-    """The pose that explains the pictures' edges best.
+    """Camera pose that best explains the image edges.
 
     Attributes:
-        base_T_camera: (4, 4).
-        covariance: (6, 6) of a small change of it.
-        freedom: independent pieces of outline, less the six numbers found.
-        rms_px: of the offsets that count.
-        before, after: `support` of the outline at the first pose and at this one.
-        seen_px: root mean square way of the outline between the two, pixels.
+        base_T_camera: (4, 4), metres.
+        covariance: (6, 6) of a small change of the pose.
+        freedom: degrees of freedom: independent pieces of outline minus the six parameters.
+        rms_px: weighted root mean square of the offsets, pixels.
+        before, after: `support` of the outline at the initial pose and at this one.
+        seen_px: root mean square displacement of the outline between the two poses, pixels.
         seen_mm: the same at the robot's distance, millimetres.
-        p_camera: (N, 3) metres: the outline at the first pose.
+        p_camera: (N, 3) outline at the initial pose, camera frame, metres.
     """
 
     base_T_camera: Array
@@ -108,28 +108,31 @@ class EdgeFit(NamedTuple):
 
 
 def match_edges(robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera, reach_px: float) -> EdgeMatch:
-    """Draw the robot, and look for the picture's edges on both sides of its outline.
+    """Render the robot, and search for image edges on both sides of its outline.
 
     Args:
-        robot: with its shapes.
-        q: (J,) joint positions, or (C, J) of several pictures.
-        image: (H, W, 3) uint8 as `camera` sees it, without lens distortion, or (C, H, W, 3).
+        robot: with visual shapes.
+        q: (J,) joint positions, or (C, J) for several images.
+        image: (H, W, 3) uint8 without lens distortion, or (C, H, W, 3).
         camera: rectified, with its pose.
-        reach_px: how far to look.
+        reach_px: search distance, pixels.
     """
     positions, pictures = _series(q, image, camera)
     return _match(robot, positions, [_smooth(picture) for picture in pictures], camera, reach_px)
 
 
 def _series(q: ArrayLike, image: Image, camera: PinholeCamera) -> tuple[Array, Image]:
-    """Joint positions (C, J) and pictures (C, H, W, 3) of one or several."""
+    """Return joint positions (C, J) and images (C, H, W, 3), also for a single image."""
     positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
     pictures = image[None] if image.ndim == 3 else image
     if pictures.shape[1:] != (camera.height, camera.width, 3) or camera.has_distortion:
-        raise CalibrationError(f"image {image.shape}", expected="the size of a camera without distortion")
+        raise CalibrationError(
+            f"the image has shape {image.shape}", expected="rectified images of the size of a rectified camera"
+        )
     if len(positions) != len(pictures):
         raise CalibrationError(
-            f"{len(positions)} joint configurations and {len(pictures)} images", expected="one of each"
+            f"{len(positions)} joint configurations and {len(pictures)} images",
+            expected="one joint configuration for each image",
         )
     return positions, pictures
 
@@ -171,7 +174,7 @@ def _match_one(
 
 
 def outline_pixels(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and columns of a mask's pixels (H, W) beside its outline, but for those at the image's border."""
+    """Find rows and columns of the pixels inside a mask (H, W) along its outline, except at the image border."""
     inner = cv2.erode(mask.astype(np.uint8), cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3)), borderValue=1) > 0
     rim = mask & ~inner
     rim[:_RIM_PX], rim[-_RIM_PX:], rim[:, :_RIM_PX], rim[:, -_RIM_PX:] = False, False, False, False
@@ -180,8 +183,8 @@ def outline_pixels(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _normals(mask: NDArray[np.bool_], row: NDArray[np.int64], column: NDArray[np.int64]) -> Array:
-    """(N, 2) outward unit normals, along columns and rows, of a mask's outline pixels."""
-    # Only the robot's surroundings matter for the normals of its outline.
+    """Compute (N, 2) outward unit normals (column, row) of a mask's outline pixels."""
+    # Crop to the surroundings of the robot for speed.
     top, left = max(0, int(row.min()) - _AROUND_PX), max(0, int(column.min()) - _AROUND_PX)
     part = mask[top : int(row.max()) + _AROUND_PX, left : int(column.max()) + _AROUND_PX]
     down, right = np.gradient(cv2.GaussianBlur(signed_distance(part), (0, 0), 1.5))
@@ -191,7 +194,7 @@ def _normals(mask: NDArray[np.bool_], row: NDArray[np.int64], column: NDArray[np
 
 
 def mask_edge_offsets(mask: NDArray[np.bool_], image: Image, reach_px: float) -> Array:
-    """(N,) signed distance from a mask's outline (`outline_pixels`) to the image's nearest strong edge; NaN = none."""
+    """Measure (N,) signed distances from a mask's `outline_pixels` to the nearest strong image edge; NaN = none."""
     row, column = outline_pixels(mask)
     if len(row) == 0:
         return np.empty(0)
@@ -199,8 +202,8 @@ def mask_edge_offsets(mask: NDArray[np.bool_], image: Image, reach_px: float) ->
 
 
 def _edges_along(smooth: NDArray[np.float32], at: NDArray[np.int64], n: Array, reach_px: float) -> Array:
-    """(N,) signed distance along normals from the drawn outline to the nearest strong edge; NaN = none."""
-    # The outline runs half a pixel outside of the last drawn pixel's centre.
+    """Measure (N,) signed distances along normals from the outline to the nearest strong edge; NaN = none."""
+    # The outline is half a pixel outside the centre of the last robot pixel.
     s = np.arange(-reach_px - 1.0, reach_px + 1.0 + STEP_PX / 2, STEP_PX)
     where = (at[:, None] + (s[None, :, None] + 0.5) * n[:, None]).astype(np.float32)
     profile = cv2.remap(smooth, where[..., 0], where[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
@@ -224,14 +227,17 @@ def _edges_along(smooth: NDArray[np.float32], at: NDArray[np.int64], n: Array, r
 def fit_edges(
     robot: Robot, q: ArrayLike, image: Image, camera: PinholeCamera, *, near_px: float = ON_EDGE_PX
 ) -> EdgeFit | None:
-    """The pose near the camera's own that lays the outline on edges; None where there is too little to go by.
+    """Fit the camera pose, from an initial pose, so that the outline lies on image edges.
 
     Args:
-        robot: with its shapes.
-        q: (J,) joint positions, or (C, J) of several pictures.
+        robot: with visual shapes.
+        q: (J,) joint positions, or (C, J) for several images.
         image: (H, W, 3) uint8, without lens distortion, or (C, H, W, 3).
-        camera: rectified, with the pose to start from.
-        near_px: an outline this near to an edge lies on it; more where model and picture are known to differ.
+        camera: rectified, with the initial pose.
+        near_px: distance at which outline and edge match; larger where model and image are known to differ.
+
+    Returns:
+        The fit; None if there are too few edges.
     """
     positions, pictures = _series(q, image, camera)
     whole = [_smooth(picture) for picture in pictures]
@@ -239,7 +245,7 @@ def fit_edges(
     tried = _descend(robot, positions, whole, camera, NEAR)
     last = first if tried is None else _match(robot, positions, whole, camera.posed(tried), FINE_PX)
     if tried is None or last.support(near_px) < FOUND:
-        # Far away: small images, where the same pixels reach further.
+        # Large offset: use downscaled images, in which the same search distance covers more.
         pose = camera.base_T_camera
         for share in (0.25, 0.5):
             width, height = round(share * camera.width), round(share * camera.height)
@@ -249,7 +255,7 @@ def fit_edges(
         again = _descend(robot, positions, whole, camera.posed(pose), NEAR)
         if again is not None:
             match = _match(robot, positions, whole, camera.posed(again), FINE_PX)
-            # Small images may lead astray: the better of both ends.
+            # The downscaled fit may be wrong: keep the better of the two.
             if tried is None or match.support(near_px) > last.support(near_px):
                 tried, last = again, match
         if tried is None:
@@ -266,12 +272,12 @@ def _shrunk(image: Image, width: int, height: int) -> Image:
 
 
 def outline_way(camera: PinholeCamera, p_camera: Array, base_T_camera: Array) -> tuple[float, float]:
-    """How far the robot is off in the image if the camera is at another pose: root mean square pixels, millimetres.
+    """Compute the displacement of the robot in the image between two camera poses: RMS pixels, millimetres.
 
     Args:
-        camera: rectified, with the pose that is believed.
-        p_camera: (N, 3) points of the robot seen from there.
-        base_T_camera: (4, 4) the other pose.
+        camera: rectified, with the first pose.
+        p_camera: (N, 3) points on the robot in the first camera frame, metres; without any, both results are NaN.
+        base_T_camera: (4, 4) second pose, metres.
     """
     if len(p_camera) == 0:
         return float("nan"), float("nan")
@@ -299,12 +305,15 @@ def _descend(
 
 
 def _solve(match: EdgeMatch, reach_px: float) -> tuple[Array, Array, float, float] | None:
-    """One robust step: change (6,), covariance, degrees of freedom, root mean square offset."""
+    """Solve one robust step: change (6,), covariance (6, 6), degrees of freedom, root mean square offset.
+
+    None if there are too few edge points or cells.
+    """
     found = np.isfinite(match.offset_px)
     if np.count_nonzero(found) < _MIN_POINTS:
         return None
     r, J, cell = match.offset_px[found], match.J[found], match.cell[found]
-    # The common shift of all normals is what a move looks like: scatter is measured around it, not around zero.
+    # A camera move shifts all offsets together, so measure the scatter around the median, not around zero.
     sigma = max(1.48 * float(np.median(np.abs(r - np.median(r)))), 0.4)
     cut = min(max(4.0 * sigma, 2.0), reach_px)
     change: Array = np.zeros(6)

@@ -1,4 +1,4 @@
-"""Where the camera is: our extrinsics YAML, with who measured it, when, and how well."""
+"""Extrinsics YAML: camera pose with method, date, residuals and covariance; checked access to YAML fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Extrinsics", "Fields", "Residuals", "read_extrinsics", "write_extrin
 
 
 class Fields:
-    """A mapping read from `source`; every getter either returns the type asked for or raises CalibrationError."""
+    """Mapping read from `source` with typed getters that raise CalibrationError on a missing or wrong value."""
 
     def __init__(self, document: Mapping[str, Any], source: str) -> None:
         self._document = document
@@ -29,7 +29,7 @@ class Fields:
         return key in self._document
 
     def refuse(self, key: str, expected: str, hint: str = "") -> CalibrationError:
-        """The error for a key whose value is missing or wrong."""
+        """Build the error for a key whose value is missing or wrong."""
         if key not in self._document:
             names = ", ".join(map(str, self._document)) or "nothing"
             return CalibrationError(f"{self._source} has no '{key}', only {names}", expected=expected, hint=hint)
@@ -38,42 +38,42 @@ class Fields:
         return CalibrationError(f"'{key}' of {self._source} is {shown}", expected=expected, hint=hint)
 
     def only(self, known: Iterable[str]) -> None:
-        """Refuse keys that are not known: they are usually misspelt ones."""
+        """Reject unknown keys, which are usually misspelt."""
         allowed = list(known)
         for key in self._document:
             if key not in allowed:
-                raise self.refuse(key, f"no such key; known are {', '.join(allowed)}", "check the spelling")
+                raise self.refuse(key, f"only the keys {', '.join(allowed)}", "check the spelling")
 
     def section(self, key: str) -> Fields:
-        """A nested mapping."""
+        """Get a nested mapping."""
         value = self._document.get(key)
         if not isinstance(value, Mapping):
-            raise self.refuse(key, "a group of named values")
+            raise self.refuse(key, "a mapping")
         return Fields(value, f"'{key}' of {self._source}")
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string."""
+        """Get a string."""
         value = self._document.get(key, default)
         if not isinstance(value, str):
             raise self.refuse(key, "text")
         return value
 
     def integer(self, key: str) -> int:
-        """A whole number."""
+        """Get an integer."""
         value = self._document.get(key)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.refuse(key, "a whole number")
+            raise self.refuse(key, "an integer")
         return value
 
     def number(self, key: str) -> float:
-        """A finite number."""
+        """Get a finite number."""
         number = _number(self._document.get(key))
         if number is None:
             raise self.refuse(key, "a finite number")
         return number
 
     def numbers(self, key: str, count: int | None = None) -> NDArray[np.float64]:
-        """(N,) finite numbers of a list, or of a list of rows read row by row."""
+        """Get (N,) finite numbers from a list, or from a list of rows in row-major order."""
         value = self._document.get(key)
         expected = f"{'a list of' if count is None else count} finite numbers"
         if not isinstance(value, list):
@@ -88,7 +88,7 @@ class Fields:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    # YAML 1.1 reads 1e-05, which C++ writers produce, as text.
+    # YAML 1.1 parses 1e-05, which C++ writers produce, as a string.
     try:
         number = float(value)
     except (ValueError, OverflowError):
@@ -114,12 +114,12 @@ _MAX_DISTANCE_M = 100.0
 
 @dataclass(frozen=True)
 class Residuals:
-    """How well the calibration explained its own data; None = not measured.
+    """Residuals of a calibration on its own data; None = not measured.
 
     Attributes:
         px: root mean square reprojection error, pixels.
         mm: root mean square position error, millimetres.
-        mask_iou: overlap of the rendered and the seen robot, 0 to 1.
+        mask_iou: overlap of the rendered and the observed robot, 0 to 1.
         poses: number of robot poses used.
         spread_deg: largest angle between two of them, degrees.
         spread_mm: largest distance between two of them, millimetres.
@@ -135,7 +135,7 @@ class Residuals:
 
 @dataclass(frozen=True, eq=False)
 class Extrinsics:
-    """The pose of a camera's optical frame.
+    """Pose of a camera's optical frame.
 
     Attributes:
         parent_frame: the robot's base frame.
@@ -143,9 +143,9 @@ class Extrinsics:
         parent_T_child: (4, 4) float64, metres.
         method, notes: free text.
         date: ISO 8601, or "".
-        residuals: quality.
-        covariance: (6, 6) float64 of a small change of the pose, as `pose_estimate` defines it; None = not known.
-        degrees_of_freedom: that the covariance was estimated with; infinite unless something else is known.
+        residuals: fit quality.
+        covariance: (6, 6) float64 of a small change of the pose, as defined in `pose_estimate`; None = unknown.
+        degrees_of_freedom: of the covariance estimate; infinite if unknown.
     """
 
     parent_frame: str
@@ -159,12 +159,12 @@ class Extrinsics:
     degrees_of_freedom: float = float("inf")
 
     def __post_init__(self) -> None:
-        """Refuse frames without a name and poses that cannot be."""
+        """Reject unnamed frames and invalid poses."""
         for what, name in (("parent_frame", self.parent_frame), ("child_frame", self.child_frame)):
             if not name or name != name.strip():
                 raise CalibrationError(
                     f"{what} of the extrinsics is {name!r}",
-                    expected="the name of a frame, such as base_link and camera_optical_frame",
+                    expected="a frame name, such as base_link or camera_optical_frame",
                     code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
                 )
         if self.parent_frame == self.child_frame:
@@ -179,7 +179,7 @@ class Extrinsics:
             raise CalibrationError(
                 f"the camera is {distance:.0f} m away from {self.parent_frame}",
                 expected=f"at most {_MAX_DISTANCE_M:.0f} m",
-                hint="the translation may be in millimetres",
+                hint="check that the translation is in metres, not millimetres",
             )
         object.__setattr__(self, "parent_T_child", pose)
         if self.covariance is not None:
@@ -194,7 +194,7 @@ class Extrinsics:
         fields.only(_KEYS)
         for key in ("parent_frame", "child_frame"):
             if key not in fields:
-                error = fields.refuse(key, "the name of a frame")
+                error = fields.refuse(key, "a frame name")
                 raise CalibrationError(error.what, expected=error.expected, code=ErrorCode.CALIBRATION_FRAME_MISMATCH)
         return Extrinsics(
             parent_frame=fields.text("parent_frame"),
@@ -211,7 +211,7 @@ class Extrinsics:
         )
 
     def document(self) -> dict[str, Any]:
-        """The mapping to write."""
+        """Return the mapping to write."""
         measured = {key: value for key, value in asdict(self.residuals).items() if value is not None}
         optional: dict[str, Any] = {"method": self.method, "date": self.date, "residuals": measured}
         if self.covariance is not None:
@@ -229,38 +229,42 @@ class Extrinsics:
 
 
 def read_extrinsics(path: str | Path) -> Extrinsics:
-    """Read our extrinsics YAML."""
+    """Read an extrinsics YAML."""
     with reading(path, "an extrinsics file", error=CalibrationError):
         return Extrinsics.from_document(read_yaml(path), str(path))
 
 
 def write_extrinsics(path: str | Path, extrinsics: Extrinsics) -> None:
-    """Write our extrinsics YAML."""
+    """Write an extrinsics YAML."""
     write_yaml(path, extrinsics.document())
 
 
 def unit_quaternion(xyzw: NDArray[np.float64], source: str) -> NDArray[np.float64]:
-    """(3, 3) rotation of a quaternion that must already be one: other lengths are other things, misread."""
+    """Convert a unit quaternion to a rotation (3, 3).
+
+    Other lengths are rejected, not normalised: they are usually Euler angles or rotation vectors.
+    """
     length = float(np.linalg.norm(xyzw))
     if abs(length - 1.0) > 1e-3:
         raise CalibrationError(
             f"the rotation {xyzw.tolist()} of {source} has length {length:.4g}",
             expected="a unit quaternion in the order x, y, z, w",
-            hint="Euler angles and rotation vectors must be converted first",
+            hint="convert Euler angles and rotation vectors first",
             code=ErrorCode.NOT_A_ROTATION,
         )
     return from_quaternion(xyzw)[:3, :3]
 
 
 def _require_covariance(value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(6, 6) symmetric, none of its variances negative; millimetres taken for metres would show as metres of sigma."""
+    """Check that a covariance is (6, 6), symmetric and positive semidefinite; return it exactly symmetric."""
     C = np.asarray(value, dtype=np.float64)
     if C.shape != (6, 6) or not np.isfinite(C).all():
         raise CalibrationError(f"the covariance has shape {C.shape}", expected="6 x 6 finite numbers")
     largest = float(np.abs(C).max())
     if not np.allclose(C, C.T, atol=1e-6 * largest) or float(np.linalg.eigvalsh(C)[0]) < -1e-6 * largest:
         raise CalibrationError(
-            "the covariance is none", expected="a symmetric 6 x 6 matrix without negative variances, m and rad squared"
+            "the covariance is not symmetric or has negative variances",
+            expected="a symmetric, positive semidefinite 6 x 6 matrix, m and rad squared",
         )
     return np.asarray((C + C.T) / 2)
 
@@ -275,7 +279,7 @@ def _rotation(fields: Fields, source: str) -> NDArray[np.float64]:
 
 def _date(fields: Fields, document: Mapping[str, Any]) -> str:
     value = document.get("date", "")
-    # YAML itself turns an unquoted ISO date into a date object.
+    # YAML parses an unquoted ISO date into a date object.
     if isinstance(value, datetime.date):
         return value.isoformat()
     text = fields.text("date", "")
@@ -296,9 +300,9 @@ def _residuals(fields: Fields) -> Residuals:
     for key in numbers:
         upper = 1.0 if key == "mask_iou" else np.inf
         if key in section and not 0.0 <= section.number(key) <= upper:
-            raise section.refuse(key, "a number from 0 to 1" if upper == 1.0 else "a number that is not negative")
+            raise section.refuse(key, "a number from 0 to 1" if upper == 1.0 else "a number >= 0")
     if "poses" in section and section.integer("poses") < 1:
-        raise section.refuse("poses", "a positive whole number")
+        raise section.refuse("poses", "a positive integer")
     return Residuals(
         **{key: section.number(key) for key in numbers if key in section},
         poses=section.integer("poses") if "poses" in section else None,

@@ -1,7 +1,7 @@
-"""Camera pose by hand-eye: a board on the gripper, several arm poses, one pose of the camera that explains them all.
+"""Hand-eye calibration: camera pose from views of a board on the gripper in several arm poses.
 
-views ─> pose of the board in each ─> closed form (A X = X B) ─> all corners of all views together, robust ─> result
-Unknown are where the camera stands and where the board sits on the gripper; neither needs measuring.
+views ─> board pose in each ─> closed form (A X = X B) ─> robust fit of all corners of all views ─> result
+Unknowns are `base_T_camera` and `gripper_T_board`; neither needs to be measured.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from kinema4d_ros.core.transforms import invert, make
 
 __all__ = ["HandEye", "calibrate_hand_eye", "fit_findings", "series_findings", "solve_ax_xb"]
 
-# What is wrong with a hand-eye series: too few, too similar, parallel axes, wrong board size, moved camera.
-
+# Findings about a hand-eye series: too few or too similar poses, parallel axes, wrong board size, moved camera.
 
 MIN_POSES, GOOD_POSES = 3, 8
 MIN_TURN_DEG, GOOD_TURN_DEG = 5.0, 30.0
@@ -34,21 +33,21 @@ SCALE_STEP = 1e-5
 
 
 def series_findings(count: int, spread: PoseSpread | None, board: Board) -> list[Finding]:
-    """What can be said before any fit."""
+    """List findings about the arm poses and the board, before any fit."""
     found = []
     if count < GOOD_POSES or spread is None:
         severity = "error" if count < MIN_POSES else "warning"
         found.append(finding("too_few_poses", f"{count} poses", severity))  # type: ignore[arg-type]
     if spread is not None and count >= MIN_POSES:
         if spread.rotation_deg < GOOD_TURN_DEG:
-            text = f"the gripper turns by {spread.rotation_deg:.1f} degrees in all"
+            text = f"the gripper rotates by only {spread.rotation_deg:.1f} degrees over all poses"
             found.append(finding("too_similar", text, "error" if spread.rotation_deg < MIN_TURN_DEG else "warning"))
         if spread.second_axis_deg < GOOD_SECOND_DEG and spread.rotation_deg >= MIN_TURN_DEG:
-            text = f"the gripper turns by {spread.second_axis_deg:.1f} degrees across its main axis"
+            text = f"the gripper rotates by only {spread.second_axis_deg:.1f} degrees about a second axis"
             worst = spread.second_axis_deg < MIN_SECOND_DEG
             found.append(finding("parallel_axes", text, "error" if worst else "warning"))
     if board.symmetric:
-        text = f"{board.text} looks the same after half a turn, so its poses cannot be told apart"
+        text = f"{board.text} looks the same after a rotation by 180 degrees, so its pose is ambiguous"
         found.append(finding("ambiguous_view", text, "error"))
     return found
 
@@ -63,26 +62,27 @@ def fit_findings(
     names: Sequence[str],
     board: Board,
 ) -> list[Finding]:
-    """What the fit itself shows."""
+    """List findings about the fit."""
     found = []
     rms = float(np.sqrt((residual**2).sum(axis=1).mean()))
     out = [i for i in range(len(names)) if i not in kept]
     left_out = [names[i] or f"view {i}" for i in out]
     if len(out) >= 2 and (out == list(range(len(out))) or out[-1] - out[0] + 1 == len(out) == len(names) - out[0]):
-        # Single bad views come anywhere; a whole end of the series comes from a jump.
+        # Single bad views occur anywhere; if one end of the series is bad, the camera moved.
         found.append(finding("moved_camera", f"{', '.join(left_out[:6])} do not fit the others", "error"))
     elif left_out:
         found.append(finding("views_dropped", f"{', '.join(left_out[:6])} did not fit"))
     scale, sigma = _board_scale(corners, X, Z, J, residual)
     if abs(scale - 1) > max(0.004, 5 * sigma):
         stated = 1e3 * board.square_m
-        text = f"the arm's motion says that a square is {stated * scale:.2f} mm, not {stated:g}"
+        text = f"according to the arm's motion a square is {stated * scale:.2f} mm, not {stated:g} mm"
         found.append(finding("wrong_board_size", text, "error"))
     moved = _moved(corners, J, residual, kept)
     if moved is not None:
         view, millimetres, degrees = moved
         text = (
-            f"from {names[view] or f'view {view}'} on the camera is {millimetres:.1f} mm / {degrees:.2f} degrees away"
+            f"from {names[view] or f'view {view}'} on, the camera is offset by {millimetres:.1f} mm and "
+            f"{degrees:.2f} degrees"
         )
         found.append(finding("moved_camera", text, "error"))
     if rms > GOOD_PX:
@@ -91,7 +91,7 @@ def fit_findings(
 
 
 def _board_scale(corners: Corners, X: Array, Z: Array, J: Array, residual: Array) -> tuple[float, float]:
-    """Size of the board over its stated size, and its standard deviation: one Gauss-Newton step with it free."""
+    """Estimate the ratio of true to stated board size and its standard deviation, by one Gauss-Newton step."""
     column = (corners.residual(X, Z, 1 + SCALE_STEP) - corners.residual(X, Z, 1 - SCALE_STEP)).ravel() / (
         2 * SCALE_STEP
     )
@@ -104,10 +104,10 @@ def _board_scale(corners: Corners, X: Array, Z: Array, J: Array, residual: Array
 
 
 def _moved(corners: Corners, J: Array, residual: Array, kept: Sequence[int]) -> tuple[int, float, float] | None:
-    """The first view after a jump of the camera, and how far it went; None if it stood still.
+    """Detect a camera jump: index of the first view after it, millimetres and degrees; None if there was none.
 
-    For every place where the series may be cut, the camera gets a pose of its own after the cut. A jump explains most
-    of the residual; noise does not.
+    Every cut of the series is tried with a separate camera pose after the cut. A jump explains most of the residual;
+    noise does not.
     """
     if len(kept) < 6:
         return None
@@ -134,12 +134,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class HandEye(PoseEstimate):
-    """The camera's pose and what came with it.
+    """Result of a hand-eye calibration.
 
     Attributes:
-        gripper_T_board: (4, 4) float64, metres: where the board sits.
-        pose_rms_px: (N,) residual of each pose given; NaN for one that was left out.
-        kept: positions of the poses used.
+        gripper_T_board: (4, 4) float64, metres: pose of the board on the gripper.
+        pose_rms_px: (N,) residual of each input pose; NaN for one that was left out.
+        kept: indices of the poses used.
     """
 
     gripper_T_board: Array = None  # type: ignore[assignment]
@@ -159,17 +159,17 @@ class Corners:
         self.use = np.ones(len(self.uv), np.bool_)
 
     def p_camera(self, base_T_camera: Array, gripper_T_board: Array, scale: float = 1.0) -> Array:
-        """(N, 3) corners in use, metres, optical frame."""
+        """Transform the corners in use to the optical frame: (N, 3) metres."""
         camera_T_board = invert(base_T_camera) @ self.gripper @ gripper_T_board
         T = camera_T_board[self.pose[self.use]]
         return np.asarray((T[:, :3, :3] @ (scale * self.points[self.use])[..., None])[..., 0] + T[:, :3, 3])
 
     def residual(self, base_T_camera: Array, gripper_T_board: Array, scale: float = 1.0) -> Array:
-        """(N, 2) pixels."""
+        """Compute reprojection errors (N, 2), pixels."""
         return residual_px(self.camera, self.p_camera(base_T_camera, gripper_T_board, scale), self.uv[self.use])
 
     def jacobian(self, base_T_camera: Array, gripper_T_board: Array) -> Array:
-        """(2 N, 12) of the residual with respect to small changes of both poses."""
+        """Compute (2 N, 12) derivatives of the residual by small changes of both poses."""
         arm = self.gripper[self.pose[self.use]]
         p_board = self.points[self.use]
         p_camera = self.p_camera(base_T_camera, gripper_T_board)
@@ -183,12 +183,12 @@ class Corners:
 def calibrate_hand_eye(
     views: Sequence[BoardView], base_T_gripper: ArrayLike, board: Board, camera: PinholeCamera
 ) -> HandEye:
-    """The pose of a camera that stands still while the arm shows it a board.
+    """Estimate the pose of a fixed camera from views of a board on the gripper.
 
     Args:
         views: of the board, one for each arm pose; at least 3, better 15.
         base_T_gripper: (N, 4, 4) metres: pose of the link that carries the board, in each view.
-        board: fixed to that link, anywhere.
+        board: fixed to that link at an unknown pose.
         camera: intrinsics; its pose is ignored.
     """
     arms = np.asarray(base_T_gripper, dtype=np.float64)
@@ -225,16 +225,16 @@ def calibrate_hand_eye(
 
 
 def solve_ax_xb(base_T_gripper: Array, camera_T_board: Array) -> Array:
-    """(4, 4) `base_T_camera` in closed form from N arm poses and board poses, all pairs of motions together.
+    """Solve for `base_T_camera` (4, 4) in closed form from N arm poses and board poses, using all pairs of motions.
 
-    Motions of arm and board are turns by the same angle about corresponding axes, which gives the rotation
-    (Park and Martin); the position is linear after that.
+    Arm and board rotate by the same angle about corresponding axes, which gives the rotation (Park and Martin); the
+    position is then a linear problem.
     """
     i, j = np.triu_indices(len(base_T_gripper), 1)
     A = base_T_gripper[j] @ invert(base_T_gripper[i])
     B = camera_T_board[j] @ invert(camera_T_board[i])
     a, b = (Rotation.from_matrix(M[:, :3, :3]).as_rotvec() for M in (A, B))
-    # Near half a turn a rotation vector may flip its sign; those motions say nothing reliable here.
+    # Near 180 degrees a rotation vector may flip its sign; ignore those motions.
     good = (np.linalg.norm(a, axis=1) < 3.0) & (np.linalg.norm(b, axis=1) < 3.0)
     if good.sum() < 2:
         good[:] = True
@@ -253,7 +253,7 @@ def _fit(corners: Corners, X: Array, Z: Array, loss: str = "linear", scale_px: f
     def jacobian(x: Array) -> Array:
         return corners.jacobian(changed(X, x[:6]), changed(Z, x[6:]))
 
-    # Turns are taken about the current axes, which is exact at 0; restarting there makes it exact at the end.
+    # The Jacobian of the rotation is exact at zero; restarting from the solution makes it exact there.
     for _ in range(3):
         fit = least_squares(
             residual, np.zeros(12), jac=jacobian, loss=loss, f_scale=scale_px, x_scale=0.05, max_nfev=40
@@ -265,7 +265,7 @@ def _fit(corners: Corners, X: Array, Z: Array, loss: str = "linear", scale_px: f
 
 
 def _drop_outliers(corners: Corners, X: Array, Z: Array, poses: int) -> tuple[int, ...]:
-    """Take poses and corners that do not fit out of use; returns the poses that stay."""
+    """Exclude poses and corners that do not fit; return the indices of the poses that remain."""
     length = np.linalg.norm(corners.residual(X, Z), axis=1)
     typical = np.array([np.median(length[corners.pose == i]) for i in range(poses)])
     limit = 4.0 * float(np.median(typical)) + 0.2
@@ -279,10 +279,10 @@ def _drop_outliers(corners: Corners, X: Array, Z: Array, poses: int) -> tuple[in
 
 
 def _covariance(J: Array, residual: Array, cluster: NDArray[np.int64]) -> tuple[Array, float]:
-    """Covariance of the parameters, and the degrees of freedom behind it.
+    """Estimate the covariance (12, 12) of the parameters, and its degrees of freedom.
 
-    Errors of the arm move all corners of a view together, so the views, not the corners, are independent. Where that
-    shows, their scatter gives the covariance; where it does not, the noise of the corners does.
+    Errors of the arm move all corners of a view together, so the views, not the corners, are independent. If the
+    scatter between views exceeds the corner noise, it gives the covariance; otherwise the corner noise does.
     """
     inverse = np.linalg.pinv(J.T @ J)
     freedom = len(residual) - J.shape[1]

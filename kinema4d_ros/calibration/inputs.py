@@ -1,4 +1,4 @@
-"""Files that a calibration starts from: series of images, masks and joint positions that belong together."""
+"""Readers of calibration input: images, masks, joint positions and point pairs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 SEGMENTATION_REPORT = "segmentation.json"
-"""What `kinema4d segment` writes beside its folder of masks."""
+"""Report that `kinema4d segment` writes next to its folder of masks."""
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 
 
 def image_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The pictures among files and in folders, folders by name; at least one."""
+    """List image files from paths of files and folders, folder contents sorted by name; at least one."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -53,7 +53,7 @@ def image_files(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def find_boards(files: Sequence[Path], board: Board) -> tuple[dict[int, BoardView], tuple[int, int], list[str]]:
-    """Views by position of their file, the images' (width, height), and a line for each image without the board."""
+    """Find the board in all images: views by file index, image size (width, height), and an error per failed image."""
     views: dict[int, BoardView] = {}
     notes: list[str] = []
     size: tuple[int, int] | None = None
@@ -62,7 +62,7 @@ def find_boards(files: Sequence[Path], board: Board) -> tuple[dict[int, BoardVie
         here = (image.shape[1], image.shape[0])
         if size is not None and here != size:
             raise CalibrationError(
-                f"{file} is {here[0]} x {here[1]}, the images before it are {size[0]} x {size[1]}",
+                f"{file} is {here[0]} x {here[1]}, the previous images are {size[0]} x {size[1]}",
                 expected="images of one camera at one size",
                 code=ErrorCode.CAMERA_BAD_SIZE,
             )
@@ -79,31 +79,32 @@ def find_boards(files: Sequence[Path], board: Board) -> tuple[dict[int, BoardVie
 
 
 def read_masks(files: Sequence[Path]) -> NDArray[np.bool_]:
-    """(C, H, W) bool of pictures whose robot is bright and whose rest is black."""
+    """Read (C, H, W) bool masks from images: True where any channel is above 127."""
     masks = []
     for file in files:
         image = read_image(file)
         masks.append(np.asarray(image.max(axis=2) > 127))
         if masks[-1].shape != masks[0].shape:
             raise CalibrationError(
-                f"{file} is of shape {masks[-1].shape}, the masks before it of {masks[0].shape}", expected="one size"
+                f"{file} has shape {masks[-1].shape}, the previous masks have {masks[0].shape}",
+                expected="masks of one size",
             )
     return np.stack(masks)
 
 
 def read_seen_masks(files: Sequence[Path]) -> NDArray[np.bool_]:
-    """Like `read_masks`, of what the camera saw: a mask that was drawn only confirms the camera that drew it."""
+    """Read masks like `read_masks`, but reject rendered ones: they only reproduce the camera pose they came from."""
     if drawn := marked_masks(files, "drawn"):
         raise CalibrationError(
-            f"{len(drawn)} of {len(files)} masks are the drawn robot, {files[drawn[0]]} first",
-            expected="masks of what the camera saw",
-            hint="leave the masks out, or segment again with --background, SAM 2 or by hand",
+            f"{len(drawn)} of {len(files)} masks are rendered, the first is {files[drawn[0]]}",
+            expected="masks segmented from camera images",
+            hint="omit the masks, or segment again with --background, SAM 2 or by hand",
         )
     return read_masks(files)
 
 
 def marked_masks(files: Sequence[Path], mark: str) -> list[int]:
-    """Which of the mask files `kinema4d segment` marked, as "drawn" or "doubtful"; none without its report."""
+    """List indices of mask files that `kinema4d segment` marked "drawn" or "doubtful"; empty without its report."""
     marked = []
     for i, file in enumerate(files):
         report = file.parent.parent / SEGMENTATION_REPORT
@@ -117,22 +118,22 @@ def marked_masks(files: Sequence[Path], mark: str) -> list[int]:
 
 
 def read_joints(path: str | Path, robot: Robot, count: int, **options: Any) -> NDArray[np.float64]:
-    """(count, J) joint positions from a trajectory file: one row for each image, in the order of the images' names.
+    """Read (count, J) joint positions from a trajectory file: one row per image, in the order of the image names.
 
-    `options` are those of `read_trajectory`.
+    `options` are passed to `read_trajectory`.
     """
     trajectory = read_trajectory(path, robot, **options)
     positions = trajectory.for_robot(robot)
     if len(positions) != count:
         raise CalibrationError(
             f"{path} has {len(positions)} rows for {count} images",
-            expected="one row for each image, in the order of the images' names",
+            expected="one row per image, in the order of the image names",
         )
     return positions
 
 
 def read_pairs(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Picked pairs of a YAML file: lists `recon` and `base` of [x, y, z], the latter in metres."""
+    """Read picked point pairs from a YAML file: lists `recon` and `base` of [x, y, z], the latter in metres."""
     document = read_yaml(path)
     points = []
     for key in ("recon", "base"):
@@ -142,7 +143,7 @@ def read_pairs(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.float6
             array = np.empty(0)
         if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
             raise CalibrationError(
-                f"'{key}' of {path} is no list of points", expected="lines such as - [0.1, 0.2, 0.3]"
+                f"'{key}' of {path} is not a list of points", expected="lines such as - [0.1, 0.2, 0.3]"
             )
         points.append(array)
     return points[0], points[1]

@@ -1,6 +1,6 @@
-"""Focal length, principal point and lens distortion from views of a board, with residuals and what was left out.
+"""Intrinsic calibration: focal length, principal point and lens distortion from views of a board.
 
-views of a board ─> OpenCV's bundle adjustment ─> views and corners that do not fit are dropped ─> again ─> result
+views of a board ─> OpenCV bundle adjustment ─> drop views and corners that do not fit ─> repeat ─> result
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _K3_SIGMAS = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Intrinsics:
-    """The result, and how far to trust it.
+    """Result of an intrinsic calibration, with residuals and uncertainty.
 
     Attributes:
-        camera: at the origin; `CameraInfo.of(camera)` is the file.
-        rms_px: root mean square distance of kept corners from where the result puts them, pixels.
-        view_rms_px: the same for each view given; NaN for a view that was left out.
-        kept: which views were used, positions in the list given.
-        dropped: names of those left out.
-        corners_dropped: single corners left out of kept views.
-        sigma: standard deviation of fx, fy, cx, cy and the coefficients, in their order.
-        camera_T_board: (N, 4, 4) of the views given; NaN for a view that was left out.
-        coverage: (6, 8) corners in each cell of the image, used ones.
+        camera: intrinsics, at the origin; `info()` converts it to a CameraInfo file.
+        rms_px: root mean square reprojection error of the kept corners, pixels.
+        view_rms_px: (N,) the same for each input view; NaN for a view that was left out.
+        kept: indices of the views used.
+        dropped: names of the views left out.
+        corners_dropped: number of single corners left out of kept views.
+        sigma: standard deviations of fx, fy, cx, cy and the distortion coefficients, in this order.
+        camera_T_board: (N, 4, 4) for the input views, metres; NaN for a view that was left out.
+        coverage: (6, 8) int64, used corners in each cell of the image.
         tilt_deg: (N,) angle between the board's normal and the optical axis.
-        names: of the views given.
+        names: of the input views.
     """
 
     camera: PinholeCamera
@@ -63,7 +63,7 @@ class Intrinsics:
 
     @property
     def quality(self) -> Quality:
-        """The gate's view of it."""
+        """Residuals and findings for the quality gate."""
         found: list[Finding] = []
         tilt = float(np.nanmax(self.tilt_deg))
         filled = float((self.coverage > 0).mean())
@@ -73,7 +73,7 @@ class Intrinsics:
             text = f"the board is tilted by {tilt:.0f} degrees at most"
             found.append(finding("flat_views", text, "error" if tilt < 5.0 else "warning"))
         if filled < GOOD_COVERAGE:
-            found.append(finding("poor_coverage", f"{filled:.0%} of the image has seen a corner"))
+            found.append(finding("poor_coverage", f"{filled:.0%} of the image cells contain a corner"))
         if self.dropped:
             found.append(finding("views_dropped", ", ".join(self.dropped[:6])))
         if self.rms_px > 1.0:
@@ -95,7 +95,7 @@ class Intrinsics:
         )
 
     def info(self, name: str = "camera") -> CameraInfo:
-        """What to write with `write_camera_info`."""
+        """Return the CameraInfo to write with `write_camera_info`."""
         return CameraInfo.of(self.camera, name)
 
 
@@ -118,13 +118,13 @@ def calibrate_intrinsics(
     """Fit the camera to the views.
 
     Args:
-        views: of one camera at one focus, at least four; ten to thirty with the board tilted are good.
-        board: that they show. Its size in metres does not matter here.
-        width, height: of the images, pixels.
+        views: of one camera at one focus setting, at least four; ten to thirty with the board tilted are good.
+        board: the board in the views. Its size in metres has no effect here.
+        width, height: image size, pixels.
         distortion_model: "plumb_bob" or "rational_polynomial" (wide lenses, needs views into the corners).
     """
     if distortion_model not in MODELS:
-        raise CalibrationError(f"distortion model '{distortion_model}'", expected=f"one of {', '.join(MODELS)}")
+        raise CalibrationError(f"unknown distortion model '{distortion_model}'", expected=f"one of {', '.join(MODELS)}")
     if len(views) < MIN_VIEWS:
         raise CalibrationError(
             f"{len(views)} views show the board (too_few_poses)",
@@ -146,7 +146,7 @@ def calibrate_intrinsics(
         if not _drop_corners(fit.residuals, corners, kept):
             break
     if distortion_model == "plumb_bob" and abs(fit.coefficients[4]) < _K3_SIGMAS * fit.sigma[8]:
-        # A sixth-order term that the data do not ask for only bends the corners of the image.
+        # An insignificant sixth-order term would only distort the corners of the image.
         fit = _fit(views, corners, kept, board, (width, height), _flags(distortion_model, fix_k3=True))
     count = max(MODELS[distortion_model])
     camera = PinholeCamera.from_opencv(
@@ -160,7 +160,7 @@ def calibrate_intrinsics(
 
 
 def coverage(views: Sequence[BoardView], width: int, height: int) -> NDArray[np.int64]:
-    """(6, 8) int64: how many corners the views have in each cell of the image."""
+    """Count the corners of all views in each cell of the image: (6, 8) int64."""
     columns, rows = COVERAGE_CELLS
     uv = np.concatenate([view.uv for view in views]) if views else np.empty((0, 2))
     counts, _, _ = np.histogram2d(uv[:, 1], uv[:, 0], bins=(rows, columns), range=((0, height), (0, width)))
@@ -188,7 +188,7 @@ def _fit(
         )
     except cv2.error as error:
         raise CalibrationError(
-            f"the views do not fix a camera: {str(error).split('error:')[-1].strip()[:160]}",
+            f"the views do not determine the camera: {str(error).split('error:')[-1].strip()[:160]}",
             expected="views of a flat board, tilted in different directions",
         ) from None
     poses, residuals = [], []
@@ -208,7 +208,7 @@ def _rms(residual: NDArray[np.float64]) -> float:
 
 
 def _bad_views(residuals: list[NDArray[np.float64]]) -> set[int]:
-    """Views whose typical corner is much worse than the others'; a quarter of the views at most in one round."""
+    """Find views whose median residual is much larger than that of the others; at most a quarter of them per round."""
     typical = np.array([float(np.median(np.linalg.norm(r, axis=1))) for r in residuals])
     limit = 2.5 * float(np.median(typical)) + 0.05
     worst = np.argsort(-typical)[: max(1, len(typical) // 4)]
@@ -216,7 +216,7 @@ def _bad_views(residuals: list[NDArray[np.float64]]) -> set[int]:
 
 
 def _drop_peaks(residuals: list[NDArray[np.float64]], corners: list[NDArray[np.bool_]], kept: list[int]) -> bool:
-    """Drop the corner that stands out of its own view: it bends the pose and makes its neighbours look bad."""
+    """Drop the worst corner of a view if it is an outlier: it biases the pose and the residuals of its neighbours."""
     usual = float(np.median(np.concatenate([np.linalg.norm(r, axis=1) for r in residuals])))
     dropped = False
     for residual, index in zip(residuals, kept, strict=True):
@@ -241,7 +241,7 @@ def _drop_corners(residuals: list[NDArray[np.float64]], corners: list[NDArray[np
 
 
 def _require_different(views: Sequence[BoardView]) -> None:
-    """Refuse a series of one and the same picture: its perfect residual would mean nothing."""
+    """Reject a series of identical views: a small residual would mean nothing."""
     moves = []
     for view in views[1:]:
         common, a, b = np.intersect1d(views[0].ids, view.ids, return_indices=True)
@@ -249,7 +249,7 @@ def _require_different(views: Sequence[BoardView]) -> None:
             moves.append(float(np.linalg.norm(views[0].uv[a] - view.uv[b], axis=1).max()))
     if len(moves) == len(views) - 1 and max(moves) < 5.0:
         raise CalibrationError(
-            f"the board is in the same place in all {len(views)} views (too_similar): it moves by {max(moves):.1f} px",
+            f"the board moves by only {max(moves):.1f} px between all {len(views)} views (too_similar)",
             expected="the board tilted differently in each view",
         )
 

@@ -1,4 +1,4 @@
-"""A camera pose found by hand: six numbers to turn, the robot drawn over pictures, and how well it lies there."""
+"""Manual calibration: set a camera pose by six numbers, overlay the rendered robot on images, measure the fit."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Array = NDArray[np.float64]
 Image = NDArray[np.uint8]
 
 NUMBERS = ("x", "y", "z", "roll", "pitch", "yaw")
-"""Of `base_T_camera`: metres, and degrees about the base's fixed axes."""
+"""Parameters of `base_T_camera`: metres, and degrees about the fixed axes of the base."""
 
 REACH_PX = 12.0
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """One picture to lay the robot on.
+    """One image for the overlay.
 
     Attributes:
-        q: (J,) joint positions of its moment.
-        image: (H, W, 3) uint8 as the camera took it.
-        mask: (H, W) bool, the robot in it; None = unknown.
-        name: for people.
+        q: (J,) joint positions at the time of the image.
+        image: (H, W, 3) uint8, not rectified.
+        mask: (H, W) bool, True = robot; None = unknown.
+        name: shown to the user.
     """
 
     q: Array
@@ -54,15 +54,15 @@ class Shown:
 
 @dataclass(frozen=True)
 class Measured:
-    """How the drawn robot lies on the pictures.
+    """Fit of the rendered robot to the images.
 
     Attributes:
-        by: "masks", or "edges" where not every picture has a mask.
-        px, mm: root mean square distance of the drawn outline from the seen one, where it is within 12 pixels;
-            None = not to be told.
+        by: "masks", or "edges" if not every image has a mask.
+        px, mm: root mean square distance between rendered and observed outline, where it is within 12 pixels;
+            None = unknown.
         iou: of the masks; None without them.
-        share: of the drawn outline that lies within 1.5 pixels of the seen one.
-        pictures: looked at.
+        share: fraction of the rendered outline within 1.5 pixels of the observed one.
+        pictures: number of images used.
     """
 
     by: str
@@ -74,7 +74,7 @@ class Measured:
 
     @property
     def text(self) -> str:
-        """One line."""
+        """One-line summary."""
         parts = [
             "" if self.iou is None else f"IoU {self.iou:.3f}",
             "residual unknown" if self.px is None or self.mm is None else f"{self.px:.2f} px, {self.mm:.2f} mm",
@@ -84,24 +84,24 @@ class Measured:
 
 
 def pose_of(numbers: ArrayLike) -> Array:
-    """(4, 4) `base_T_camera` of six numbers: metres and degrees."""
+    """Convert six numbers, metres and degrees, to `base_T_camera` (4, 4)."""
     n = np.asarray(numbers, dtype=np.float64)
     return np.asarray(from_rpy(np.radians(n[3:]), n[:3]), np.float64)
 
 
 def numbers_of(base_T_camera: ArrayLike) -> Array:
-    """(6,) the numbers of a pose."""
+    """Convert a pose (4, 4) to its six numbers (6,), metres and degrees."""
     T = np.asarray(base_T_camera, dtype=np.float64)
     return np.concatenate([T[:3, 3], np.degrees(to_rpy(T))])
 
 
 class ManualCalibration:
-    """The state behind the page. Thread-safe.
+    """State of the manual calibration page. Thread-safe.
 
     Args:
-        robot: that the pictures show.
-        camera: intrinsics, and the pose to start from.
-        pictures: at least one, all of the camera's size.
+        robot: the robot in the images.
+        camera: intrinsics and the initial pose.
+        pictures: at least one image, all of the camera's size.
     """
 
     def __init__(self, robot: Robot, camera: PinholeCamera, pictures: Sequence[Shown]) -> None:
@@ -117,31 +117,31 @@ class ManualCalibration:
         self._raw = list(pictures)
         self._pictures = [self._rectified(shown) for shown in pictures]
         if not self._pictures:
-            raise CalibrationError("there is no picture", expected="one at least")
+            raise CalibrationError("no images were given", expected="at least one image")
 
     def _rectified(self, shown: Shown) -> Shown:
         size = (self._camera.height, self._camera.width)
         if shown.image.shape != (*size, 3):
             raise CalibrationError(
-                f"{shown.name or 'a picture'} is {shown.image.shape[1]} x {shown.image.shape[0]}",
-                expected=f"{size[1]} x {size[0]}, as the camera's file says",
+                f"{shown.name or 'an image'} is {shown.image.shape[1]} x {shown.image.shape[0]}",
+                expected=f"{size[1]} x {size[0]}, the size in the camera file",
             )
         mask = None if shown.mask is None else rectify_masks([shown.mask], self._camera)[0][0]
         return replace(shown, image=self._camera.rectify(shown.image), mask=mask)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the pictures."""
+        """Names of the images."""
         return tuple(shown.name or str(i) for i, shown in enumerate(self._pictures))
 
     @property
     def numbers(self) -> Array:
-        """(6,) metres and degrees, as they are now."""
+        """Current pose parameters (6,), metres and degrees."""
         with self._lock:
             return self._numbers.copy()
 
     def turn(self, numbers: ArrayLike) -> None:
-        """Set all six."""
+        """Set all six pose parameters, metres and degrees."""
         n = np.asarray(numbers, dtype=np.float64)
         if n.shape != (6,) or not np.isfinite(n).all():
             raise CalibrationError(f"the pose is {n.tolist()}", expected="six finite numbers")
@@ -149,11 +149,11 @@ class ManualCalibration:
             self._numbers, self._fitted = n.copy(), ""
 
     def reset(self) -> None:
-        """Back to the start."""
+        """Reset to the initial pose."""
         self.turn(self._start)
 
     def show(self, shown: Shown) -> None:
-        """Replace all pictures by this one: a live camera's newest."""
+        """Replace all images by this one, the newest of a live camera."""
         rectified = self._rectified(shown)
         with self._lock:
             self._raw, self._pictures = [shown], [rectified]
@@ -163,7 +163,7 @@ class ManualCalibration:
             return self._pinhole.posed(pose_of(self._numbers)), list(self._pictures)
 
     def draw(self, which: int = 0, alpha: float = 0.5, *, outline: bool = False) -> Image:
-        """The robot over one picture, as a body or as an outline."""
+        """Draw the robot over one image, as a shaded overlay or as an outline."""
         camera, pictures = self._now()
         shown = pictures[min(which, len(pictures) - 1)]
         drawn = render_poses(self._scene, forward_all(self._robot, shown.q[None]), camera, rgb=True, threads=1)
@@ -172,7 +172,7 @@ class ManualCalibration:
         return overlay(shown.image, drawn.rgb[0], drawn.mask[0], alpha)
 
     def measure(self) -> Measured:
-        """How well the robot lies on all pictures now."""
+        """Measure how well the rendered robot fits all images at the current pose."""
         camera, pictures = self._now()
         by_masks = all(shown.mask is not None for shown in pictures)
         offsets, depths, drawn, seen = [], [], [], []
@@ -185,7 +185,7 @@ class ManualCalibration:
                 mask = render_poses(self._scene, forward_all(self._robot, shown.q[None]), camera, threads=1).mask[0]
                 drawn.append(mask & self._valid)
                 seen.append(shown.mask & self._valid)
-                # Both outlines run half a pixel outside of their last pixel.
+                # Both outlines are half a pixel outside the centre of the last robot pixel.
                 offsets.append((signed_distance(shown.mask)[row, column].astype(np.float64) + 0.5)[lens])
             else:
                 offsets.append(match.offset_px[lens])
@@ -193,9 +193,9 @@ class ManualCalibration:
         near = np.abs(r) < 1.5
         share = float(near.mean()) if len(r) else 0.0
         iou = mask_iou(np.stack(drawn), np.stack(seen)) if by_masks else None
-        # What is further off is hidden by something, or the robot is elsewhere: the share tells of it.
+        # Larger offsets are occlusions or a wrong pose; they lower `share` instead.
         found = r[np.abs(r) <= REACH_PX]
-        # Edges near a wrong outline are edges of something else: their distance says nothing.
+        # At a wrong pose the nearest edges belong to other objects, so their distance is meaningless.
         if len(found) < FOUND * len(r) or (not by_masks and share < FOUND):
             return Measured("masks" if by_masks else "edges", None, None, iou, share, len(pictures))
         px = float(np.sqrt(np.mean(found**2)))
@@ -203,10 +203,13 @@ class ManualCalibration:
         return Measured("masks" if by_masks else "edges", px, mm, iou, share, len(pictures))
 
     def fit(self, which: int = 0) -> str:
-        """Let the computer finish: from the masks of all pictures, or from the edges of one without; says how it went.
+        """Refine the pose: by the masks of all images, or by the edges of one image if any mask is missing.
+
+        Returns:
+            A one-line description of the fit.
 
         Raises:
-            CalibrationError: nothing was found; the numbers stay as they are.
+            CalibrationError: the fit failed; the pose is unchanged.
         """
         camera, pictures = self._now()
         with self._lock:
@@ -221,24 +224,24 @@ class ManualCalibration:
             edges = fit_edges(self._robot, shown.q, shown.image, camera)
             if edges is None or edges.after < FOUND:
                 raise CalibrationError(
-                    f"no pose near this one lays the outline on edges ({0 if edges is None else edges.after:.0%} fit)",
+                    f"only {0 if edges is None else edges.after:.0%} of the outline fits the image edges after the fit",
                     expected=f"{FOUND:.0%} or more",
-                    hint="bring the drawn robot nearer by hand first",
+                    hint="move the rendered robot closer by hand first",
                 )
             sigma = 1e3 * float(np.sqrt(np.linalg.eigvalsh(edges.covariance[:3, :3])[-1]))
-            pose, how = edges.base_T_camera, f"fitted to the edges of one picture, one sigma {sigma:.1f} mm"
+            pose, how = edges.base_T_camera, f"fitted to the edges of one image, one sigma {sigma:.1f} mm"
         with self._lock:
             self._numbers, self._fitted = numbers_of(pose), how
         return how
 
     def extrinsics(self) -> Extrinsics:
-        """What to save: marked as manual, with the residual of these pictures where it can be told."""
+        """Return the extrinsics to save: method "manual", with the residual on these images if it is known."""
         measured = self.measure()
         with self._lock:
             pose, fitted = pose_of(self._numbers), self._fitted
         notes = [
-            fitted or "placed by eye with sliders, no uncertainty is known",
-            f"{measured.share:.0%} of the outline fits the {measured.by} of {measured.pictures} pictures",
+            fitted or "set by hand with sliders, uncertainty unknown",
+            f"{measured.share:.0%} of the outline fits the {measured.by} of {measured.pictures} images",
         ]
         return Extrinsics(
             self._robot.base_link,
@@ -252,6 +255,6 @@ class ManualCalibration:
 
     @property
     def camera(self) -> PinholeCamera:
-        """With the lens, at the pose of now."""
+        """Camera with lens distortion at the current pose."""
         with self._lock:
             return self._camera.posed(pose_of(self._numbers))

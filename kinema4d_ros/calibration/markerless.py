@@ -1,6 +1,6 @@
-"""Camera pose without a board: the drawn robot's silhouette is laid over the seen one, in several arm poses at once.
+"""Markerless calibration: fit the rendered silhouette of the robot to masks of several arm poses.
 
-rough guess ─> coarse images, both outlines pull ─> finer ─> full size, robust ─> pose, covariance, IoU
+initial guess ─> coarse images, both outlines matched ─> finer ─> full size, robust ─> pose, covariance, IoU
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ __all__ = [
     "series_findings",
 ]
 
-# What is wrong with a series of masks: too few or too similar arm poses, a camera that moved between two images.
+# Findings about a series of masks: too few or too similar arm poses, or a camera that moved between two images.
 
 GOOD_POSES = 5
 GOOD_TURN_DEG, GOOD_WAY_M = 20.0, 0.1
 
 SURE = 0.999
 MIN_JUMP_M, MIN_JUMP_RAD = 0.002, np.radians(0.15)
-"""Less is not worth a warning: the drift check has the same tolerances."""
+"""Smaller jumps are not reported; the drift check has the same tolerances."""
 
 REACH_PX = 12.0
 
 LEAST_COVER, LOST_SHARE = 0.5, 0.02
-"""Links of which the masks hold less than this were lost; with so much of the robot lost, masks are not usable."""
+"""A link is lost if the masks cover less than LEAST_COVER of it; masks are unusable if the lost links make up
+LOST_SHARE of the robot."""
 
 
 def distinct_poses(base_T_link: Array) -> list[int]:
-    """Configurations (of C, each with L link poses) that differ from all before them in at least one link."""
+    """List the configurations that differ from all earlier ones in at least one link; link poses (C, L, 4, 4)."""
     kept: list[int] = []
     for i, links in enumerate(base_T_link):
         if not any(same_place(base_T_link[k], links).all() for k in kept):
@@ -65,26 +66,24 @@ def distinct_poses(base_T_link: Array) -> list[int]:
 
 
 def series_findings(images: int, distinct: int, spread: PoseSpread) -> list[Finding]:
-    """What the arm poses alone say."""
+    """List findings about the arm poses."""
     found = []
     if distinct < GOOD_POSES:
         found.append(finding("too_few_poses", f"{distinct} different arm pose{'s' if distinct > 1 else ''}"))
     if images > 1 and distinct == 1:
         found.append(
-            finding("too_similar", f"all {images} images show the arm in one pose, which counts once", "error")
+            finding("too_similar", f"all {images} images show the arm in the same pose, which counts once", "error")
         )
     elif 2 * distinct < images:
         found.append(finding("too_similar", f"{images} images show the arm in only {distinct} poses"))
     elif distinct > 1 and spread.rotation_deg < GOOD_TURN_DEG and spread.translation_m < GOOD_WAY_M:
-        text = (
-            f"the arm's tip moves by {1e3 * spread.translation_m:.0f} mm and {spread.rotation_deg:.0f} degrees in all"
-        )
+        text = f"the tool link moves by only {1e3 * spread.translation_m:.0f} mm and {spread.rotation_deg:.0f} degrees"
         found.append(finding("too_similar", text))
     return found
 
 
 def lost_links(silhouettes: Silhouettes, pose: Array) -> list[Finding]:
-    """Links that the masks do not hold, in all images together: the same part lost each time pulls the camera away."""
+    """Find links missing from the masks over all images: a link that is missing every time biases the pose."""
     share, held = silhouettes.covered(pose)
     lost = [i for i in np.argsort(-share) if held[i] < LEAST_COVER]
     if share[lost].sum() < LOST_SHARE:
@@ -92,28 +91,28 @@ def lost_links(silhouettes: Silhouettes, pose: Array) -> list[Finding]:
     names = [silhouettes.link_names[i] for i in lost]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     part = float(np.average(held[lost], weights=share[lost]))
-    return [finding("lost_link", f"the masks hold only {part:.0%} of {shown}", "error")]
+    return [finding("lost_link", f"the masks cover only {part:.0%} of {shown}", "error")]
 
 
 @dataclass(frozen=True)
 class Jump:
-    """The camera stood elsewhere from image `first` on, by so much."""
+    """Jump of the camera before image `first`: shift in millimetres and rotation in degrees."""
 
     first: int
     shift_mm: float
     turn_deg: float
 
     def finding(self, name: str) -> Finding:
-        """For the gate; `name` is that image's."""
-        text = f"from {name} on the camera is {self.shift_mm:.1f} mm / {self.turn_deg:.2f} degrees away"
+        """Convert to a finding; `name` is the name of image `first`."""
+        text = f"from {name} on, the camera is offset by {self.shift_mm:.1f} mm and {self.turn_deg:.2f} degrees"
         return finding("moved_camera", text, "error")
 
 
 def find_jump(silhouettes: Silhouettes, pose: Array) -> Jump | None:
-    """Whether one pose of the camera explains all images; None if it does, or if there are too few to tell.
+    """Detect a camera jump within the series; None if one pose explains all images, or if there are too few images.
 
-    Every cut of the series is tried with a pose of its own after it, to first order. The best cut is then fitted for
-    good, both parts apart: if they differ by more than their uncertainties allow, the camera moved.
+    Every cut of the series is tried with a separate pose after it, to first order. At the best cut both parts are
+    then fitted in full: if the poses differ by more than their uncertainties allow, the camera moved.
     """
     count = len(silhouettes)
     if count < 4 or len(distinct_poses(silhouettes.base_T_link)) < 4:
@@ -141,7 +140,7 @@ def find_jump(silhouettes: Silhouettes, pose: Array) -> Jump | None:
 
 
 def _best_cut(silhouettes: Silhouettes, pose: Array) -> tuple[int, Array] | None:
-    """The cut that explains most, and (6,) the jump there, to first order; None if no jump is worth a look."""
+    """Find the cut that explains most of the residual and the jump there (6,), to first order; None if negligible."""
     level = Level(shrink(silhouettes.camera, 360), 1, REACH_PX, False)
     rows = outline_rows(silhouettes, silhouettes.seen(level.scale), pose, level)
     if rows is None:
@@ -173,7 +172,11 @@ GOOD_IOU, WORST_IOU, JUMP_IOU = 0.95, 0.80, 0.5
 
 @dataclass(frozen=True, eq=False)
 class Markerless(PoseEstimate):
-    """The camera's pose, and how much larger than the robot the masks were all around, in pixels."""
+    """Result of a markerless calibration.
+
+    Attributes:
+        mask_offset_px: uniform offset of the mask outlines, pixels; positive = masks larger than the robot.
+    """
 
     mask_offset_px: float = 0.0
 
@@ -190,26 +193,26 @@ def calibrate_markerless(
     doubtful: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Markerless:
-    """The pose of the camera from masks of the robot.
+    """Estimate the camera pose from masks of the robot.
 
     Args:
-        robot: that the masks show.
-        q: (C, J) joint positions in `robot.joint_names` order, one for each mask; 5 to 10 that differ are good.
-        masks: (C, H, W) bool, as the camera saw the robot, lens distortion included.
-        camera: intrinsics; its pose is the rough guess unless `guess` is given.
-        guess: (4, 4) `base_T_camera`, within about 5 cm and 5 degrees.
-        names: of the images, for findings.
-        drawn, doubtful: positions of masks, as in `Segmentation`. The drawn robot would only give back the camera that
-            it was drawn with: such masks are left out.
-        progress: called with a line of text now and then.
+        robot: the robot in the masks.
+        q: (C, J) joint positions in `robot.joint_names` order, one row for each mask; 5 to 10 distinct rows are good.
+        masks: (C, H, W) bool, as seen by the camera, lens distortion included.
+        camera: intrinsics; its pose is the initial guess unless `guess` is given.
+        guess: (4, 4) `base_T_camera`, metres, within about 5 cm and 5 degrees.
+        names: image names, for findings.
+        drawn, doubtful: indices of masks, as in `Segmentation`. Rendered ("drawn") masks would only reproduce the
+            camera pose they were rendered with, so they are left out.
+        progress: called with one line of text per stage.
     """
     told = [names[i] if i < len(names) else f"image {i}" for i in range(len(masks))]
     seen = [i for i in range(len(masks)) if i not in drawn]
     if not seen:
         raise CalibrationError(
-            f"all {len(masks)} masks are the drawn robot (drawn_masks)",
-            expected="masks of what the camera saw",
-            hint=f"they would only give the guess back; {FINDINGS['drawn_masks']}",
+            f"all {len(masks)} masks are rendered (drawn_masks)",
+            expected="masks segmented from camera images",
+            hint=f"rendered masks only reproduce the guess; {FINDINGS['drawn_masks']}",
         )
     if drawn:
         positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
@@ -223,7 +226,7 @@ def calibrate_markerless(
             doubtful=[seen.index(i) for i in doubtful if i in seen],
             progress=progress,
         )
-        text = f"{len(masks) - len(seen)} of {len(masks)} masks are the drawn robot, not the seen one: left out"
+        text = f"{len(masks) - len(seen)} of {len(masks)} masks are rendered, not observed: left out"
         return _with(found, finding("drawn_masks", text))
     silhouettes = Silhouettes(robot, q, masks, camera)
     start = require_rigid(camera.base_T_camera if guess is None else guess, "guess")
@@ -232,7 +235,7 @@ def calibrate_markerless(
     if doubtful:
         text = f"{len(doubtful)} of {len(masks)} masks are doubtful: {', '.join(told[i] for i in doubtful[:4])}"
         found = _with(found, finding("doubtful_masks", text, "error" if 2 * len(doubtful) > len(masks) else "warning"))
-    # Masks of something else have no pose, and so no two.
+    # Without a good overlap there is no valid pose, so a jump would be meaningless.
     explained = (found.quality.mask_iou or 0.0) > JUMP_IOU
     jump = find_jump(silhouettes, found.base_T_camera) if explained else None
     if jump is None:
@@ -248,7 +251,7 @@ def _with(found: Markerless, more: Finding) -> Markerless:
 def refine_pose(
     silhouettes: Silhouettes, start: Array, progress: Progress | None = None, names: Sequence[str] = ()
 ) -> Markerless:
-    """The same from a pose that is right to about a centimetre."""
+    """Estimate the camera pose from an initial pose that is accurate to about a centimetre."""
     pose = start
     for level in fine_levels(silhouettes.camera):
         pose, _ = descend(silhouettes, pose, level)
@@ -257,16 +260,16 @@ def refine_pose(
     pose, fit = descend(silhouettes, pose, last_level(silhouettes.camera), offset=True)
     if fit is None:
         raise CalibrationError(
-            "the drawn robot has no outline in the image (did_not_converge)",
-            expected="a guess from which the camera sees the robot",
-            hint="check the guess, and that the robot and the joint states are those of the images",
+            "the rendered robot has no outline in the image (did_not_converge)",
+            expected="a guess with the robot in view",
+            hint="check the guess, and that the robot and the joint states match the images",
         )
     quality = _quality(silhouettes, pose, fit, names)
     return Markerless(pose, fit.covariance, fit.freedom, quality, "markerless", "", fit.offset_px)
 
 
 def _search(silhouettes: Silhouettes, start: Array, say: Progress) -> Array:
-    """A pose from which the fine levels converge: from the guess, or from guesses around it where that fails."""
+    """Find a pose from which the fine levels converge, from the guess or, if that fails, from others around it."""
     scale = shrink(silhouettes.camera, 180)
     rough = [Level(scale, 12, 12.0, True), Level(scale, 12, 4.0, True)]
 
@@ -289,7 +292,7 @@ def _search(silhouettes: Silhouettes, start: Array, say: Progress) -> Array:
 
 
 def _other_starts() -> list[Array]:
-    """Turns of the camera by some degrees: they move the picture most."""
+    """List rotations of the camera by a few degrees, which shift the image most."""
     turns = np.radians(5.0) * np.array(
         [[1, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0], [0, 0, 1], [0, 0, -1], [1, 1, 0], [-1, -1, 0]]
     )
@@ -300,7 +303,7 @@ def _quality(silhouettes: Silhouettes, pose: Array, fit: Fit, names: Sequence[st
     iou = silhouettes.overlap(pose)
     found: list[Finding] = []
     if iou < GOOD_IOU:
-        text = f"the drawn robot covers the seen one with IoU {iou:.3f}"
+        text = f"the IoU of rendered and observed robot is {iou:.3f}"
         found.append(finding("poor_overlap", text, "error" if iou < WORST_IOU else "warning"))
     if fit.share < 0.6:
         found.append(finding("poor_fit", f"only {fit.share:.0%} of the outline fits"))

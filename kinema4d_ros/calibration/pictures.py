@@ -1,4 +1,4 @@
-"""Pictures that show whether a calibration is right: coverage, residuals, overlays and reconstructions.
+"""Images for checking a calibration: coverage, residuals, overlays, board corners and reconstructions.
 
 All images are (H, W, 3) uint8 RGB.
 """
@@ -43,7 +43,7 @@ SEEN, DRAWN, BOTH = (66, 133, 244), (234, 67, 53), (52, 168, 83)
 
 
 def coverage_picture(result: Intrinsics, width: int = 720) -> Image:
-    """Where the board's corners were in the image, as a heat map with counts, and the residual of each view below."""
+    """Draw the coverage of the image by board corners as a heat map with counts, and the residual of each view."""
     camera = result.camera
     height = round(width * camera.height / camera.width)
     counts = result.coverage
@@ -71,11 +71,11 @@ def coverage_picture(result: Intrinsics, width: int = 720) -> Image:
 
 
 def outline_picture(image: Image, seen: NDArray[np.bool_] | None, drawn: NDArray[np.bool_], text: str = "") -> Image:
-    """The image with the seen robot's outline in blue and the drawn one's in red; where they agree, green."""
+    """Draw outlines on an image: observed robot in blue, rendered robot in red, green where they agree."""
     if drawn.shape != image.shape[:2] or (seen is not None and seen.shape != drawn.shape):
         raise CalibrationError(
-            f"image {image.shape}, drawn mask {drawn.shape}, seen mask {None if seen is None else seen.shape}",
-            expected="one size",
+            f"image {image.shape}, rendered mask {drawn.shape}, observed mask {None if seen is None else seen.shape}",
+            expected="images and masks of one size",
         )
     out = (0.75 * image + 0.25 * 255).astype(np.uint8) if image.mean() < 40 else image.copy()
     red = _outline(drawn)
@@ -89,7 +89,7 @@ def outline_picture(image: Image, seen: NDArray[np.bool_] | None, drawn: NDArray
 
 
 def reconstruction_picture(result: Reconstruction, surface: Surface, robot: Surface, side: int = 360) -> Image:
-    """Front, side and top: the robot in grey, the reconstruction from green (on it) to red (1 cm away)."""
+    """Draw front, side and top views: the robot in grey, the reconstruction from green (on it) to red (1 cm away)."""
     p = apply(result.base_T_recon, result.scale * surface.points)
     low, high = robot.points.min(axis=0), robot.points.max(axis=0)
     size = float((high - low).max()) * 1.15
@@ -121,7 +121,7 @@ def reconstruction_picture(result: Reconstruction, surface: Surface, robot: Surf
 
 
 def caption(image: Image, text: str, tone: Tone = "good") -> None:
-    """Write a line into the lower left corner of an image, in place, on a darkened strip; small in small images."""
+    """Write a line of text in the lower left corner of an image, in place, on a darkened strip."""
     size = min(0.5, image.shape[1] / 1000)
     (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, 1)
     top, right = max(0, image.shape[0] - height - below - 6), min(image.shape[1], width + 10)
@@ -136,7 +136,7 @@ def _outline(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def write_text(picture: Image, text: str, at: tuple[int, int]) -> None:
-    """White text with a shadow, in place; `at` is where its baseline begins."""
+    """Write white text with a shadow, in place; `at` is the start of its baseline (column, row)."""
     for shift, colour in ((1, (0, 0, 0)), (0, (255, 255, 255))):
         place = (at[0] + shift, at[1] + shift)
         cv2.putText(picture, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.55, colour, 1, cv2.LINE_AA)
@@ -145,7 +145,7 @@ def write_text(picture: Image, text: str, at: tuple[int, int]) -> None:
 def frame_axes(
     image: Image, camera: PinholeCamera, base_T_thing: ArrayLike, length_m: float = 0.08, thickness: int = 2
 ) -> Image:
-    """The image with the axes of a frame drawn in, rimmed in white: x red, y green, z blue."""
+    """Draw the axes of a frame on an image, outlined in white: x red, y green, z blue."""
     T = np.asarray(base_T_thing, dtype=np.float64)
     ends = np.concatenate([T[:3, 3][None], T[:3, 3] + length_m * T[:3, :3].T])
     uv = camera.project(apply(camera.camera_T_base, ends))
@@ -158,14 +158,12 @@ def frame_axes(
     return out
 
 
-# Boards as they were seen and as the result puts them: found corners ringed, computed ones crossed, on the images.
-#
-# All images are (H, W, 3) uint8 RGB.
+# Board images with detected and reprojected corners.
 
 Array = NDArray[np.float64]
 
 NEAR_PX = 1.0
-"""A computed corner nearer to the found one than this is drawn in green."""
+"""A reprojected corner closer than this to the detected one is drawn in green."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +171,9 @@ class BoardSeen:
     """One image with a board.
 
     Attributes:
-        image: as the camera took it.
-        view: the corners found in it.
-        camera_T_board: (4, 4) metres: where the result puts the board.
+        image: (H, W, 3) uint8, not rectified.
+        view: the corners detected in it.
+        camera_T_board: (4, 4) metres: estimated pose of the board.
     """
 
     image: Image
@@ -184,16 +182,16 @@ class BoardSeen:
 
 
 def telling_views(rms_px: Sequence[float], count: int = 3) -> list[int]:
-    """Positions of the worst, the best and views between them, worst first; those without a residual come first."""
+    """Pick indices of the worst, the best and views in between, worst first; views without a residual come first."""
     order = np.argsort([-np.inf if np.isnan(v) else -v for v in rms_px], kind="stable")
     pick = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
     return [int(order[i]) for i in pick]
 
 
 def board_picture(seen: Sequence[BoardSeen], board: Board, camera: PinholeCamera, height: int = 420) -> Image:
-    """A row for each image: the whole of it, and its board enlarged.
+    """Draw one row for each image: the whole image, and its board enlarged.
 
-    Found corners have blue rings, computed ones crosses: green within a pixel of theirs, red beyond.
+    Detected corners are blue rings. Reprojected corners are crosses: green within a pixel, red beyond.
     """
     rows = []
     for one in seen:
@@ -222,7 +220,7 @@ def _enlarged(one: BoardSeen, uv: Array, height: int) -> Image:
     side = float(max(*(high - low), 20.0)) * 1.35
     corner = (low + high) / 2 - side / 2
     scale = height / side
-    # From pixel centres to pixel centres: the shift by half a pixel keeps rings on the corners that they ring.
+    # Map pixel centres to pixel centres: the shift by half a pixel keeps the rings on their corners.
     M = np.array([[scale, 0, -scale * corner[0] + scale / 2 - 0.5], [0, scale, -scale * corner[1] + scale / 2 - 0.5]])
     tile = cv2.warpAffine(one.image, M, (height, height), flags=cv2.INTER_LINEAR, borderValue=(245, 245, 245))
     tile = np.ascontiguousarray(0.6 * tile + 0.4 * 255, np.float64).astype(np.uint8)
@@ -237,6 +235,6 @@ def _enlarged(one: BoardSeen, uv: Array, height: int) -> Image:
 
 
 def _at(uv: Array) -> tuple[int, int]:
-    """The pixel that holds a point; far ones are brought near enough for the drawing routines."""
+    """Return the pixel of a point, clipped to the range of the drawing routines."""
     u, v = np.clip(np.floor(uv), -1e4, 1e4)
     return int(u), int(v)

@@ -1,4 +1,4 @@
-"""The quality gate: residuals, spread and named findings of a calibration, and a refusal when it is not good enough."""
+"""Quality of a calibration: residuals, pose spread, named findings, and the limits that reject a poor one."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ Severity = Literal["warning", "error"]
 
 FINDINGS: dict[str, str] = {
     "too_few_poses": "add poses until there are 10 to 15, spread over the work space",
-    "too_similar": "turn the gripper by 30 degrees and more between poses, and move it over the whole image",
-    "parallel_axes": "turn the gripper about at least two different axes, for example wrist roll and wrist pitch",
+    "too_similar": "rotate the gripper by 30 degrees or more between poses, and move it over the whole image",
+    "parallel_axes": "rotate the gripper about at least two different axes, for example wrist roll and wrist pitch",
     "wrong_board_size": "measure a square of the printed board with a ruler: printers scale pages",
-    "mirrored_board": "switch off mirroring in the camera driver, or print the board again",
+    "mirrored_board": "disable mirroring in the camera driver, or print the board again",
     "mirrored_model": "export the reconstruction again without swapping axes",
     "ambiguous_place": "pick pairs of points: --pairs",
     "moved_camera": "fix the camera, and take all images again",
-    "poor_fit": "check that images and joint states belong together, the link that carries the board, and the board",
-    "poor_overlap": "check the masks, the robot's description and that joint states belong to the images",
-    "drawn_masks": "look at overlay.png of the segmentation; give --background, SAM 2's weights or masks by hand",
-    "doubtful_masks": "look at overlay.png of the segmentation, and start from a better guess",
-    "lost_link": "look at the masks: give better ones, or leave out images in which something hides the arm",
+    "poor_fit": "check that the joint states match the images, the link that carries the board, and the board",
+    "poor_overlap": "check the masks, the robot description, and that the joint states match the images",
+    "drawn_masks": "check overlay.png of the segmentation; give --background, SAM 2 weights or manual masks",
+    "doubtful_masks": "check overlay.png of the segmentation, and start from a better guess",
+    "lost_link": "check the masks: provide better ones, or leave out images in which the arm is occluded",
     "poor_coverage": "show the board in the corners of the image too",
-    "flat_views": "tilt the board by 20 to 45 degrees: flat views leave the focal length open",
-    "views_dropped": "look at the images that were left out: blur, a moving board, or a wrong detection",
-    "ambiguous_view": "look at the board from the side: seen face on, it has two poses that look the same",
+    "flat_views": "tilt the board by 20 to 45 degrees: flat views do not determine the focal length",
+    "views_dropped": "check the images that were left out for blur, a moving board or a wrong detection",
+    "ambiguous_view": "view the board at an angle: seen face on, it has two poses that look the same",
     "weak_geometry": "add joint configurations that show the arm from other sides",
     "did_not_converge": "start from a better guess",
-    "wide_uncertainty": "add poses, or views that are nearer",
-    "unchecked_size": "measure a square with a ruler, and compare with another way: --against OTHER.yaml",
-    "disagreement": "one of them is wrong: look at the board's size, whether board or camera moved, and the masks",
+    "wide_uncertainty": "add poses, or closer views",
+    "unchecked_size": "measure a square with a ruler, and compare with another method: --against OTHER.yaml",
+    "disagreement": "one result is wrong: check the board size, the masks, and whether the board or the camera moved",
 }
-"""Every finding by name, and what to do about it."""
+"""Remedy for every finding, by name."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with the data or the result."""
+    """One problem with the data or the result."""
 
     name: str
     text: str
@@ -67,7 +67,7 @@ class Finding:
 
 
 def finding(name: str, text: str, severity: Severity = "warning") -> Finding:
-    """A finding with a known name."""
+    """Create a finding; raise KeyError for a name that is not in FINDINGS."""
     if name not in FINDINGS:
         raise KeyError(name)
     return Finding(name, text, severity)
@@ -75,12 +75,12 @@ def finding(name: str, text: str, severity: Severity = "warning") -> Finding:
 
 @dataclass(frozen=True)
 class PoseSpread:
-    """How different the poses of a series are.
+    """Spread of a series of poses.
 
     Attributes:
-        rotation_deg: largest angle between two of them.
-        second_axis_deg: how far they turn about any axis across the main one, root mean square; 0 = parallel axes.
-        translation_m: largest distance between two of them.
+        rotation_deg: largest angle between two poses.
+        second_axis_deg: root mean square rotation about an axis normal to the main one; 0 = parallel axes.
+        translation_m: largest distance between two poses.
     """
 
     rotation_deg: float
@@ -90,15 +90,15 @@ class PoseSpread:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a calibration is.
+    """Residuals and findings of a calibration; None = not measured.
 
     Attributes:
-        px: root mean square residual, pixels; None = not measured.
+        px: root mean square residual, pixels.
         mm: the same at the object's distance, millimetres.
-        mask_iou: overlap of rendered and seen robot, 0 to 1.
-        poses: used.
+        mask_iou: overlap of rendered and observed robot, 0 to 1.
+        poses: number of poses used.
         spread: of the poses.
-        findings: what is wrong, worst first.
+        findings: problems found, errors first.
         views: name of each image and its root mean square residual in pixels; NaN for one that was left out.
     """
 
@@ -112,24 +112,24 @@ class Quality:
 
     @property
     def verdict(self) -> Literal["good", "usable", "bad"]:
-        """`bad` must not be used; `usable` has warnings."""
+        """Overall rating: "bad" has errors and must not be used, "usable" has warnings."""
         if any(f.severity == "error" for f in self.findings):
             return "bad"
         return "usable" if self.findings else "good"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the findings."""
+        """Names of the findings."""
         return tuple(f.name for f in self.findings)
 
     def require(self, what: str) -> None:
-        """Raise a CalibrationError that lists the errors, if there are any."""
+        """Raise a CalibrationError that lists all findings of severity "error", if there are any."""
         errors = [str(f) for f in self.findings if f.severity == "error"]
         if errors:
             raise CalibrationError(f"{what} is not trustworthy: {'; '.join(errors)}", expected="data without errors")
 
     def residuals(self) -> Residuals:
-        """For the extrinsics file."""
+        """Return the residuals for the extrinsics file."""
         s = self.spread
         return Residuals(
             px=self.px,
@@ -141,7 +141,7 @@ class Quality:
         )
 
     def numbers(self) -> dict[str, Any]:
-        """For programs: what JSON can hold; an image that was left out has no residual."""
+        """Convert to a mapping for JSON; the residual of an image that was left out is None."""
         return {
             "px": self.px,
             "mm": self.mm,
@@ -155,7 +155,7 @@ class Quality:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Format as lines of text."""
         numbers = [
             f"{self.px:.3f} px" if self.px is not None else "",
             f"{self.mm:.3f} mm" if self.mm is not None else "",
@@ -176,18 +176,18 @@ class Quality:
 
 
 def sorted_findings(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors first."""
+    """Sort findings, errors first."""
     return tuple(sorted(found, key=lambda f: f.severity != "error"))
 
 
 def pose_spread(poses: ArrayLike) -> PoseSpread:
-    """The spread of (N, 4, 4) poses, N at least 1."""
+    """Compute the spread of poses (N, 4, 4), N at least 1."""
     T = np.asarray(poses, dtype=np.float64)
     first, second = np.triu_indices(len(T), 1)
     if len(first) == 0:
         return PoseSpread(0.0, 0.0, 0.0)
     turns: NDArray[np.float64] = Rotation.from_matrix(T[second, :3, :3] @ T[first, :3, :3].swapaxes(1, 2)).as_rotvec()
-    # Rotation vectors of one axis lie on a line; what is left across it is the second axis.
+    # Rotation vectors about one axis are collinear; the second singular value measures the second axis.
     strengths = np.linalg.svd(turns, compute_uv=False) / np.sqrt(len(turns))
     return PoseSpread(
         rotation_deg=float(np.degrees(np.linalg.norm(turns, axis=1).max())),
@@ -196,7 +196,7 @@ def pose_spread(poses: ArrayLike) -> PoseSpread:
     )
 
 
-# How far a calibration can be trusted while it is used: its residual against two thresholds, in a word and a line.
+# Rating of a calibration file at run time: its residual against two thresholds.
 
 Level = Literal["good", "poor", "refused", "unknown"]
 
@@ -205,16 +205,16 @@ _MEND = "calibrate again (docs/calibration.md), or set calibration_refuse_px to 
 
 @dataclass(frozen=True)
 class Trust:
-    """What a calibration file says of itself.
+    """Rating of a calibration file.
 
     Attributes:
         level: "good", "poor" (above the warning threshold), "refused", or "unknown": the file has no residual in
-            pixels, which is not the same as a small one.
-        figures: residuals that the file has, for people: "0.42 px, 0.55 mm, IoU 0.981, 8 poses"; "" without any.
-        text: one line.
-        origin: method and date, "" where the file has none.
-        refused: it must not be used: `level` is "refused", or it is unknown where a limit was set.
-        px: the residual, pixels; None = unknown.
+            pixels.
+        figures: residuals in the file as text, such as "0.42 px, 0.55 mm, IoU 0.981, 8 poses"; "" without any.
+        text: one-line summary.
+        origin: method and date; "" if the file has none.
+        refused: the calibration must not be used: `level` is "refused", or "unknown" while a limit is set.
+        px: residual, pixels; None = unknown.
     """
 
     level: Level
@@ -226,11 +226,11 @@ class Trust:
 
     @property
     def warning(self) -> str:
-        """A sentence for a report; "" for a good calibration."""
+        """Warning for a report; "" for a good calibration."""
         return "" if self.level == "good" else f"Calibration: {self.text}."
 
     def values(self) -> dict[str, object]:
-        """For diagnostics."""
+        """Return key-value pairs for diagnostics."""
         return {
             "calibration": self.level,
             "calibration residual": self.figures or "unknown",
@@ -238,7 +238,7 @@ class Trust:
         }
 
     def require(self) -> None:
-        """Raise CALIBRATION_POOR where the calibration must not be used."""
+        """Raise CALIBRATION_POOR if the calibration must not be used."""
         if self.refused:
             raise CalibrationError(
                 self.text,
@@ -253,8 +253,8 @@ def rate_calibration(extrinsics: Extrinsics, *, warn_px: float, refuse_px: float
 
     Args:
         extrinsics: as read from the file.
-        warn_px: above it the calibration is poor; 0 = never.
-        refuse_px: above it, and without any residual, the calibration is refused; 0 = never.
+        warn_px: the calibration is poor above this residual; 0 = no limit.
+        refuse_px: the calibration is refused above this residual, or without any residual; 0 = no limit.
     """
     r = extrinsics.residuals
     shown = [

@@ -1,7 +1,7 @@
-"""A reconstructed mesh laid onto the robot's description: a start from picked pairs or a search, then closest points.
+"""Alignment of a reconstructed mesh with the robot description: initial pose from picked pairs or a search, then ICP.
 
-picked pairs ─> rotation, shift and size in closed form ─┐
-no pairs ─────> search_alignment(), turns all around ────┴─> closest_points() ─> `recon_T_base`
+picked pairs ─> rotation, shift and scale in closed form ────┐
+no pairs ─────> search_alignment(), rotations all around ────┴─> closest_points() ─> `recon_T_base`
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ __all__ = [
     "search_alignment",
 ]
 
-# Iterative closest points, from points to planes, robust, with the size free where it is unknown.
+# Robust point-to-plane ICP, with a free scale if the unit is unknown.
 
 _ALIGN_STEPS = 60
 
 
 class Laid(NamedTuple):
-    """A surface laid onto another.
+    """Surface aligned with a target.
 
     Attributes:
         pose: (4, 4) of `p_target = pose (scale * p)`.
         scale: of the surface.
-        distance: (N,) of its points from the target, metres.
-        fits: (N,) bool, which of them are near enough to be of the same thing.
+        distance: (N,) distance of its points from the target, metres.
+        fits: (N,) bool, True for points within 1 cm of the target.
     """
 
     pose: Array
@@ -62,19 +62,19 @@ def closest_points(
     similarity: bool = False,
     tree: cKDTree | None = None,
 ) -> Laid:
-    """Lay a surface onto a target in metres, from a start some centimetres and degrees away.
+    """Align a surface with a target by ICP, from an initial pose within some centimetres and degrees.
 
     Args:
         surface: in its own units.
         target: metres.
-        pose, scale: the start.
-        similarity: the scale is free.
-        tree: of the target's points, if there is one already.
+        pose, scale: initial values.
+        similarity: estimate the scale too.
+        tree: k-d tree of the target's points; None = build it.
     """
     tree = cKDTree(target.points) if tree is None else tree
-    reach = 0.05  # and shrinks
+    reach = 0.05  # shrinks with every step
     for step in range(_ALIGN_STEPS):
-        # While the surfaces are far apart a few points say as much as all.
+        # While the surfaces are far apart a subset of the points is enough.
         few = surface.points[::6] if step < 12 and len(surface.points) > 3000 else surface.points
         p = apply(pose, scale * few)
         distance, nearest = tree.query(p, distance_upper_bound=reach)
@@ -83,7 +83,7 @@ def closest_points(
             break
         n = target.normals[nearest[hit]]
         r = ((p[hit] - target.points[nearest[hit]]) * n).sum(axis=1)
-        # Shift in base axes, turn about the reconstruction's, size: the last two move a point by its lever arm.
+        # Shift in base axes, rotation about the reconstruction's axes, scale: the last two act through the lever arm.
         lever = p[hit] - pose[:3, 3]
         local = lever @ pose[:3, :3]
         turn = -np.einsum("nk,nkj->nj", n @ pose[:3, :3], skew(local))
@@ -101,40 +101,40 @@ def closest_points(
     p = apply(pose, scale * surface.points)
     distance, nearest = tree.query(p)
     across = np.abs(((p - target.points[nearest]) * target.normals[nearest]).sum(axis=1))
-    # Beyond a centimetre the nearest sample is not the same place any more, and its plane means nothing.
+    # Beyond a centimetre the nearest sample is not the corresponding point, so its plane is meaningless.
     result = np.where(distance < 0.01, across, distance)
     return Laid(pose, scale, result, result < 0.01)
 
 
-# Where a reconstruction lies on the robot, without a guess: many starts, a few quick steps each, the best refined.
+# Global search for the initial pose.
 #
-# turns all around ─> quick steps of all at once ─> the nearest quarter, more steps ─> a few in full ─> the best
+# rotations all around ─> a few steps of all in parallel ─> best quarter, more steps ─> full ICP of a few ─> best
 
 STARTS = 400
-"""Turns that leave none further than about 30 degrees from one of them."""
+"""Number of random initial rotations; any rotation is within about 30 degrees of one of them."""
 
 SIZES = (0.8, 1.0, 1.25)
-"""Of a mesh without a unit, around the size that makes it spread as the robot does."""
+"""Initial scales of a mesh without a unit, relative to the scale that gives it the spread of the robot."""
 
 GOOD_M = 0.005
-"""A mesh that lies this near needs no look at its mirror image."""
+"""The mirror image of a mesh with a smaller distance than this is not checked."""
 
 _STEPS, _POINTS, _REFINED = 4, 300, 12
 _CAP_M = 0.03
-"""A point that is further away is no worse than this: parts that are missing or too many do not decide."""
+"""Cap of a point's distance, so that missing or extra parts do not dominate the cost."""
 
 _SAME_M, _SAME_DEG = 0.03, 10.0
 
 
 class Search(NamedTuple):
-    """What was found.
+    """Result of the global search.
 
     Attributes:
         base_T_recon: (4, 4).
-        scale: metres for one unit.
-        cost_m: mean distance of both surfaces from each other, capped.
-        next_m: the same of the best place that is another one; infinite if all starts led to one.
-        mirror_m: the same of the mesh's mirror image; infinite where nobody looked, because the mesh fits.
+        scale: metres per unit of the reconstruction.
+        cost_m: mean distance between the two surfaces, both ways, capped.
+        next_m: cost of the best distinct alternative; infinite if all starts converged to one pose.
+        mirror_m: cost of the mesh's mirror image; infinite if not checked because the mesh itself fits.
     """
 
     base_T_recon: Array
@@ -145,13 +145,13 @@ class Search(NamedTuple):
 
 
 def search_alignment(surface: Surface, target: Surface, *, similarity: bool = False, seed: int = 0) -> Search:
-    """Try turns all around; needs a mesh of the robot alone, nearly whole.
+    """Search over all rotations; needs a nearly complete mesh of the robot alone.
 
     Args:
         surface: of the reconstruction, in its own units.
         target: of the robot, metres.
-        similarity: the reconstruction's unit is unknown.
-        seed: of points and turns.
+        similarity: the unit of the reconstruction is unknown.
+        seed: of the sampled points and rotations.
     """
     found = _best(surface, target, similarity, seed)
     pose, scale, cost = found[0]
@@ -164,7 +164,7 @@ def search_alignment(surface: Surface, target: Surface, *, similarity: bool = Fa
 
 
 def _best(surface: Surface, target: Surface, similarity: bool, seed: int) -> list[tuple[Array, float, float]]:
-    """Pose, scale and cost of the refined starts, best first."""
+    """Refine the best starts; return pose, scale and cost of each, best first."""
     rng = np.random.default_rng(seed)
     some, rough = _thin(surface, 4000, rng), _thin(target, 8000, rng)
     tree = cKDTree(rough.points)
@@ -193,20 +193,20 @@ def _best(surface: Surface, target: Surface, similarity: bool, seed: int) -> lis
 
 
 class _Pair:
-    """Two clouds in metres and their trees; many poses (K, 3, 3), (K, 3) of the first are tried at once."""
+    """Two point clouds in metres with k-d trees; evaluates many poses (K, 3, 3), (K, 3) of the first at once."""
 
     def __init__(self, points: Array, target: Array, tree: cKDTree, few: int = _POINTS) -> None:
         self._tree, self._back = tree, cKDTree(points)
-        self._points, self._target = points[:few], target[:few]  # in no order: the first are as good as any
+        self._points, self._target = points[:few], target[:few]  # the points are in random order
 
     def step(self, R: Array, t: Array, count: int) -> tuple[Array, Array]:
-        """So many rigid steps towards the nearest points."""
+        """Take `count` rigid ICP steps."""
         points = self._points
         for _ in range(count):
             p = np.einsum("kij,nj->kni", R, points) + t[:, None]
             distance, nearest = self._tree.query(p)
             partner = self._tree.data[nearest]
-            # The farther half of a start's points may be where its partner is not: it counts less.
+            # Points far away may have no counterpart: give them less weight.
             usual = np.median(distance, axis=1, keepdims=True) + 1e-6
             w = 1 / (1 + (distance / usual) ** 2)
             w /= w.sum(axis=1, keepdims=True)
@@ -219,14 +219,14 @@ class _Pair:
         return R, t
 
     def cost(self, R: Array, t: Array) -> Array:
-        """(K,) both ways: a mesh too small for its place is near the robot, but the robot is not near the mesh."""
+        """Compute the cost (K,) in both directions: a mesh that is too small is near the robot, but not vice versa."""
         there = self._tree.query(np.einsum("kij,nj->kni", R, self._points) + t[:, None])[0]
         back = self._back.query(np.einsum("kji,knj->kni", R, self._target - t[:, None]))[0]
         return np.asarray((np.minimum(there, _CAP_M).mean(axis=1) + np.minimum(back, _CAP_M).mean(axis=1)) / 2)
 
 
 def _spread(points: Array) -> float:
-    """Median distance from the median: a table around the robot pulls it less than a mean."""
+    """Compute the median distance from the median point, which is robust to a table around the robot."""
     return float(np.median(np.linalg.norm(points - np.median(points, axis=0), axis=1)))
 
 
@@ -246,20 +246,20 @@ Array = NDArray[np.float64]
 
 GOOD_MM, WORST_MM = 3.0, 15.0
 AMBIGUOUS = 1.25
-"""Another place whose distance is less than this much larger could be the right one as well."""
+"""An alternative pose is ambiguous if its cost is less than this factor larger."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Where the reconstruction is: `p_base = base_T_recon (scale * p_recon)`.
+    """Pose of a reconstruction: `p_base = base_T_recon (scale * p_recon)`.
 
     Attributes:
         base_T_recon: (4, 4) float64, rigid, metres.
-        scale: metres for one unit of the reconstruction; 1 for a rigid alignment.
-        quality: `mm` is the root mean square distance of the reconstruction's points that fit from the robot.
-        pairs_mm: root mean square distance of the picked pairs, before the refinement; None without pairs.
-        distance_m: (N,) of every point used, after it.
-        share: of the points nearer than 5 mm.
+        scale: metres per unit of the reconstruction; 1 for a rigid alignment.
+        quality: `mm` is the root mean square distance from the robot of the points within 1 cm.
+        pairs_mm: root mean square distance of the picked pairs before the refinement; None without pairs.
+        distance_m: (N,) distance of every point after the refinement.
+        share: fraction of points within 5 mm.
     """
 
     base_T_recon: Array
@@ -271,15 +271,15 @@ class Reconstruction:
 
     @property
     def recon_T_base(self) -> Array:
-        """(4, 4) from metres in the base frame to the reconstruction's coordinates; not rigid if `scale` is not 1."""
+        """Transform (4, 4) from base frame, metres, to reconstruction coordinates; not rigid if `scale` is not 1."""
         forward = self.base_T_recon @ np.diag([self.scale, self.scale, self.scale, 1.0])
         return np.asarray(np.linalg.inv(forward))
 
 
 def align_pairs(p_recon: ArrayLike, p_base: ArrayLike, *, similarity: bool = False) -> tuple[Array, float]:
-    """`base_T_recon` (4, 4) and scale that lay points (N, 3) onto their partners with the least squared distance.
+    """Compute `base_T_recon` (4, 4) and the scale that align point pairs (N, 3) with least squares.
 
-    Needs three pairs that are not on a line. With `similarity` the scale is free, otherwise it is 1.
+    Needs three pairs that are not collinear. With `similarity` the scale is estimated, otherwise it is 1.
     """
     a, b = (np.asarray(p, dtype=np.float64) for p in (p_recon, p_base))
     if a.ndim != 2 or a.shape != b.shape or a.shape[1] != 3 or not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -292,7 +292,7 @@ def align_pairs(p_recon: ArrayLike, p_base: ArrayLike, *, similarity: bool = Fal
         strengths = np.linalg.svd(d, compute_uv=False)
         if strengths[1] < 0.02 * max(strengths[0], 1e-12):
             raise CalibrationError(
-                f"the points picked on the {what} lie on a line (parallel_axes)", expected="points that span a plane"
+                f"the points picked on the {what} are collinear (parallel_axes)", expected="points that span a plane"
             )
     U, s, Vt = np.linalg.svd(db.T @ da)
     sign = np.array([1.0, 1.0, np.sign(np.linalg.det(U @ Vt))])
@@ -310,14 +310,14 @@ def align_reconstruction(
     *,
     similarity: bool = False,
 ) -> Reconstruction:
-    """Lay a reconstruction onto the robot.
+    """Align a reconstruction with the robot.
 
     Args:
         surface: of the reconstruction, in its own units.
-        robot, q: what was reconstructed, and its joint positions (J,) then.
+        robot, q: the reconstructed robot and its joint positions (J,) at that time.
         p_recon, p_base: (N, 3) picked pairs: points of the reconstruction and the same points on the robot, metres.
-            Without them the place is searched for, which needs a mesh of the robot alone.
-        similarity: the reconstruction's unit is unknown.
+            Without them the pose is searched for, which needs a mesh of the robot alone.
+        similarity: the unit of the reconstruction is unknown.
     """
     target = robot_surface(robot, q)
     pairs_mm, count = None, None
@@ -327,7 +327,7 @@ def align_reconstruction(
         pairs_mm, count = 1e3 * float(np.sqrt((apart**2).mean())), len(apart)
         found = _pair_findings(np.asarray(p_recon, np.float64), np.asarray(p_base, np.float64), similarity)
     elif p_recon is not None or p_base is not None:
-        raise CalibrationError("only one side of the picked pairs was given", expected="both, or none")
+        raise CalibrationError("only one of p_recon and p_base was given", expected="both, or neither")
     else:
         search = search_alignment(surface, target, similarity=similarity)
         pose, scale = search.base_T_recon, search.scale
@@ -340,7 +340,7 @@ def align_reconstruction(
 
 
 def _mirrored(a: Array, b: Array, similarity: bool) -> bool:
-    """The pairs fit much better after a reflection."""
+    """Check whether the pairs fit much better after a reflection."""
     if len(a) < 4:
         return False
     rest = []
@@ -355,16 +355,16 @@ def _pair_findings(p_recon: Array, p_base: Array, similarity: bool) -> list[Find
     if _mirrored(p_recon, p_base, similarity):
         found.append(finding("mirrored_model", "the picked pairs fit a mirror image", "error"))
     if len(p_recon) < 4:
-        found.append(finding("too_few_poses", f"{len(p_recon)} pairs: a wrong one would not show"))
+        found.append(finding("too_few_poses", f"{len(p_recon)} pairs: a wrong one cannot be detected"))
     return found
 
 
 def _search_findings(cost_m: float, next_m: float, mirror_m: float) -> list[Finding]:
     if mirror_m * AMBIGUOUS < cost_m:
-        text = f"its mirror image is {1e3 * mirror_m:.1f} mm from the robot, itself {1e3 * cost_m:.1f} mm"
+        text = f"the mirror image is {1e3 * mirror_m:.1f} mm from the robot, the mesh itself {1e3 * cost_m:.1f} mm"
         return [finding("mirrored_model", text, "error")]
     if next_m < AMBIGUOUS * cost_m:
-        text = f"two places fit alike, {1e3 * cost_m:.1f} and {1e3 * next_m:.1f} mm away"
+        text = f"two poses fit equally well, at distances of {1e3 * cost_m:.1f} and {1e3 * next_m:.1f} mm"
         return [finding("ambiguous_place", text, "error")]
     return []
 

@@ -1,4 +1,4 @@
-"""Silhouettes of a robot in several joint configurations: seen ones as distance fields, drawn ones as edge points."""
+"""Robot silhouettes in several joint configurations: observed masks as distance fields, rendered outlines as points."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ Array = NDArray[np.float64]
 Masks = NDArray[np.bool_]
 
 _RIM_PX = 2
-"""Edges this near to the border of the image are cuts, not outlines."""
+"""Edges this close to the image border are cut off there, not outlines."""
 
 _COARSE_PX, _COARSE_M = 200, 0.004
-"""Images up to that size are drawn from meshes with that grid: it is less than their pixels."""
+"""Images up to this size are rendered from meshes simplified to this grid, which is smaller than their pixels."""
 
 
 class Edges(NamedTuple):
-    """Outline pixels of drawn silhouettes.
+    """Outline pixels of rendered silhouettes.
 
     Attributes:
-        frame: (N,) int64, configuration.
-        row, column: (N,) int64, pixel: inside the silhouette, beside its outline.
-        p_camera: (N, 3) float64, metres: the surface seen there.
-        link: (N,) int64, position in `robot.links` of the link it belongs to.
+        frame: (N,) int64, index of the configuration.
+        row, column: (N,) int64, pixel inside the silhouette, next to its outline.
+        p_camera: (N, 3) float64, surface point at the pixel, camera frame, metres.
+        link: (N,) int64, index of its link in `robot.links`.
     """
 
     frame: NDArray[np.int64]
@@ -63,15 +63,15 @@ class Edges(NamedTuple):
 
 
 class SeenSilhouettes(NamedTuple):
-    """What the camera saw, at one size.
+    """Observed silhouettes at one image scale.
 
     Attributes:
-        camera: rectified, of that size.
-        mask: (C, H, W) bool.
-        distance: (C, H, W) float32 pixels to the outline, negative inside.
-        slope: (C, 2, H, W) float32 unit gradient of it, along columns and rows.
-        valid: (H, W) bool: the lens saw this pixel, and it is not at the border.
-        inside: (H, W) bool: the lens saw this pixel.
+        camera: rectified, at that scale.
+        mask: (C, H, W) bool, True = robot.
+        distance: (C, H, W) float32, distance to the outline, pixels, negative inside.
+        slope: (C, 2, H, W) float32, unit gradient of the distance, along columns and rows.
+        valid: (H, W) bool, pixel is in the lens's field of view and not at the border.
+        inside: (H, W) bool, pixel is in the lens's field of view.
     """
 
     camera: PinholeCamera
@@ -83,23 +83,23 @@ class SeenSilhouettes(NamedTuple):
 
 
 def signed_distance(mask: Masks) -> NDArray[np.float32]:
-    """(H, W) float32 pixels from each pixel's centre to the mask's outline, negative inside."""
+    """Compute (H, W) float32 distances from pixel centres to the mask's outline, pixels, negative inside."""
     inside = np.ascontiguousarray(mask, np.uint8)
     far = float(sum(mask.shape))
     out = cv2.distanceTransform(1 - inside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) if inside.any() else far
     into = cv2.distanceTransform(inside, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) if not inside.all() else far
-    # The outline runs half-way between the last pixel inside and the first outside.
+    # The outline is half-way between the last pixel inside and the first outside.
     return np.asarray(np.where(mask, 0.5 - into, np.asarray(out) - 0.5), np.float32)
 
 
 def mask_iou(a: Masks, b: Masks) -> float:
-    """Intersection over union of masks, all frames together; 1 if both are empty."""
+    """Compute the intersection over union of masks, all frames together; 1 if both are empty."""
     union = int(np.count_nonzero(a | b))
     return float(np.count_nonzero(a & b)) / union if union else 1.0
 
 
 def rectify_masks(masks: Sequence[Masks] | Masks, camera: PinholeCamera) -> tuple[Masks, Masks]:
-    """(C, H, W) masks as `camera.rectified()` would see them, and (H, W) where its lens sees anything."""
+    """Rectify masks to `camera.rectified()`: masks (C, H, W) bool, and the lens's field of view (H, W) bool."""
     everything = np.full((camera.height, camera.width), 255, np.uint8)
     seen = []
     for i, mask in enumerate(masks):
@@ -123,20 +123,21 @@ def _coarse_scene(robot: Robot) -> Scene:
 
 
 class Silhouettes:
-    """Draws a robot's silhouettes in C joint configurations, and keeps the seen ones beside them.
+    """Observed silhouettes of a robot in C joint configurations, and a renderer for the same configurations.
 
     Args:
-        robot: with its shapes.
+        robot: with visual shapes.
         q: (C, J) joint positions in `robot.joint_names` order.
-        masks: (C, H, W) bool, as the camera saw the robot, with its lens; True = robot.
-        camera: intrinsics and distortion; the pose is given when drawing.
+        masks: (C, H, W) bool, as seen by the camera, lens distortion included; True = robot.
+        camera: intrinsics and distortion; its pose is not used.
     """
 
     def __init__(self, robot: Robot, q: ArrayLike, masks: Sequence[Masks] | Masks, camera: PinholeCamera) -> None:
         positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
         if len(positions) != len(masks) or len(masks) == 0:
             raise CalibrationError(
-                f"{len(positions)} joint configurations and {len(masks)} masks", expected="one of each, at least one"
+                f"{len(positions)} joint configurations and {len(masks)} masks",
+                expected="one joint configuration for each mask, at least one",
             )
         self._scene, self._coarse = Scene.from_robot(robot), _coarse_scene(robot)
         self.base_T_link = forward_all(robot, positions)
@@ -148,7 +149,7 @@ class Silhouettes:
             if not mask.any():
                 raise CalibrationError(
                     f"mask {i} is empty (poor_overlap)",
-                    expected="the robot's pixels",
+                    expected="at least one robot pixel",
                     hint="check the segmentation, or leave out images that do not show the robot",
                 )
             if mask.mean() > 0.95:
@@ -159,7 +160,7 @@ class Silhouettes:
         return len(self.mask)
 
     def part(self, frames: Sequence[int]) -> Silhouettes:
-        """Some of the configurations only."""
+        """Return a copy with some of the configurations."""
         some = copy(self)
         some.base_T_link, some.mask = self.base_T_link[frames], self.mask[frames]
         some._levels = {
@@ -169,36 +170,36 @@ class Silhouettes:
         return some
 
     def seen(self, scale: float) -> SeenSilhouettes:
-        """The seen silhouettes at a share of the image's size."""
+        """Return the observed silhouettes at an image scale."""
         if scale not in self._levels:
             self._levels[scale] = self._make_level(scale)
         return self._levels[scale]
 
     def draw(self, base_T_camera: ArrayLike, scale: float = 1.0) -> PointmapSequence:
-        """The robot as a camera at that pose would see it, at a share of the image's size."""
+        """Render the robot from a camera pose (4, 4), at an image scale."""
         camera = self.seen(scale).camera.posed(base_T_camera)
         scene = self._coarse if max(camera.width, camera.height) <= _COARSE_PX else self._scene
         return render_poses(scene, self.base_T_link, camera, threads=1)
 
     def edges(self, base_T_camera: ArrayLike, scale: float) -> tuple[Edges, Masks]:
-        """The outline of the drawn silhouettes where the lens sees it, and the drawn masks."""
+        """Render the robot; return outline pixels in the lens's field of view, and masks (C, H, W) bool."""
         drawn = self.draw(base_T_camera, scale)
         mask = drawn.mask
         inner = mask.copy()
         inner[:, 1:-1, 1:-1] &= mask[:, :-2, 1:-1] & mask[:, 2:, 1:-1] & mask[:, 1:-1, :-2] & mask[:, 1:-1, 2:]
         frame, row, column = np.nonzero(mask & ~inner & self.seen(scale).valid)
         p_camera = drawn.xyz[frame, row, column].astype(np.float64)
-        # Drawn ids count from 1; 0 is no robot.
+        # Rendered link ids start at 1; 0 is background.
         link = drawn.link_ids[frame, row, column].astype(np.int64) - 1
         return Edges(frame, row, column, p_camera, link), mask
 
     def overlap(self, base_T_camera: ArrayLike, scale: float = 1.0) -> float:
-        """IoU of drawn and seen silhouettes where the lens sees, all configurations together."""
+        """Compute the IoU of rendered and observed silhouettes in the field of view, over all configurations."""
         seen = self.seen(scale)
         return mask_iou(self.draw(base_T_camera, scale).mask & seen.inside, seen.mask & seen.inside)
 
     def covered(self, base_T_camera: ArrayLike) -> tuple[Array, Array]:
-        """Of each link (L,): its share of the drawn robot, and how much of it the masks hold; NaN = not drawn."""
+        """Compute for each link (L,) its fraction of the rendered robot and its coverage by the masks; NaN = hidden."""
         inside, drawn = self.seen(1.0).inside, self.draw(base_T_camera)
         ids = np.where(inside, drawn.link_ids, 0).ravel()
         pixels = np.bincount(ids, minlength=len(self.link_names) + 1)[1:]
@@ -228,17 +229,17 @@ class Silhouettes:
         return SeenSilhouettes(camera, mask, distance, slope, valid.astype(np.bool_), inside.astype(np.bool_))
 
 
-# Rows of the silhouette fit: how far outlines are apart, how they follow the camera, how much a point counts.
+# Residuals, Jacobian and robust weights of the silhouette fit.
 
 
 class Level(NamedTuple):
-    """One step from coarse to fine.
+    """One level of the coarse-to-fine fit.
 
     Attributes:
-        scale: share of the image's size.
-        steps: at most.
-        reach_px: residuals beyond this, in pixels of that size, count less and less.
-        both: the seen outline pulls the drawn one too; needed while they are far apart.
+        scale: image scale, 0 to 1.
+        steps: maximum number of steps.
+        reach_px: residuals beyond this are down-weighted, pixels at this scale.
+        both: match the observed outline to the rendered one too; needed while they are far apart.
     """
 
     scale: float
@@ -250,13 +251,16 @@ class Level(NamedTuple):
 def outline_rows(
     silhouettes: Silhouettes, seen: SeenSilhouettes, pose: Array, level: Level
 ) -> tuple[Array, Array, NDArray[np.int64], Array] | None:
-    """Jacobian (N, 7), residual (N,) in pixels, cluster (N,) and depth (N,) of all outline points."""
+    """Compute Jacobian (N, 7), residual (N,), cluster (N,) and depth (N,) of all outline points.
+
+    Residuals are pixels at the scale of the level, depth is in metres. None with fewer than 20 points.
+    """
     edges, drawn = silhouettes.edges(pose, level.scale)
     if len(edges.frame) < 20:
         return None
     P = image_motion(seen.camera, pose, edges.p_camera)
     at = (edges.frame, edges.row, edges.column)
-    # A drawn outline pixel is half a pixel inside; beside an equal outline its distance is -0.5 too.
+    # The centre of an outline pixel is half a pixel inside, so on an equal outline its distance is -0.5.
     r = seen.distance[at].astype(np.float64) + 0.5
     n = seen.slope[edges.frame, :, edges.row, edges.column].astype(np.float64)
     J = np.einsum("nk,nkj->nj", n, P)
@@ -271,7 +275,7 @@ def outline_rows(
 
 
 def image_motion(camera: PinholeCamera, pose: Array, p: Array) -> Array:
-    """(N, 2, 6) pixels: how image points follow a small change of the camera's pose."""
+    """Compute (N, 2, 6) derivatives of image points by a small change of the camera pose, pixels."""
     z = p[:, 2]
     D = np.zeros((len(p), 2, 3))
     D[:, 0, 0], D[:, 1, 1] = camera.K[0, 0] / z, camera.K[1, 1] / z
@@ -280,7 +284,7 @@ def image_motion(camera: PinholeCamera, pose: Array, p: Array) -> Array:
 
 
 def _pulled(seen: SeenSilhouettes, edges: Edges, drawn: Masks, P: Array) -> tuple[Array, Array] | None:
-    """Rows for the seen outline: each of its pixels pulls the nearest drawn one."""
+    """Compute rows for the observed outline: match each of its pixels to the nearest rendered one."""
     Js, rs = [], []
     for frame in range(len(drawn)):
         mine = np.flatnonzero(edges.frame == frame)
@@ -306,14 +310,14 @@ def _pulled(seen: SeenSilhouettes, edges: Edges, drawn: Masks, P: Array) -> tupl
 
 
 def slopes(r: Array, level: Level) -> Array:
-    """How the influence of a residual grows with it, at the fine levels."""
+    """Compute the derivative of the influence function (Tukey) at the fine levels."""
     cut = max(4.0 * max(1.48 * float(np.median(np.abs(r))), 0.3), level.reach_px)
     u = (r / cut) ** 2
     return np.where(u < 1, (1 - u) * (1 - 5 * u), 0.0)
 
 
 def weights(r: Array, level: Level) -> tuple[Array, float]:
-    """Tukey's weights at the fine levels, softer ones while outlines are far apart; and the scale in pixels."""
+    """Compute weights (Tukey at the fine levels, Cauchy where `level.both`) and the robust sigma in pixels."""
     sigma = max(1.48 * float(np.median(np.abs(r))), 0.3)
     if level.both:
         return 1 / (1 + (r / level.reach_px) ** 2), sigma

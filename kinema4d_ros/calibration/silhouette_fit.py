@@ -1,4 +1,4 @@
-"""Lays drawn outlines on seen ones: Gauss-Newton at one size, and what the scatter says of the result's uncertainty."""
+"""Gauss-Newton fit of rendered outlines to observed ones at one image scale, with the covariance from the scatter."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["Fit", "descend", "fine_levels", "last_level", "same_place", "shrink"
 Array = NDArray[np.float64]
 
 OFFSET_SIGMA_PX = 1.0
-"""How much larger or smaller than the robot masks may be all around: segmenters have habits."""
+"""Prior of the uniform offset between mask and robot outline, one sigma: segmenters have systematic errors."""
 
 SCATTER_FACTOR = 1.25
-"""The scatter between links alone makes regions a little too small: with 1 the 50 % region held 30 % of 50 cameras."""
+"""Inflation of the scatter between links, which alone is too small: with 1 the 50 % region held 30 % of 50 cameras."""
 
 FINE_PX = 1.0
 HABIT_SHARE = 0.2
-"""Of the distance between outlines beyond what good masks have, hidden and missing parts included: so much of it may be
-alike in all images.
+"""Fraction of the outline distance in excess of FINE_PX, occluded and missing parts included, that is taken as
+common to all images.
 
-A segmenter that loses parts and takes in shadows does so on the same side every time: on links, and of the whole robot.
-The scatter between images cannot show that.
+A segmenter that loses parts or includes shadows does so on the same side every time, of a link and of the whole robot.
+The scatter between images does not contain that error.
 """
 
 SAME_M, SAME_RAD = 0.01, np.radians(3.0)
-"""A link nearer to where it was in another image than this shows the same outline again, errors included."""
+"""A link that moved less than this between two images shows the same outline, with the same errors."""
 
 FAR_PX = 20.0
-"""An image whose outline is somewhere else must not count without end."""
+"""Cap of the residuals in the figure of one image."""
 
 
 class Fit(NamedTuple):
-    """What one descent ended with; pixels are those of the full image."""
+    """Result of `descend`; pixels are those of the full image."""
 
     covariance: Array
     freedom: float
@@ -51,22 +51,22 @@ class Fit(NamedTuple):
 
 
 def shrink(camera: PinholeCamera, pixels: int) -> float:
-    """The share at which the longer side has that many pixels; 1 at most."""
+    """Compute the scale at which the longer side has that many pixels; 1 at most."""
     return min(1.0, pixels / max(camera.width, camera.height))
 
 
 def fine_levels(camera: PinholeCamera) -> list[Level]:
-    """From a pose that is right to about a centimetre to one that the last level can finish."""
+    """List the levels from a pose that is accurate to about a centimetre to one for the last level."""
     return [Level(shrink(camera, 360), 8, 4.0, False)]
 
 
 def last_level(camera: PinholeCamera) -> Level:
-    """The full image, or 1280 pixels of a larger one."""
+    """Return the last level: the full image, scaled down to at most 1280 pixels."""
     return Level(shrink(camera, 1280), 8, 4.0, False)
 
 
 def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool = False) -> tuple[Array, Fit | None]:
-    """Gauss-Newton on the outlines at one level; with `offset`, the masks' offset is free and the fit is measured."""
+    """Run Gauss-Newton on the outlines at one level; with `offset`, estimate the mask offset and return a `Fit`."""
     seen = silhouettes.seen(level.scale)
     shift, last, prior = 0.0, np.inf, 0.0
     columns = 7 if offset else 6
@@ -87,7 +87,7 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
         if step == level.steps - 1 or last < 1e-5:
             break
         change = -np.linalg.solve(A, g)
-        # Far from the goal the linear picture is only good for so much.
+        # Limit the step: the linearisation is only valid locally.
         shift_m, turn_rad = (float(np.linalg.norm(part)) + 1e-12 for part in (change[:3], change[3:6]))
         change *= min(1.0, 0.06 / shift_m, 0.1 / turn_rad)
         pose = changed(pose, change[:6])
@@ -96,9 +96,9 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
             shift += float(change[6])
     if not offset:
         return pose, None
-    # Errors are alike along a link: its joint's, its mesh's, the segmenter's. So links in images are the independent
-    # pieces, and their scatter gives the covariance of this robust estimate. A link that did not move between images
-    # is one piece: a shadow at the foot is the same in all of them.
+    # Errors are correlated along a link (joint, mesh and segmentation errors). So each link in each image is one
+    # independent sample, and their scatter gives the covariance of this robust estimate. A link that did not move
+    # between images is one sample: a shadow at the base is the same in all of them.
     bread = J.T @ (slopes(r, level)[:, None] * J)
     bread *= _sensitivity(silhouettes, seen, pose, level, shift, bread)
     bread[6, 6] += prior
@@ -117,7 +117,7 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
     habit_px = HABIT_SHARE * max(float(np.nanmean(frame_px)) - FINE_PX, 0.0)
     meat += (habit_px * level.scale) ** 2 * pulls.T @ pulls
     covariance = inverse @ meat @ inverse
-    # All outlines shifted alike are a turn of the camera about its x and y.
+    # A common shift of all outlines is a rotation of the camera about its x and y axes.
     covariance[[3, 4], [3, 4]] += (habit_px * level.scale / np.diag(seen.camera.K)[[1, 0]]) ** 2
     good = weight > 0.1
     rms = float(np.sqrt(np.average(r**2, weights=weight))) / level.scale
@@ -138,10 +138,10 @@ def descend(silhouettes: Silhouettes, pose: Array, level: Level, *, offset: bool
 def _sensitivity(
     silhouettes: Silhouettes, seen: SeenSilhouettes, pose: Array, level: Level, shift: float, bread: Array
 ) -> float:
-    """How much of a real shift of the outlines the residuals show, 0.3 to 1.2: measured by moving the camera.
+    """Measure which fraction of a real outline shift appears in the residuals, 0.3 to 1.2, by moving the camera.
 
-    The nearest point of a wobbly outline is nearer than the point across; pixels round. Without this the covariance
-    would be too small.
+    The nearest point of a rough outline is closer than the point along the normal, and pixels round. Without this
+    factor the covariance would be too small.
     """
     values, vectors = np.linalg.eigh(bread[:6, :6])
     rng = np.random.default_rng(0)
@@ -162,7 +162,7 @@ def _sensitivity(
 
 
 def _first_seen(base_T_link: Array) -> NDArray[np.int64]:
-    """(C, L) int64: the first configuration in which a link was where it is in each, to 1 cm and 3 degrees."""
+    """Find (C, L) int64: the first configuration in which each link has the same pose, to 1 cm and 3 degrees."""
     count, links = base_T_link.shape[:2]
     first = np.tile(np.arange(count)[:, None], (1, links))
     for later in range(1, count):
@@ -173,14 +173,14 @@ def _first_seen(base_T_link: Array) -> NDArray[np.int64]:
 
 
 def same_place(a: Array, b: Array) -> NDArray[np.bool_]:
-    """(...,) whether poses (..., 4, 4) are the same to 1 cm and 3 degrees."""
+    """Check (...,) whether poses (..., 4, 4) are equal to 1 cm and 3 degrees."""
     near = np.linalg.norm(a[..., :3, 3] - b[..., :3, 3], axis=-1) < SAME_M
     cosine = (np.trace(a[..., :3, :3].swapaxes(-1, -2) @ b[..., :3, :3], axis1=-2, axis2=-1) - 1) / 2
     return np.asarray(near & (cosine > np.cos(SAME_RAD)))
 
 
 def _frame_px(r: Array, frame: NDArray[np.int64], count: int) -> Array:
-    """(C,) root mean square distance of each image's outlines, hidden ones included; NaN without an outline."""
+    """Compute (C,) root mean square residual of each image, occluded parts included; NaN without an outline."""
     number = np.bincount(frame, minlength=count)
     total = np.bincount(frame, np.clip(r, -FAR_PX, FAR_PX) ** 2, minlength=count)
     mean = np.divide(total, number, out=np.full(count, np.nan), where=number > 0)

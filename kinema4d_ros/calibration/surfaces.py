@@ -1,4 +1,4 @@
-"""Points with normals on a robot, on a mesh file or on any triangles: what alignments compare."""
+"""Surface samples (points with normals) of a robot, a mesh file or triangles, for alignment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POINTS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """Points on a surface.
+    """Sample points on a surface.
 
     Attributes:
         points: (N, 3) float64.
@@ -36,7 +36,7 @@ class Surface:
 
 
 def sample_surface(vertices: ArrayLike, faces: ArrayLike, count: int = _POINTS, seed: int = 0) -> Surface:
-    """Points spread evenly over triangles, with the triangles' normals."""
+    """Sample points uniformly over triangles, with the triangles' normals."""
     v, f = np.asarray(vertices, dtype=np.float64), np.asarray(faces, dtype=np.int64)
     a, b, c = v[f[:, 0]], v[f[:, 1]], v[f[:, 2]]
     normal = np.cross(b - a, c - a)
@@ -52,7 +52,7 @@ def sample_surface(vertices: ArrayLike, faces: ArrayLike, count: int = _POINTS, 
 
 
 def robot_surface(robot: Robot, q: ArrayLike, count: int = 4 * _POINTS, seed: int = 0) -> Surface:
-    """Points on the robot's visual shapes at one configuration (J,), metres, base frame."""
+    """Sample points on the robot's visual shapes at one configuration (J,), metres, base frame."""
     poses = forward_all(robot, np.atleast_2d(np.asarray(q, dtype=np.float64)))[0]
     vertices, faces, start = [], [], 0
     for link, pose in zip(robot.links, poses, strict=True):
@@ -66,14 +66,14 @@ def robot_surface(robot: Robot, q: ArrayLike, count: int = 4 * _POINTS, seed: in
 
 
 def load_surface(path: str | Path, count: int = _POINTS) -> Surface:
-    """Points on a mesh file (.stl, .obj, .dae, .ply, .glb), in its own units."""
+    """Sample points on a mesh file (.stl, .obj, .dae, .ply, .glb), in its own units."""
     file = Path(path)
     if file.suffix.lower() not in (".ply", ".glb"):
         mesh = load_mesh(file)
         return sample_surface(mesh.vertices, mesh.faces, count)
     if not file.is_file():
         raise FileFormatError(f"{file} does not exist", expected="a mesh file", code=ErrorCode.FILE_MISSING)
-    # Here, because that package needs this one; it opens no file but the one it is given.
+    # Imported here to avoid an import cycle; it opens no file except the given one.
     from kinema4d_ros.acquisition.mesh_files import read_mesh_file
 
     try:

@@ -1,6 +1,6 @@
-"""Board images with known truth: a board seen through a distorting lens, with blur, noise and uneven light.
+"""Synthetic board images with known ground truth: lens distortion, blur, noise and uneven light.
 
-For practice and for tests: what a calibration should find is what these were made from.
+Used for demonstrations and tests of the calibration.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from kinema4d_ros.core.transforms import make
 __all__ = ["BoardPainter", "random_board_pose"]
 
 _TEXTURE_PX = 96
-"""Of a square: finer than any camera here sees it."""
+"""Texture resolution of a square, pixels; finer than the images."""
 
 
 @dataclass
 class BoardPainter:
-    """Draws images of one board by one camera, exactly: every subpixel's ray is met with the board's plane.
+    """Renderer of one board as seen by one camera, by intersecting the ray of every subpixel with the board plane.
 
     Attributes:
-        board: what is seen.
-        camera: with its lens.
+        board: the board to render.
+        camera: intrinsics and distortion.
         blur_px: standard deviation of the focus blur.
         noise: standard deviation of the sensor noise, 8-bit steps.
-        light: the darkest side of the image has this share of the light of the brightest.
+        light: brightness of the darkest side of the image relative to the brightest.
         seed: of noise and light.
-        subpixels: rays along a pixel's side.
+        subpixels: rays along the side of a pixel.
     """
 
     board: Board
@@ -50,18 +50,18 @@ class BoardPainter:
         self._rng = np.random.default_rng(self.seed)
 
     def draw(self, camera_T_board: ArrayLike) -> NDArray[np.uint8]:
-        """(H, W) uint8: the board at that pose before a grey wall."""
+        """Render the board at a pose (4, 4) in front of a grey wall: (H, W) uint8."""
         pose = np.asarray(camera_T_board, dtype=np.float64)
         left, top, right, bottom = self.board.picture_area
         height, width = self._texture.shape
-        # Metres on the board to pixels of its picture; OpenCV counts from pixel centres.
+        # Board metres to texture pixels; OpenCV's coordinates are integers at pixel centres.
         texture = np.diag([width / (right - left), height / (bottom - top), 1.0])
         texture[:2, 2] = -left * texture[0, 0] - 0.5, -top * texture[1, 1] - 0.5
         plane = texture @ np.linalg.inv(np.stack([pose[:3, 0], pose[:3, 1], pose[:3, 3]], axis=1))
         p = self._rays @ plane.T.astype(np.float32)
         with np.errstate(divide="ignore", invalid="ignore"):
             uv = p[..., :2] / p[..., 2:]
-        # A ray that misses the plane, or meets it behind the camera, ends far outside.
+        # Map rays that miss the plane, or hit it behind the camera, far outside the texture.
         hit = (p[..., 2:] > 0) & (np.abs(uv) < 1e4)
         u, v = np.moveaxis(np.where(hit, uv, np.float32(-1e4)), -1, 0)
         paper = cv2.copyMakeBorder(self._texture, 48, 48, 48, 48, cv2.BORDER_CONSTANT, value=255)
@@ -82,7 +82,7 @@ class BoardPainter:
 
 
 def _fine_rays(camera: PinholeCamera, n: int) -> NDArray[np.float32]:
-    """(n H, n W, 3) directions of subpixels: the lens is inverted on a grid and splined, to 1e-6 of a pixel."""
+    """Compute (n H, n W, 3) subpixel rays: undistort a grid and interpolate by splines, accurate to 1e-6 pixels."""
     u, v = (np.linspace(0.0, side, max(side // 8, 8) + 1) for side in (camera.width, camera.height))
     coarse = camera.unproject(np.stack(np.meshgrid(u, v), axis=-1), 1.0)
     fine_u, fine_v = ((np.arange(side * n) + 0.5) / n for side in (camera.width, camera.height))
@@ -101,9 +101,9 @@ def random_board_pose(
     fill: float = 0.55,
     spread: float = 0.25,
 ) -> NDArray[np.float64]:
-    """(4, 4) `camera_T_board`: somewhere in view, tilted, filling about `fill` of the image's width.
+    """Sample `camera_T_board` (4, 4), metres: in view, tilted, filling about `fill` of the image width.
 
-    Its centre is at most `spread` of the image away from the image's.
+    The board's centre is within `spread` of the image size from the image centre.
     """
     left, top, right, bottom = board.picture_area
     centre = np.array([(left + right) / 2, (top + bottom) / 2, 0.0])

@@ -1,4 +1,4 @@
-"""Camera pose from a board that lies at a measured place, on the table for example: one view is enough."""
+"""Camera pose from a board at a measured pose, for example on the table; one view is enough."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ GOOD_PX, WORST_PX = 1.0, 4.0
 
 @dataclass(frozen=True, eq=False)
 class TableBoard(PoseEstimate):
-    """The camera's pose, and the part of its uncertainty that comes from the images alone.
+    """Result of the calibration with a board at a measured pose.
 
     Attributes:
-        image_covariance: (6, 6); `covariance` adds that of the board's measured place and size.
+        image_covariance: (6, 6), the part due to the images; `covariance` adds that of the board's pose and size.
     """
 
     image_covariance: Array = None  # type: ignore[assignment]
@@ -45,16 +45,16 @@ def calibrate_table_board(
     place_sigma_deg: float = 0.2,
     size_sigma: float = 0.005,
 ) -> TableBoard:
-    """The pose of a camera that sees a board at a known place.
+    """Estimate the camera pose from views of a board at a known pose.
 
     Args:
-        views: one, or several of the unmoved scene (their noise averages out).
-        base_T_board: (4, 4) metres: where the board was measured to lie.
-        board: that they show.
+        views: one, or several of the same static scene to average out noise.
+        base_T_board: (4, 4) metres: measured pose of the board.
+        board: the board in the views.
         camera: intrinsics; its pose is ignored.
-        place_sigma_m, place_sigma_deg: how well the place was measured, one standard deviation; part of the result's.
-        size_sigma: the same for the size of a square, as a share of it. A board that is 1 % larger and 1 % further away
-            looks the same, so the images cannot tell.
+        place_sigma_m, place_sigma_deg: standard deviation of the measured pose; included in the result's covariance.
+        size_sigma: relative standard deviation of the size of a square. A board that is 1 % larger and 1 % further
+            away looks the same, so the images do not determine it.
     """
     place = require_rigid(base_T_board, "base_T_board")
     if not views:
@@ -66,7 +66,7 @@ def calibrate_table_board(
         )
     if board.symmetric:
         raise CalibrationError(
-            f"{board.text} looks the same after half a turn (ambiguous_view)",
+            f"{board.text} looks the same after a rotation by 180 degrees (ambiguous_view)",
             expected="a ChArUco board, a tag, or a chessboard with an odd and an even number of squares",
         )
     poses = [find_board_pose(view, board, camera) for view in views]
@@ -106,8 +106,8 @@ def calibrate_table_board(
 
 def _unchecked(board: Board, way: Array, size_sigma: float) -> Finding:
     text = (
-        f"a square of {1e3 * board.square_m:g} mm is taken as stated to {size_sigma:.1%}; "
-        f"each percent more or less moves the camera by {10 * float(np.linalg.norm(way[:3])):.1f} mm"
+        f"the square size of {1e3 * board.square_m:g} mm is assumed accurate to {size_sigma:.1%}; "
+        f"an error of 1 % moves the camera by {10 * float(np.linalg.norm(way[:3])):.1f} mm"
     )
     return finding("unchecked_size", text)
 
@@ -121,7 +121,7 @@ def _view_residuals(views: Sequence[BoardView], left: Array, used: NDArray[np.bo
 
 
 def _place_covariance(place: Array, camera_T_board: Array, sigma_m: float, sigma_rad: float) -> Array:
-    """(6, 6) of the camera's pose when the board's place is that uncertain: through the lever arm between them."""
+    """Compute the covariance (6, 6) of the camera pose due to that of the board pose, through the lever arm."""
     board_T_camera = invert(camera_T_board)
     reference = place @ board_T_camera
     columns = [difference(reference, changed(place, _STEP * unit) @ board_T_camera) / _STEP for unit in np.eye(6)]

@@ -1,17 +1,23 @@
-"""The command line: `kinema4d <verb>`. Each verb is a module beside this one with `register` and `run`.
+"""The command line: `kinema4d <verb>`. Each verb is a module in this folder with `register` and `run`.
 
-kinema4d doctor    what this machine has and lacks
-kinema4d calibrate where the camera is and how it sees
-kinema4d segment   the robot's pixels in images or a video
-kinema4d acquire   a robot's meshes and URDF from a walk around it
-kinema4d render    a trajectory as exact robot pointmaps, over a camera image
-kinema4d generate  what a trajectory would do to the world in an image
-kinema4d cost      what that takes, in FLOPs and bytes
-kinema4d data      make, check, look at and convert training episodes
-kinema4d train     a model, taught on episodes
-kinema4d metrics   a prediction, measured against the truth
-kinema4d policy    what can be judged, and how it is made
-kinema4d fetch-weights  the learned generator's weights, from the hub
+kinema4d doctor         check the installation
+kinema4d calibrate      calibrate camera intrinsics and extrinsics
+kinema4d segment        segment the robot in images or a video
+kinema4d acquire        reconstruct a robot's meshes and URDF from orbit videos
+kinema4d render         render a trajectory as exact robot pointmaps over a camera image
+kinema4d sim            run the whole graph on this machine
+kinema4d generator      run the generator node alone, for a GPU machine
+kinema4d preview        send a plan to a running graph
+kinema4d replay         preview the plans of a recording, without a robot or a ROS graph
+kinema4d generate       predict a rollout of a trajectory from an image
+kinema4d cost           count FLOPs and memory of a rollout
+kinema4d data           make, check, show and convert training episodes
+kinema4d fetch-weights  download the learned generator's weights from the hub
+kinema4d train          train a model on episodes
+kinema4d assess         score a trained model on held-out episodes
+kinema4d metrics        compare a predicted rollout with the true one
+kinema4d evaluate       measure policies' success rates in the lab and in a world model
+kinema4d policy         list, try, serve and train policies
 """
 
 from __future__ import annotations
@@ -66,9 +72,9 @@ VERBS = (
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with every verb."""
+    """Build the parser with every verb."""
     parser = argparse.ArgumentParser(
-        prog="kinema4d", description="See what a robot's plan will do to the world, in 4D, before the robot moves."
+        prog="kinema4d", description="Predict in 4D what a robot's plan will do to the scene, before the robot moves."
     )
     parser.add_argument("--version", action="version", version=f"kinema4d {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -89,6 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("kinema4d: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (`| head`) has gone; keep the interpreter from complaining about it at exit.
+        # The reader of the pipe (`| head`) has closed it; prevent a second error when the interpreter flushes at exit.
         sys.stderr.close()
         return 0

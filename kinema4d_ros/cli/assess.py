@@ -1,9 +1,9 @@
-"""`kinema4d assess`: how good a trained model is on episodes it has never seen, beside what needs no learning.
+"""`kinema4d assess`: score a trained model on held-out episodes, against baselines without learning.
 
 kinema4d assess --data runs/data/nano --split val --out out/assess                the shipped nano
 kinema4d assess --data runs/data/nano --split ood --checkpoint runs/nano/model     another checkpoint
-kinema4d assess --data runs/data/nano --twins 40                                   does it read the picture?
-kinema4d assess --data runs/data/nano --split train --leak                         do the commands tell the outcome?
+kinema4d assess --data runs/data/nano --twins 40                                   test whether it uses the image
+kinema4d assess --data runs/data/nano --split train --leak                         test whether commands reveal outcomes
 """
 
 from __future__ import annotations
@@ -27,19 +27,27 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="a dataset of `kinema4d data make`")
-    parser.add_argument("--split", default="val", help="of the dataset (default: val)")
+    parser.add_argument("--split", default="val", help="split of the dataset (default: val)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N episodes only")
-    parser.add_argument("--depth", action="store_true", help="give the measured depth of the first frame too")
     parser.add_argument(
-        "--twins", type=int, default=0, metavar="N", help="also N picks with the target moved, and gone"
+        "--depth", action="store_true", help="also give the model the measured depth of the first frame"
     )
     parser.add_argument(
-        "--leak", action="store_true", help="only ask how well outcomes are told without a picture; needs no model"
+        "--twins", type=int, default=0, metavar="N", help="also N picks with the target moved, and removed"
     )
     parser.add_argument(
-        "--strips", type=int, default=8, metavar="N", help="pictures, the worst and the best (default: 8)"
+        "--leak", action="store_true", help="only test how well commands alone predict the outcome; needs no model"
     )
-    parser.add_argument("--config", default="nano", metavar="NAME|FILE", help="of the dataset, for --twins")
+    parser.add_argument(
+        "--strips",
+        type=int,
+        default=8,
+        metavar="N",
+        help="image strips of the worst and the best episodes (default: 8)",
+    )
+    parser.add_argument(
+        "--config", default="nano", metavar="NAME|FILE", help="configuration of the dataset, for --twins"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/assess"), metavar="DIR", help="default: out/assess")
     parser.add_argument("--checkpoint", default="", metavar="DIR", help="weights (default: the preset's own)")
     parser.add_argument("--allow-base", action="store_true", help="without an adapter assess the base model alone")
@@ -48,13 +56,15 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Predict, compare, write."""
+    """Predict the episodes, compare with the truth, and write the report."""
     if arguments.leak:
         return _leak(arguments)
     try:
         from kinema4d_model.assessment.report import write_assessment
     except ImportError as error:
-        raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+        raise SetupError(
+            f"package '{error.name}' is not installed", hint="make setup TORCH=cpu, or TORCH=cuda"
+        ) from None
     generator = load_generator(
         arguments.preset,
         checkpoint=arguments.checkpoint,
@@ -80,7 +90,9 @@ def _leak(arguments: argparse.Namespace) -> int:
         from kinema4d_model.assessment.leak import leak_table
         from kinema4d_model.assessment.run import episodes_of
     except ImportError as error:
-        raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+        raise SetupError(
+            f"package '{error.name}' is not installed", hint="make setup TORCH=cpu, or TORCH=cuda"
+        ) from None
     table = leak_table(episodes_of(arguments.data, arguments.split, arguments.limit))
     print(table.text())
     return 1 if table.leaks else 0

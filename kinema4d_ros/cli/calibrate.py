@@ -1,17 +1,17 @@
-"""`kinema4d calibrate`: where the camera is and how it sees, each result with its residual and a verdict.
+"""`kinema4d calibrate`: camera intrinsics and extrinsics, each result with its residual and a verdict.
 
-board        a board to print
-intrinsics   focal length and lens from images of a board, in files or collected from a topic
-extrinsics   the camera's pose from a board on the gripper (--link) or at a measured place (--table)
-markerless   the camera's pose from masks of the robot and a rough guess
-recon        a reconstructed mesh laid onto the robot, from picked pairs or from none
-check        is the camera where the file says? How far the robot is off in images, against what uncertainties allow
-compare      do several files put the camera in the same place, within their uncertainties?
-page         the camera's pose by hand: sliders and a live overlay in a browser
+board        draw a board to print
+intrinsics   focal length and distortion from images of a board, in files or collected from a topic
+extrinsics   camera pose from a board on the gripper (--link) or at a measured pose (--table)
+markerless   camera pose from masks of the robot and a rough guess
+recon        alignment of a reconstructed mesh with the robot, with or without picked point pairs
+check        test a camera file: offset of the robot in images, against the stated uncertainty
+compare      test whether several files agree on the camera's pose, within their uncertainties
+page         camera pose by hand: sliders and a live overlay in a browser
 
 Joint positions are a trajectory file (CSV, JSON, NPZ) with one row for each image, in the order of the images' names.
-A result with errors is not written unless --force is given, and the exit code is 2. check ends with 0 (fits), 2 (moved)
-or 1 (cannot tell), compare with 0 (agree), 2 (disagree) or 1 (unknown). docs/calibration.md tells more.
+A result with errors is written only with --force; without it the exit code is 2. Exit codes of check: 0 (fits),
+2 (moved), 1 (cannot tell); of compare: 0 (agree), 2 (disagree), 1 (unknown). See docs/calibration.md.
 """
 
 from __future__ import annotations
@@ -27,26 +27,30 @@ PAPER_DPI = 300
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb and its own verbs to the parser."""
+    """Add the verb and its subcommands to the parser."""
     parser = verbs.add_parser(
         "calibrate",
-        help="find out where the camera is and how it sees",
+        help="calibrate the camera's intrinsics and pose",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     ways = parser.add_subparsers(dest="way", metavar="WAY", required=True)
     board = _way(ways, "board", "draw a board to print", out="board.png")
-    board.add_argument("--dpi", type=int, default=PAPER_DPI, help=f"of the printer (default: {PAPER_DPI})")
-    intrinsics = _way(ways, "intrinsics", "focal length and lens from images of a board", out="camera.yaml")
+    board.add_argument("--dpi", type=int, default=PAPER_DPI, help=f"resolution of the printer (default: {PAPER_DPI})")
+    intrinsics = _way(ways, "intrinsics", "focal length and distortion from images of a board", out="camera.yaml")
     intrinsics.add_argument("images", nargs="*", type=Path, help="images, or a folder of them")
     intrinsics.add_argument("--topic", metavar="NAME", help="collect images from this topic, e.g. camera/image_raw")
     intrinsics.add_argument("--count", type=int, default=20, help="images to collect (default: 20)")
-    intrinsics.add_argument("--seconds", type=float, default=0.0, help="stop collecting then (default: 0, never)")
-    intrinsics.add_argument("--keep", type=Path, metavar="DIR", help="folder of the collected (default: OUT_images)")
     intrinsics.add_argument(
-        "--model", default="plumb_bob", choices=("plumb_bob", "rational_polynomial"), help="of the lens"
+        "--seconds", type=float, default=0.0, help="time limit of the collection (default: 0, none)"
     )
-    intrinsics.add_argument("--name", default="camera", help="of the camera, for the file")
+    intrinsics.add_argument(
+        "--keep", type=Path, metavar="DIR", help="folder for collected images (default: OUT_images)"
+    )
+    intrinsics.add_argument(
+        "--model", default="plumb_bob", choices=("plumb_bob", "rational_polynomial"), help="distortion model"
+    )
+    intrinsics.add_argument("--name", default="camera", help="camera name in the file")
     extrinsics = _way(ways, "extrinsics", "the camera's pose from a board", out="extrinsics.yaml")
     extrinsics.add_argument("images", nargs="+", type=Path, help="images, or a folder of them")
     _robot_options(extrinsics)
@@ -54,14 +58,14 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     place.add_argument("--link", default="gripper", help="link that carries the board (default: gripper)")
     place.add_argument(
         "--table", nargs=6, type=float, metavar=("X", "Y", "Z", "R", "P", "Y"),
-        help="the board lies still: its pose in the base frame, metres and radians",
+        help="pose of a fixed board in the base frame, metres and radians",
     )  # fmt: skip
     extrinsics.add_argument(
         "--size-tolerance", type=float, default=0.5, metavar="PERCENT",
-        help="with --table, how well the size of a square is known, one sigma (default: 0.5)",
+        help="with --table, standard deviation of the square size (default: 0.5)",
     )  # fmt: skip
     extrinsics.add_argument(
-        "--masks", type=Path, metavar="DIR", help="masks of the robot, one for each image: the IoU is told too"
+        "--masks", type=Path, metavar="DIR", help="masks of the robot, one for each image; also reports the IoU"
     )
     _against_option(extrinsics)
     markerless = _way(ways, "markerless", "the camera's pose from masks of the robot", out="extrinsics.yaml")
@@ -71,35 +75,43 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--guess", type=Path, required=True, metavar="FILE", help="extrinsics within 5 cm and 5 degrees"
     )
     _against_option(markerless)
-    recon = _way(ways, "recon", "lay a reconstructed mesh onto the robot", out="recon.yaml")
+    recon = _way(ways, "recon", "align a reconstructed mesh with the robot", out="recon.yaml")
     recon.add_argument("mesh", type=Path, help=".stl, .obj, .dae, .ply or .glb")
     recon.add_argument(
         "--pairs", type=Path, metavar="FILE",
-        help="YAML with lists `recon` and `base` of picked points (default: searched for, all around)",
+        help="YAML with lists `recon` and `base` of picked points (default: search over all orientations)",
     )  # fmt: skip
-    recon.add_argument("--similarity", action="store_true", help="the mesh's unit is unknown")
+    recon.add_argument("--similarity", action="store_true", help="estimate the scale too: the mesh's unit is unknown")
     _robot_options(recon, camera=False)
-    compare = _way(ways, "compare", "do several files put the camera in the same place?")
+    compare = _way(ways, "compare", "test whether several files agree on the camera's pose")
     compare.add_argument("files", nargs="+", type=Path, metavar="FILE", help="camera or extrinsics files, two or more")
-    check = _way(ways, "check", "is the camera where the file says? Draws the robot over an image", out="check.png")
-    check.add_argument("image", nargs="+", type=Path, help="images of the robot; several arm poses tell more than one")
+    check = _way(
+        ways, "check", "test a camera file: draw the robot over an image and measure its offset", out="check.png"
+    )
     check.add_argument(
-        "--mask", nargs="+", type=Path, metavar="FILE", help="of the robot in those images, instead of their edges"
+        "image", nargs="+", type=Path, help="images of the robot; several arm poses are more reliable than one"
+    )
+    check.add_argument(
+        "--mask",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="masks of the robot in those images, used instead of their edges",
     )
     _robot_options(check)
-    page = _way(ways, "page", "place the camera by hand, in a browser on this machine", out="extrinsics.yaml")
+    page = _way(ways, "page", "adjust the camera's pose by hand, in a browser on this machine", out="extrinsics.yaml")
     page.add_argument("images", nargs="*", type=Path, help="images of the robot, or a folder of them")
-    page.add_argument("--topic", metavar="NAME", help="a live camera instead, e.g. camera/image_raw, and joint_states")
+    page.add_argument("--topic", metavar="NAME", help="use a live camera, e.g. camera/image_raw, and joint_states")
     page.add_argument("--masks", type=Path, metavar="DIR", help="masks of the robot, one for each image")
     page.add_argument("--guess", type=Path, metavar="FILE", help="extrinsics to start from (default: the camera's)")
-    page.add_argument("--port", type=int, default=8081, help="of the page (default: 8081; 0: any free one)")
-    page.add_argument("--seconds", type=float, default=0.0, help="end then (default: 0, with Ctrl-C)")
+    page.add_argument("--port", type=int, default=8081, help="port of the page (default: 8081; 0: any free port)")
+    page.add_argument("--seconds", type=float, default=0.0, help="stop after this time (default: 0, stop with Ctrl-C)")
     _robot_options(page)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run one way of `calibrate`."""
-    # OpenCV, scipy and the readers are loaded by those who calibrate.
+    """Run one subcommand of `calibrate`."""
+    # Imported here so that other verbs do not load OpenCV, scipy and the readers.
     from kinema4d_ros.cli import calibrate_ways
 
     return int(getattr(calibrate_ways, arguments.way)(arguments))
@@ -117,10 +129,10 @@ def _way(
     if out:
         parser.add_argument("--out", type=Path, default=Path(out), metavar="FILE", help=f"result (default: {out})")
     if name not in ("board", "check", "compare", "page"):
-        parser.add_argument("--picture", type=Path, metavar="PNG", help="also draw the result")
-        parser.add_argument("--force", action="store_true", help="write a result that the quality gate refuses")
+        parser.add_argument("--picture", type=Path, metavar="PNG", help="also write an image of the result")
+        parser.add_argument("--force", action="store_true", help="write the result even if it fails the quality gate")
     if name != "page":
-        parser.add_argument("--json", action="store_true", help="print numbers for a program")
+        parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.set_defaults(run=run)
     return parser
 
@@ -128,7 +140,7 @@ def _way(
 def _against_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", nargs="+", type=Path, default=[], metavar="FILE",
-        help="results of other ways for the same camera: a disagreement is an error",
+        help="results of other methods for the same camera; a disagreement is an error",
     )  # fmt: skip
 
 

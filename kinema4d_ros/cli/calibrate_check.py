@@ -1,4 +1,4 @@
-"""`kinema4d calibrate check` and `compare`: is the camera where a file says, and do several files say the same?"""
+"""`kinema4d calibrate check` and `compare`, and the input and output helpers of all `calibrate` subcommands."""
 
 from __future__ import annotations
 
@@ -43,10 +43,8 @@ __all__ = [
     "with_overlap",
 ]
 
-# What all ways of `kinema4d calibrate` share: reading cameras, printing a result, and refusing a bad one.
-
 CANNOT_TELL, DIFFERS = 1, 2
-"""Exit codes of comparisons and checks; 0 = all is well. A refused result ends with 2 as well."""
+"""Exit codes of `check` and `compare`; 0 = agreement. A rejected calibration result also exits with 2."""
 
 WORST_IOU = 0.80
 
@@ -54,13 +52,13 @@ WORST_IOU = 0.80
 def pose_result(
     arguments: argparse.Namespace, result: PoseEstimate, camera: PinholeCamera, robot: Robot, notes: Sequence[str]
 ) -> int:
-    """Hold a pose against the files it should agree with, print it, and write it unless it is bad."""
+    """Compare a pose with the files of --against, print it, and write it if it passes the quality gate."""
     lines = list(notes)
     for other in arguments.against:
         known = read_pose(other)
         if known.parent_frame != robot.base_link:
             raise CalibrationError(
-                f"the pose of {other} is given in '{known.parent_frame}'",
+                f"the pose in {other} is relative to frame '{known.parent_frame}'",
                 expected=f"'{robot.base_link}', the robot's base frame",
                 code=ErrorCode.CALIBRATION_FRAME_MISMATCH,
             )
@@ -82,20 +80,20 @@ def pose_result(
 def with_overlap(
     result: PoseEstimate, robot: Robot, q: Any, masks: Sequence[Path], camera: PinholeCamera
 ) -> PoseEstimate:
-    """The result with the IoU of the drawn robot and masks that took no part in finding it."""
+    """Add the IoU of the rendered robot with masks that were not used to estimate the pose."""
     seen = read_seen_masks(masks)
     require_size((seen.shape[2], seen.shape[1]), camera)
     iou = Silhouettes(robot, q, seen, camera).overlap(result.base_T_camera)
     found = list(result.quality.findings)
     if iou < WORST_IOU:
-        found.append(finding("poor_overlap", f"the drawn robot covers the seen one with IoU {iou:.3f}"))
+        found.append(finding("poor_overlap", f"the IoU of the rendered robot and the masks is {iou:.3f}"))
     return replace(result, quality=replace(result.quality, mask_iou=iou, findings=sorted_findings(found)))
 
 
 def report(
     arguments: argparse.Namespace, quality: Quality, numbers: dict[str, Any], lines: Sequence[str], what: str
 ) -> None:
-    """Print the result, then refuse it if the gate does."""
+    """Print the result, then raise if it fails the quality gate and --force is not given."""
     if arguments.json:
         print(json.dumps({**numbers, **quality.numbers()}))
     else:
@@ -105,14 +103,14 @@ def report(
 
 
 def camera_of(path: Path) -> PinholeCamera:
-    """Intrinsics of a CameraInfo file or of a camera file."""
+    """Read the intrinsics from a CameraInfo file or a camera file."""
     if "intrinsics" in read_yaml(path):
         return read_camera(path)
     return read_camera_info(path).camera(np.eye(4))
 
 
 def joints_of(arguments: argparse.Namespace) -> Path:
-    """The file of joint positions, which must be given."""
+    """Return the file of joint positions, or raise if --joints is missing."""
     if arguments.joints is None:
         raise KinemaError(
             "--joints is missing", expected="a file with one row for each image", code=ErrorCode.ARGUMENT_INVALID
@@ -121,11 +119,11 @@ def joints_of(arguments: argparse.Namespace) -> Path:
 
 
 def require_size(size: tuple[int, int], camera: PinholeCamera) -> None:
-    """Images must be (width, height) of the camera's file."""
+    """Raise unless an image size (width, height) is that of the camera file."""
     if size != (camera.width, camera.height):
         raise CalibrationError(
             f"the images are {size[0]} x {size[1]}",
-            expected=f"{camera.width} x {camera.height}, as in the camera's file",
+            expected=f"{camera.width} x {camera.height}, as in the camera file",
             code=ErrorCode.CAMERA_BAD_SIZE,
         )
 
@@ -135,7 +133,7 @@ _WORDS = {"still": "fits", "moved": "moved", "unknown": "cannot tell"}
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Whether the robot is where the calibration draws it, from masks or from the images' own edges."""
+    """Test whether the robot appears where the calibration renders it, by masks or by image edges."""
     robot, camera, pose = Robot.load(arguments.robot), read_camera(arguments.camera), read_pose(arguments.camera)
     files = image_files(arguments.image)
     images = [read_image(file) for file in files]
@@ -163,16 +161,16 @@ def check(arguments: argparse.Namespace) -> int:
         text = drift.text.removeprefix("cannot tell: ")
         print(f"{_WORDS[drift.verdict]}: {text} (by {by}{'s' if len(files) > 1 else ''})")
         if pose.covariance is None and drift.verdict == "moved":
-            print(f"{arguments.camera} states no uncertainty: the calibration may never have been better than that")
-        print(f"drawn: {arguments.out}")
+            print(f"{arguments.camera} states no uncertainty: the offset may be the error of the calibration itself")
+        print(f"overlay: {arguments.out}")
     return _CODES[drift.verdict]
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Whether several files put the camera in the same place."""
+    """Test whether several files agree on the camera's pose."""
     names = [str(path) for path in arguments.files]
     if len(set(names)) < len(names):
-        raise KinemaError("a file is named twice", expected="different files", code=ErrorCode.ARGUMENT_INVALID)
+        raise KinemaError("a file is given twice", expected="different files", code=ErrorCode.ARGUMENT_INVALID)
     found = compare_poses({name: read_pose(path) for name, path in zip(names, arguments.files, strict=True)})
     print(json.dumps(found.numbers()) if arguments.json else "\n".join(found.lines()))
     return _CODES[found.verdict]
@@ -187,7 +185,7 @@ def draw_over(
     masks: NDArray[np.bool_] | None,
     drift: Drift,
 ) -> dict[str, Any]:
-    """Write the overlays; what they show, in numbers."""
+    """Write the overlays and return their numbers; None where the drift could not be measured."""
     drawn = render_poses(Scene.from_robot(robot), forward_all(robot, q), camera.rectified()).mask
     seen = None if masks is None else rectify_masks(masks, camera)[0]
     told = np.isfinite(drift.seen_px)

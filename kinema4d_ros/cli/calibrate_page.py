@@ -1,4 +1,4 @@
-"""`kinema4d calibrate page`: the manual way, in a browser on this machine, over files or a live camera."""
+"""`kinema4d calibrate page`: manual calibration in a local browser, with image files or a live camera."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def page(arguments: argparse.Namespace, camera: PinholeCamera) -> int:
 
     if bool(arguments.topic) == bool(arguments.images):
         raise KinemaError(
-            "images and --topic" if arguments.topic else "neither images nor --topic",
+            "both images and --topic are given" if arguments.topic else "neither images nor --topic is given",
             expected="one of them",
             code=ErrorCode.ARGUMENT_INVALID,
         )
@@ -46,7 +46,7 @@ def page(arguments: argparse.Namespace, camera: PinholeCamera) -> int:
         camera = camera.posed(read_pose(arguments.guess).parent_T_child)
     elif np.array_equal(camera.base_T_camera, np.eye(4)):
         raise CalibrationError(
-            f"{arguments.camera} does not say where the camera is",
+            f"{arguments.camera} has no camera pose",
             expected="a camera file, or --guess with rough extrinsics",
             code=ErrorCode.ARGUMENT_INVALID,
         )
@@ -89,7 +89,10 @@ def _from_files(arguments: argparse.Namespace, robot: Robot) -> list[Shown]:
 
 @contextlib.contextmanager
 def _live(topic: str, robot: Robot) -> Iterator[Callable[[], tuple[int, Shown] | None]]:
-    """A function that gives the newest picture with the arm of its moment and its stamp; None without both."""
+    """Yield a function that returns the newest image with its stamp (ns) and the joint positions at that stamp.
+
+    It returns None until both an image and joint states at its stamp have arrived.
+    """
     try:
         from kinema4d_ros.ros import names
         from kinema4d_ros.ros.client import PreviewClient
@@ -102,7 +105,7 @@ def _live(topic: str, robot: Robot) -> Iterator[Callable[[], tuple[int, Shown] |
     endpoint = replace(names.CAMERA_IMAGE, name=topic)
 
     def hear(message: Any) -> None:
-        with contextlib.suppress(KinemaError):  # a broken joint state is no reason to end the page
+        with contextlib.suppress(KinemaError):  # ignore invalid joint states and keep the page running
             sample = joint_sample_from_msg(message)
             monitor.update(sample.names, sample.positions, sample.stamp_ns * 1e-9, time.monotonic())
 
@@ -128,9 +131,9 @@ def _wait_for(live: Callable[[], tuple[int, Shown] | None], topic: str) -> Shown
             return found[1]
         time.sleep(0.05)
     raise CameraError(
-        f"no picture on {topic} with joint states of its moment",
+        f"no image on {topic} with joint states at its stamp",
         expected=f"both within {FIRST_S:g} s",
-        hint="are the drivers of camera and arm running in this ROS domain, with clocks that agree?",
+        hint="check that the camera and arm drivers run in this ROS domain and that their clocks agree",
         code=ErrorCode.CAMERA_STALE,
     )
 

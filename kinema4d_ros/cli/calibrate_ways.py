@@ -1,4 +1,4 @@
-"""The work behind `kinema4d calibrate`: files in, a result, its picture and its verdict out."""
+"""The subcommands of `kinema4d calibrate`: read files or a topic, estimate, write the result and its image."""
 
 from __future__ import annotations
 
@@ -55,23 +55,21 @@ from kinema4d_ros.robot import Robot
 
 __all__ = ["board", "check", "collect_from_topic", "compare", "extrinsics", "intrinsics", "markerless", "page", "recon"]
 
-# Pictures for `kinema4d calibrate intrinsics --topic`: collected from a camera's topic, each on disk at once.
-
 FIRST_S = 15.0
-"""How long to wait for the first picture."""
+"""Timeout for the first image."""
 
 POLL_S = 0.02
 
 
 def collect_from_topic(arguments: argparse.Namespace, board: Board) -> Path:
-    """The folder of the pictures that were kept; those of an earlier run count too.
+    """Collect images of the board from a camera topic into a folder, and return it; each image is saved at once.
 
-    Ends when there are `--count` pictures, after `--seconds`, or with Ctrl-C.
+    Images of an earlier run in the folder count too. Ends with `--count` images, after `--seconds`, or with Ctrl-C.
     """
     if arguments.count < 4 or not arguments.seconds >= 0:
         raise KinemaError(
             f"--count is {arguments.count}, --seconds is {arguments.seconds}",
-            expected="4 pictures or more, 0 seconds (no limit) or more",
+            expected="4 images or more, 0 seconds (no limit) or more",
             code=ErrorCode.ARGUMENT_INVALID,
         )
     folder = Path(arguments.keep or f"{Path(arguments.out).with_suffix('')}_images")
@@ -80,11 +78,11 @@ def collect_from_topic(arguments: argparse.Namespace, board: Board) -> Path:
     if any(folder.iterdir()):
         for file in image_files([folder]):
             collector.offer(read_image(file), file.name)
-    # With Ctrl-C the person says that it is enough.
+    # Ctrl-C ends the collection, not the command.
     with contextlib.suppress(KeyboardInterrupt):
         _collect(arguments, collector, folder)
     if not arguments.json:
-        print(f"\n{len(collector.views)} pictures in {folder}; {collector.share:.0%} of the image has seen the board:")
+        print(f"\n{len(collector.views)} images in {folder}; {collector.share:.0%} of the image has seen the board:")
         print(coverage_map(collector.coverage))
     return folder
 
@@ -99,7 +97,7 @@ def _collect(arguments: argparse.Namespace, collector: ViewCollector, folder: Pa
     endpoint = replace(names.CAMERA_IMAGE, name=arguments.topic)
     with (
         PreviewClient() as graph,
-        tqdm(total=arguments.count, unit="picture", disable=arguments.json, desc=arguments.topic) as bar,
+        tqdm(total=arguments.count, unit="image", disable=arguments.json, desc=arguments.topic) as bar,
     ):
         graph.listen(endpoint)
         bar.update(len(collector.views))
@@ -112,9 +110,9 @@ def _collect(arguments: argparse.Namespace, collector: ViewCollector, folder: Pa
             message = graph.newest(endpoint)
             if message is None and now - started > FIRST_S:
                 raise CameraError(
-                    f"no picture has arrived on {arguments.topic}",
-                    expected=f"one within {FIRST_S:g} s",
-                    hint="is the camera's driver running in this ROS domain? ros2 topic hz tells",
+                    f"no image received on {arguments.topic}",
+                    expected=f"an image within {FIRST_S:g} s",
+                    hint="check with `ros2 topic hz` that the camera driver runs in this ROS domain",
                     code=ErrorCode.CAMERA_STALE,
                 )
             if message is None or message is last:
@@ -130,7 +128,7 @@ def _collect(arguments: argparse.Namespace, collector: ViewCollector, folder: Pa
 
 
 def _next(folder: Path) -> Path:
-    """A name that no picture in the folder has."""
+    """Return an unused image path in the folder."""
     number = len(list(folder.iterdir()))
     while (folder / f"view_{number:03d}.png").exists():
         number += 1
@@ -148,17 +146,17 @@ def board(arguments: argparse.Namespace) -> int:
     write_image(arguments.out, np.repeat(picture[..., None], 3, axis=2))
     left, top, right, bottom = pattern.picture_area
     print(f"{arguments.out}: {1e3 * (right - left):.1f} x {1e3 * (bottom - top):.1f} mm at {exact_dpi:.2f} dpi")
-    print("print without scaling, measure a square, and give the measured size as SQUARE_M")
+    print("print without scaling, measure a square, and pass the measured size as SQUARE_M")
     return 0
 
 
 def intrinsics(arguments: argparse.Namespace) -> int:
-    """Focal length and lens from images of a board."""
+    """Estimate focal length and distortion from images of a board."""
 
     pattern = parse_board(arguments.board)
     if bool(arguments.topic) == bool(arguments.images):
         raise KinemaError(
-            "images and --topic" if arguments.topic else "neither images nor --topic",
+            "both images and --topic are given" if arguments.topic else "neither images nor --topic is given",
             expected="one of them",
             code=ErrorCode.ARGUMENT_INVALID,
         )
@@ -179,7 +177,7 @@ def intrinsics(arguments: argparse.Namespace) -> int:
 
 
 def extrinsics(arguments: argparse.Namespace) -> int:
-    """The camera's pose from a board on the gripper or at a measured place."""
+    """Estimate the camera's pose from a board on the gripper or at a measured pose."""
 
     pattern, robot, camera = parse_board(arguments.board), Robot.load(arguments.robot), camera_of(arguments.camera)
     files = image_files(arguments.images)
@@ -211,7 +209,7 @@ def extrinsics(arguments: argparse.Namespace) -> int:
 
 
 def markerless(arguments: argparse.Namespace) -> int:
-    """The camera's pose from masks of the robot."""
+    """Estimate the camera's pose from masks of the robot."""
 
     robot, camera = Robot.load(arguments.robot), camera_of(arguments.camera)
     files = image_files(arguments.masks)
@@ -232,7 +230,7 @@ def markerless(arguments: argparse.Namespace) -> int:
 
 
 def recon(arguments: argparse.Namespace) -> int:
-    """A reconstructed mesh laid onto the robot."""
+    """Align a reconstructed mesh with the robot."""
 
     robot = Robot.load(arguments.robot)
     q = robot.home_position() if arguments.joints is None else read_joints(arguments.joints, robot, 1)[0]
@@ -245,7 +243,7 @@ def recon(arguments: argparse.Namespace) -> int:
         "recon_T_base": result.recon_T_base.tolist(), "base_T_recon": result.base_T_recon.tolist(),
         "scale": result.scale, "pairs_mm": result.pairs_mm, "within_5mm": result.share,
     }  # fmt: skip
-    start = "searched for" if result.pairs_mm is None else f"pairs {result.pairs_mm:.1f} mm"
+    start = "global search" if result.pairs_mm is None else f"pairs {result.pairs_mm:.1f} mm"
     text = f"scale {result.scale:.5f}, {start}, {result.share:.0%} of the mesh within 5 mm"
     report(arguments, result.quality, numbers, [text], "the alignment")
     write_yaml(arguments.out, {**numbers, "residual_mm": result.quality.mm})
@@ -253,7 +251,7 @@ def recon(arguments: argparse.Namespace) -> int:
 
 
 def page(arguments: argparse.Namespace) -> int:
-    """The camera's pose by hand."""
+    """Serve the page that sets the camera's pose by hand."""
     return calibrate_page.page(arguments, camera_of(arguments.camera))
 
 
@@ -266,7 +264,7 @@ def _draw_boards(
     pattern: Board,
     camera: PinholeCamera,
 ) -> None:
-    """The worst image, the best and one between them, with found and computed corners."""
+    """Draw the worst, a middle and the best image with detected and projected corners."""
     at = list(views)
     camera_T_base = invert(result.base_T_camera)
     seen = [
@@ -277,7 +275,7 @@ def _draw_boards(
 
 
 def _draw_outlines(path: Path, silhouettes: Silhouettes, result: PoseEstimate) -> None:
-    """The worst image, the best and one between them, with seen and drawn outlines."""
+    """Draw the worst, a middle and the best mask with observed and rendered outlines."""
     chosen = telling_views([px for _, px in result.quality.views])
     drawn = silhouettes.draw(result.base_T_camera).mask
     tiles = [outline_picture(_grey(silhouettes.mask[i]), silhouettes.mask[i], drawn[i]) for i in chosen]

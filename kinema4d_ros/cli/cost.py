@@ -1,6 +1,6 @@
 """`kinema4d cost`: FLOPs and memory of one rollout by stage, against the released recipe of 50 steps x 2 passes.
 
-Counted by torch on tensors without memory: needs neither the weights nor a GPU.
+Counted by torch on the meta device: needs neither the weights nor a GPU.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the verb to the parser."""
     parser = verbs.add_parser(
         "cost",
-        help="count what a rollout of a model costs",
+        help="count FLOPs and memory of a rollout",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_model_options(parser, "wan14b")
-    parser.add_argument("--frames", type=int, help="of the rollout (default: the preset's)")
-    parser.add_argument("--size", metavar="WxH", help="of the network's pictures (default: the preset's)")
-    parser.add_argument("--json", action="store_true", help="print numbers for a program")
+    parser.add_argument("--frames", type=int, help="frames of the rollout (default: the preset's)")
+    parser.add_argument("--size", metavar="WxH", help="size of the network's images (default: the preset's)")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Count and print."""
+    """Count the cost and print it."""
     from kinema4d_model.checkpoints.loading import with_options
     from kinema4d_model.cost import cost_table, official, rollout_cost
     from kinema4d_model.preset import load_preset

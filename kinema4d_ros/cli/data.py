@@ -1,7 +1,11 @@
-"""`kinema4d data`: make, check, look at and convert training episodes.
+"""`kinema4d data`: make, check, show and convert training episodes.
 
-make    episodes from the MuJoCo lab; goes on where it was stopped
-import  episodes from what others recorded; goes on where it was stopped
+make    record episodes in the MuJoCo lab; resumes an interrupted run
+check   list every defect of a dataset
+stats   count episodes by task and outcome
+sheet   draw a contact sheet of episodes
+import  convert Robo4D, LeRobot, rosbag2 or RLDS recordings to episodes; resumes an interrupted run
+export  write episodes as a LeRobot v3.0 dataset
 """
 
 from __future__ import annotations
@@ -19,53 +23,62 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.io.joint_match import JointOptions
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.runtime.pool import ENGINES
 
 __all__ = ["register", "register_import", "run"]
 
-# `kinema4d data import`: its options, and what they mean for the importers.
-
 
 def register_import(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the action to the parser of `kinema4d data`."""
-    bring = actions.add_parser("import", help="episodes from what others recorded; goes on where it was stopped")
+    """Add `import` to the parser of `kinema4d data`."""
+    bring = actions.add_parser("import", help="convert recordings to episodes; resumes an interrupted run")
     add = bring.add_argument
     add("kind", choices=("robo4d", "lerobot", "bag", "rlds"))
-    add("source", type=Path, metavar="SOURCE", help="folder, or a bag")
+    add("source", type=Path, metavar="SOURCE", help="folder or bag of recordings")
     add("--out", type=Path, required=True, metavar="DIR", help="the dataset's folder")
-    add("--frames", type=int, default=49, help="of an episode, uniform in time (default: 49)")
-    add("--width", type=int, default=720, help="default: 720")
-    add("--height", type=int, default=480, help="default: 480")
+    add("--frames", type=int, default=49, help="frames of an episode, uniform in time (default: 49)")
+    add("--width", type=int, default=720, help="image width, pixels (default: 720)")
+    add("--height", type=int, default=480, help="image height, pixels (default: 480)")
     add(
         "--robot",
         default="",
         metavar="NAME|FILE",
-        help="whose joints they are (default: yam; for rlds none, so that no joints of another arm are read)",
+        help="the recorded robot (default: yam; for rlds none, so that joints of another arm are not read)",
     )
     add_joint_options(bring)
-    add("--camera", type=Path, metavar="FILE", help="calibration of the pictures; without it nothing is metric")
+    add("--camera", type=Path, metavar="FILE", help="calibration of the images; without it nothing is metric")
     add(
         "--lifter",
         "--lift",
         default="",
         metavar="shipped|DIR|COMMAND",
-        help="gives depth to plain video: the package's own weights, a folder of others, or COMMAND IN OUT",
+        help="depth estimator for plain video: the shipped weights, a folder of other weights, or COMMAND IN OUT",
     )
-    add("--table-height", type=float, default=0.0, metavar="M", help="of the table, for --lifter shipped (default: 0)")
+    add(
+        "--table-height",
+        type=float,
+        default=0.0,
+        metavar="M",
+        help="height of the table, for --lifter shipped (default: 0)",
+    )
     add(
         "--segmenter",
         default="rendered",
         metavar="rendered|classical|sam2|DIR|COMMAND",
-        help="finds the robot's pixels: drawn from joints and camera (default), by a segmenter, from a folder of "
-        "masks, or by COMMAND IN OUT; see docs/data.md",
+        help="source of robot masks: rendered from joints and camera (default), a segmenter, a folder of masks, "
+        "or COMMAND IN OUT; see docs/data.md",
     )
-    add("--segmenter-weights", type=Path, metavar="DIR", help="of SAM 2")
-    add("--segmenter-detector", type=Path, metavar="DIR", help="finds the robot by words where it cannot be drawn")
+    add("--segmenter-weights", type=Path, metavar="DIR", help="checkpoint folder of SAM 2")
+    add("--segmenter-detector", type=Path, metavar="DIR", help="text detector, used where the robot cannot be rendered")
     add("--view", default="", help="camera of a LeRobot dataset (default: its first)")
-    add("--rate", type=float, metavar="HZ", help="steps a second of RLDS (default: the dataset's own, where known)")
-    add("--depth-topic", default="", help="of a bag, registered to the pictures (default: camera/depth and its like)")
-    add("--actions-topic", default="", help="of a bag's commands (default: *_controller/joint_trajectory)")
-    add("--scene-key", default="", metavar="KEY", help="what names the scene: a metadata field, or a pattern in paths")
-    add("--val", type=float, default=0.05, metavar="SHARE", help="of scenes held out (default: 0.05)")
+    add("--rate", type=float, metavar="HZ", help="steps per second of RLDS (default: the dataset's rate, if known)")
+    add(
+        "--depth-topic",
+        default="",
+        help="depth topic of a bag, registered to the images (default: camera/depth and similar)",
+    )
+    add("--actions-topic", default="", help="command topic of a bag (default: *_controller/joint_trajectory)")
+    add("--scene-key", default="", metavar="KEY", help="scene name: a metadata field, or a pattern in paths")
+    add("--val", type=float, default=0.05, metavar="SHARE", help="share of scenes held out (default: 0.05)")
     add("--val-episodes", type=int, metavar="N", help="hold out N episodes instead, in whole scenes")
     bring.set_defaults(run=_import)
 
@@ -113,7 +126,7 @@ def _import(arguments: argparse.Namespace) -> int:
             bar.refresh()
 
         items: Any = items_of(arguments.kind, arguments.source, options)
-        if arguments.kind != "rlds":  # whose items hold their recordings
+        if arguments.kind != "rlds":  # RLDS items hold their recordings and stay a stream
             listed: list[Item] = list(items)
             items = listed
         said = {**_document(arguments, name, camera), **joints}
@@ -132,7 +145,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _document(arguments: argparse.Namespace, robot: str, camera: PinholeCamera | None) -> dict[str, Any]:
-    """Everything that decides what an episode looks like, and its split, as plain JSON."""
+    """Collect all options that determine an episode's content and its split, as plain JSON."""
     chosen = {
         key: str(value) if isinstance(value, Path) else value
         for key, value in vars(arguments).items()
@@ -154,48 +167,53 @@ _DECIDING = (
     *("kind", "frames", "width", "height", "lifter", "table_height", "segmenter", "segmenter_weights"),
     *("segmenter_detector", "view", "rate", "depth_topic", "actions_topic", "scene_key", "val", "val_episodes"),
 )
-"""Options that an import cannot go on with when they change."""
+"""Options that must not change when an import is resumed."""
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb to the parser."""
     parser = verbs.add_parser(
         "data",
-        help="make, check, look at and convert training episodes",
+        help="make, check, show and convert training episodes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    make = actions.add_parser("make", help="episodes from the MuJoCo lab")
+    make = actions.add_parser("make", help="record episodes in the MuJoCo lab")
     add = make.add_argument
     add("--config", default="nano", metavar="NAME|FILE", help="ranges and sizes, config/data/*.yaml (default: nano)")
     add("--out", type=Path, required=True, metavar="DIR", help="the dataset's folder")
-    add("--episodes", type=int, default=100, metavar="N", help="of the training split (default: 100)")
+    add("--episodes", type=int, default=100, metavar="N", help="episodes of the training split (default: 100)")
     add("--val", type=int, default=0, metavar="N", help="held-out episodes (default: 0)")
     add("--ood", type=int, default=0, metavar="N", help="episodes outside the training ranges (default: 0)")
-    add("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
-    add("--seed", type=int, default=0, help="of all randomness (default: 0)")
-    add("--failures", action="store_true", help="also nine failures of every demonstration: noise on its motion")
+    add("--workers", type=int, default=1, metavar="N", help="worker processes (default: 1)")
+    add("--engine", default="local", help=f"where workers run: {ENGINES} (default: local)")
+    add("--seed", type=int, default=0, help="random seed (default: 0)")
+    add(
+        "--failures",
+        action="store_true",
+        help="also record nine failures of every demonstration, by adding noise to its motion",
+    )
     make.set_defaults(run=_make)
 
-    check = actions.add_parser("check", help="every defect of a dataset by name (then exit code 1), and warnings")
+    check = actions.add_parser("check", help="list every defect of a dataset (exit code 1 if any) and warnings")
     add = check.add_argument
     add("folder", type=Path, metavar="DIR")
-    add("--limit", type=int, metavar="N", help="look into N episodes of each shard (default: all)")
-    add("--no-redraw", action="store_true", help="do not draw the robot again to compare: three times faster")
+    add("--limit", type=int, metavar="N", help="check N episodes of each shard (default: all)")
+    add("--no-redraw", action="store_true", help="do not render the robot again for comparison; three times faster")
     check.set_defaults(run=_check)
 
-    stats = actions.add_parser("stats", help="how many episodes of what, and how they ended")
+    stats = actions.add_parser("stats", help="count episodes by task and outcome")
     stats.add_argument("folder", type=Path, metavar="DIR")
-    stats.add_argument("--json", action="store_true", help="for machines")
+    stats.add_argument("--json", action="store_true", help="print JSON")
     stats.set_defaults(run=_stats)
 
-    sheet = actions.add_parser("sheet", help="a contact sheet, PNG or HTML")
+    sheet = actions.add_parser("sheet", help="draw a contact sheet, PNG or HTML")
     add = sheet.add_argument
     add("folder", type=Path, metavar="DIR")
     add("--split", default="train", help="default: train")
     add("--task", default="", help="only episodes of this task")
-    add("--count", type=int, default=16, metavar="N", help="episodes (default: 16)")
+    add("--count", type=int, default=16, metavar="N", help="number of episodes (default: 16)")
     add(
         "--out", type=Path, default=Path("out/sheet.png"), metavar="FILE", help=".png or .html (default: out/sheet.png)"
     )
@@ -203,12 +221,12 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
     register_import(actions)
 
-    export = actions.add_parser("export", help="episodes as a LeRobot v3.0 dataset")
+    export = actions.add_parser("export", help="write episodes as a LeRobot v3.0 dataset")
     add = export.add_argument
     add("folder", type=Path, metavar="DIR")
     add("--split", default="train", help="default: train")
     add("--out", type=Path, required=True, metavar="DIR", help="the LeRobot dataset's folder")
-    add("--fps", type=float, default=10.0, help="its frame rate (default: 10)")
+    add("--fps", type=float, default=10.0, help="frame rate of the result (default: 10)")
     export.set_defaults(run=_export)
 
 
@@ -238,6 +256,7 @@ def _make(arguments: argparse.Namespace) -> int:
             arguments.workers,
             show,
             failures=arguments.failures,
+            engine=arguments.engine,
         )
     print(f"{dataset.path}: " + ", ".join(f"{dataset.count(s)} {s}" for s in dataset.splits))
     return 0

@@ -1,6 +1,6 @@
-"""The demonstration without a person: start the graph, preview a pick, approve, execute in the lab, save, end.
+"""The headless demo: start the graph, preview a pick, approve and execute it in the lab, save, exit.
 
-Only the simulated lab is ever moved by it. With the real arm it stops after the preview.
+It moves only the simulated lab. With a real arm it stops after the preview.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor
 
 __all__ = ["PagePicture", "run_demo"]
 
-# A picture of the web page, taken by a headless browser beside the demonstration.
+# Screenshot of the web page by a headless browser.
 
 OPEN_MS = 120_000
 PICTURE_S = 120.0
 FADED_IN = 25.0
-"""Grey levels of contrast that the scene has when it is drawn, and the white page before it does not."""
+"""Grey-level standard deviation above which the scene counts as drawn; a blank page is below."""
 
-# A few pictures a second are enough, and a CPU that draws WebGL at full speed has no time for the graph.
+# Limits the frame rate: WebGL at full speed in software would take the CPU from the graph.
 _SLOW_DISPLAY = "window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 300);"
 _CLOSE_NOTES = "() => document.querySelectorAll('[class*=Notification-close]').forEach(button => button.click())"
 
 
 class PagePicture(threading.Thread):
-    """Opens the page at once, because a CPU takes long to draw it, and takes its picture when told to.
+    """Thread that opens the page early, because software rendering is slow, and takes a screenshot on request.
 
-    What goes wrong is printed in a line and costs nothing but the picture.
+    Errors are printed in one line; the demo continues without the screenshot.
     """
 
     def __init__(self, path: Path, port: int) -> None:
@@ -54,37 +54,37 @@ class PagePicture(threading.Thread):
         self._given_up = threading.Event()
 
     def take(self, wait_s: float) -> None:
-        """Take the picture from now on; returns when it is there, or after `wait_s`."""
+        """Request the screenshot; returns when it is written, or after `wait_s`."""
         self._due.set()
         self.join(timeout=wait_s)
 
     def give_up(self, wait_s: float) -> None:
-        """Wait a little longer, then end without a picture."""
+        """Wait up to `wait_s` for the screenshot, then end the thread without it."""
         self.join(timeout=wait_s)
         self._given_up.set()
         self._due.set()
         self.join(timeout=10.0)
 
     def run(self) -> None:
-        """The thread."""
+        """Run the browser until the screenshot is written or given up."""
         browser = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
         try:
             from playwright.sync_api import Error, sync_playwright
         except ImportError:
             browser = None
         if browser is None:
-            print("no picture of the page: it needs Chromium (sudo apt-get install chromium) and playwright")
+            print("no screenshot of the page: it needs Chromium (sudo apt-get install chromium) and playwright")
             return
         options = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-background-networking"]
         if hasattr(os, "geteuid") and os.geteuid() == 0:
-            options.append("--no-sandbox")  # as root, Chromium does not start with its sandbox
+            options.append("--no-sandbox")  # Chromium's sandbox does not start as root
         try:
             with sync_playwright() as playwright:
                 chromium = playwright.chromium.launch(executable_path=browser, args=options)
                 self._photograph(chromium.new_page(viewport={"width": 1280, "height": 800}))
                 chromium.close()
         except (Error, OSError) as error:
-            print(f"no picture of the page: {str(error).splitlines()[0]}")
+            print(f"no screenshot of the page: {str(error).splitlines()[0]}")
 
     def _photograph(self, page: Any) -> None:
         page.add_init_script(_SLOW_DISPLAY)
@@ -103,24 +103,24 @@ class PagePicture(threading.Thread):
 
 
 def _contrast(png: bytes) -> float:
-    """Standard deviation of the grey levels in the middle of a picture."""
+    """Compute the standard deviation of the grey levels in the middle of an image."""
     grey = np.asarray(cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_GRAYSCALE))
     height, width = grey.shape
     return float(grey[height // 4 : 3 * height // 4, width // 3 : 2 * width // 3].std())
 
 
 START_S = 180.0
-"""The first start compiles the rasteriser; later ones take seconds."""
+"""Timeout of the graph's start. The first start compiles the rasteriser; later ones take seconds."""
 
 PREVIEW_S = 600.0
 LOOK_S, LATE_S = 60.0, 120.0
-"""How long the page's picture may hold up the approval, which must come while the preview is fresh, and the end."""
+"""Timeouts of the screenshot before the approval, which must come while the preview is fresh, and at the end."""
 
 SUMMARY = "demo.json"
 
 
 def run_demo(processes: Sequence[ProcessSpec], out: Path, values: Mapping[str, str], port: int) -> int:
-    """Run the demonstration to its end; exit code 0 when it went through, 1 when a step failed."""
+    """Run the demo to its end; exit code 0 on success, 1 when a step failed."""
     from kinema4d_ros.cli.sim import graph_environment
 
     os.environ.update(graph_environment())
@@ -164,7 +164,7 @@ def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor:
         def live() -> bool:
             if any(member.failed for member in supervisor.members):
                 raise KinemaError(
-                    "a node could not start", expected="a graph that runs", hint="its line above says why"
+                    "a node failed to start", expected="all nodes running", hint="see its error message above"
                 )
             wanted = [names.JOINT_STATES, names.ROBOT_OVERLAY, *([names.LAB_OBJECTS] if lab else [])]
             return all(client.newest(endpoint) is not None for endpoint in wanted)
@@ -176,7 +176,7 @@ def _demonstrate(folder: Path, values: Mapping[str, str], port: int, supervisor:
         report = client.preview(plan, timeout_s=PREVIEW_S)
         summary["previewed_after_s"] = round(time.monotonic() - started, 2)
         if picture is not None:
-            # Not before: a browser that draws in software would slow down the loading of the model.
+            # Not earlier: a browser with software rendering would slow down the loading of the model.
             picture.start()
         summary["report"] = _numbers(report)
         rollout = rollout_from_msg(client.newest(names.PREDICTED_ROLLOUT))
@@ -237,5 +237,5 @@ def _numbers(report: Any) -> dict[str, Any]:
 
 
 def _known(value: float) -> float | None:
-    """NaN has no place in JSON."""
+    """Return None for NaN and infinity, which JSON cannot represent."""
     return value if math.isfinite(value) else None

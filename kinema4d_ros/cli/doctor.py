@@ -1,4 +1,4 @@
-"""`kinema4d doctor`: one screen that tells what this machine has, what it lacks and what mends it."""
+"""`kinema4d doctor`: checks of the installation, each with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from kinema4d_ros.io.resources import share_directory
 
 __all__ = ["Check", "examine", "register", "run"]
 
-# What this machine has and lacks, as data: one `Check` a capability, each with the command that mends it.
-
 Status = Literal["ok", "missing", "optional"]
 
 NEEDED_DISK_GB = 5.0
@@ -33,7 +31,7 @@ NEEDED_DISK_GB = 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report: `missing` must be mended, `optional` may."""
+    """One line of the report; `missing` must be fixed, `optional` need not be."""
 
     name: str
     status: Status
@@ -42,7 +40,7 @@ class Check:
 
 
 def _has(module: str) -> bool:
-    """True when a module can be found; it is not imported."""
+    """Return whether a module can be found, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -92,7 +90,7 @@ def _ros_extra(module: str, gives: str) -> Check:
     if _has(module):
         return Check(module, "ok", gives)
     package = module.replace("_", "-")
-    return Check(module, "optional", f"not here: {gives}", f"on ROS 2: sudo apt install ros-jazzy-{package}")
+    return Check(module, "optional", f"not installed: {gives}", f"on ROS 2: sudo apt install ros-jazzy-{package}")
 
 
 def _moveit() -> Check:
@@ -101,7 +99,7 @@ def _moveit() -> Check:
     return Check(
         "MoveIt",
         "optional",
-        "not here: pinocchio does the kinematics",
+        "not installed: pinocchio does the kinematics",
         "on ROS 2: sudo apt install ros-jazzy-moveit-py",
     )
 
@@ -135,7 +133,7 @@ def _checkpoints() -> Check:
 
 
 def _misfit(folder: Path) -> KinemaError | None:
-    """Why no preset of the folder's name can be loaded from it; None if one can, or if there is none."""
+    """Return why no preset with the folder's name can be loaded from it; None if one can, or if there is none."""
     from kinema4d_model.checkpoints.loading import check_bundle
     from kinema4d_ros.generators.spec import preset_names
 
@@ -169,7 +167,7 @@ def _calibration(camera_file: Path | None) -> Check:
         camera = read_camera(path)
         residual = read_pose(path).residuals.px
     except KinemaError as error:
-        return Check("calibration", "missing", str(error), f"mend {path}; calibration/README.md has the schema")
+        return Check("calibration", "missing", str(error), f"fix {path}; calibration/README.md has the schema")
     size = f"{camera.width} x {camera.height}"
     if camera_file is not None:
         quality = "residual unknown" if residual is None else f"residual {residual:.2f} px"
@@ -180,7 +178,7 @@ def _calibration(camera_file: Path | None) -> Check:
 
 
 def _gl() -> Check:
-    """Our renderer needs no GL; MuJoCo's own renderer and the peers in bench/ do."""
+    """Check for GL, which MuJoCo's renderer and other renderers in bench/ need; kinema4d's own does not."""
     for name in ("EGL", "OSMesa"):
         library = ctypes.util.find_library(name)
         if library:
@@ -196,8 +194,8 @@ def _gl() -> Check:
 
 def _warp() -> Check:
     if _has("warp"):
-        return Check("Warp", "ok", f"warp-lang {_version('warp-lang')}: renders on CUDA where there is a GPU")
-    return Check("Warp", "optional", "not here: rendering stays on the CPU", "pip install warp-lang")
+        return Check("Warp", "ok", f"warp-lang {_version('warp-lang')}: renders on a CUDA GPU if there is one")
+    return Check("Warp", "optional", "not installed: rendering stays on the CPU", "pip install warp-lang")
 
 
 def _disk() -> Check:
@@ -209,7 +207,7 @@ def _disk() -> Check:
 
 
 def examine(camera_file: Path | None = None) -> Iterator[Check]:
-    """Every check in turn; a check that fails in an unforeseen way becomes a line of its own.
+    """Yield the result of every check; an unexpected exception in a check is reported as `missing`.
 
     `camera_file` is a calibration to check instead of the demo's.
     """
@@ -240,7 +238,7 @@ COLOURS = {"ok": "32", "missing": "31", "optional": "33"}
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb to the parser."""
-    parser = verbs.add_parser("doctor", help="tell what this machine has and lacks", description=__doc__)
+    parser = verbs.add_parser("doctor", help="check the installation", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     parser.add_argument("--camera", type=Path, metavar="FILE", help="also check this calibration file")
     parser.set_defaults(run=run)
@@ -259,7 +257,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif missing:
         print(f"\nmissing: {', '.join(missing)}")
     else:
-        print("\neverything that is needed is here")
+        print("\nall requirements are met")
     return 1 if missing else 0
 
 

@@ -1,14 +1,14 @@
-"""`kinema4d evaluate`: how often policies succeed, in the lab and in a world model, and how far to trust the latter.
+"""`kinema4d evaluate`: success rates of policies in the lab and in a world model, and how well the two agree.
 
 kinema4d evaluate --policies expert,off=expert:offset_m=0.03 --runs 50 --models composite,nano --out out/evaluation
-kinema4d evaluate --recordings DATASET --models nano              runs that really happened, from a dataset
-kinema4d evaluate --report out/evaluation                         the report again, from what is there
-accelerate launch --num_processes 4 -m kinema4d_ros.cli evaluate ...   each rank its share, one report
+kinema4d evaluate --recordings DATASET --models nano              recorded runs of a dataset
+kinema4d evaluate --report out/evaluation                         write the report again from the saved trials
+accelerate launch --num_processes 4 -m kinema4d_ros.cli evaluate ...   each rank runs its share; one report
 
-A policy is [LABEL=]KIND[:OPTIONS]; options of one policy are joined by "+" here, for "," separates policies:
-off=expert:offset_m=0.03+height_m=0.01. The same command goes on where an interrupted one ended.
+A policy is [LABEL=]KIND[:OPTIONS]. Join the options of one policy by "+", because "," separates policies:
+off=expert:offset_m=0.03+height_m=0.01. The same command resumes an interrupted evaluation.
 
-Everything is looked at before the first trial; what is wrong ends the command with exit code 2 and nothing is written.
+The whole setup is checked before the first trial; on an error the exit code is 2 and nothing is written.
 Exit code 1: no run has an outcome both in the lab and in a model.
 """
 
@@ -35,50 +35,50 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the verb to the parser."""
     parser = verbs.add_parser(
         "evaluate",
-        help="judge policies in the lab and in a world model",
+        help="measure success rates of policies in the lab and in a world model",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    # What is not given keeps the default of EvaluationSettings, which is not imported for every other verb.
+    # Options left at None keep the defaults of EvaluationSettings, which other verbs must not import.
     add("--policies", type=_policies, metavar="SPEC,...", help="such as expert,off=expert:offset_m=0.03")
-    add("--scenarios", type=_words, metavar="NAME,...", help="of the lab (canonical,cluttered,dynamic)")
-    add("--runs", type=int, metavar="N", help="tables of each scenario (50)")
+    add("--scenarios", type=_words, metavar="NAME,...", help="scenarios of the lab (canonical,cluttered,dynamic)")
+    add("--runs", type=int, metavar="N", help="scenes of each scenario (50)")
     add(
         "--models",
         type=_words,
         default=["auto"],
         metavar="NAME,...",
         help="composite, presets, package.module:Class, or generator nodes: ros:gpu1, or ros:gpu1+ros:gpu2 for one "
-        "model on two (auto)",
+        "model on two nodes (auto)",
     )
     add("--modes", type=_words, metavar="NAME,...", help="open, closed (open)")
     add("--task", help="pick, place or push (pick)")
-    add("--seed", type=int, metavar="N", help="of the first table (0)")
-    add("--robot", metavar="NAME|FILE", help="(yam)")
-    add("--camera", metavar="FILE", help="a calibration (the demonstration camera)")
-    add("--width", type=int, metavar="PX", help="of the pictures (360)")
-    add("--frames", type=int, metavar="N", help="of a rollout (49)")
-    add("--depth", action="store_true", default=None, help="give the models the measured depth of the first picture")
+    add("--seed", type=int, metavar="N", help="seed of the first scene (0)")
+    add("--robot", metavar="NAME|FILE", help="a robot's name or file (yam)")
+    add("--camera", metavar="FILE", help="calibration file (the demo camera)")
+    add("--width", type=int, metavar="PX", help="image width (360)")
+    add("--frames", type=int, metavar="N", help="frames of a rollout (49)")
+    add("--depth", action="store_true", default=None, help="give the models the measured depth of the first image")
     add("--limit", type=float, dest="limit_s", metavar="S", help="longest episode (30)")
-    add("--act-timeout", type=float, dest="act_timeout_s", metavar="S", help="for one answer of a policy (60)")
+    add("--act-timeout", type=float, dest="act_timeout_s", metavar="S", help="timeout of one policy query (60)")
     add("--checkpoint", action="append", default=[], metavar="MODEL=DIR", help="weights of a preset; may be repeated")
-    add("--judge", metavar="NAME", help="of predictions: geometric, or vlm:URL,MODEL (geometric)")
-    add("--judge-truth", action="store_true", help="also show the judge the lab's own pictures, to know its errors")
-    add("--workers", type=int, metavar="N", help="processes; 0 = none besides this one (1, or one for each node)")
-    add("--retry-failed", action="store_true", help="run again what failed for whatever reason, not only for an outage")
-    add("--out", type=Path, default=Path("out/evaluation"), metavar="DIR", help="(out/evaluation)")
-    add("--recordings", type=Path, metavar="DATASET", help="judge recorded runs instead of running policies")
-    add("--split", default="val", help="of the recordings (val)")
+    add("--judge", metavar="NAME", help="judge of predictions: geometric, or vlm:URL,MODEL (geometric)")
+    add("--judge-truth", action="store_true", help="also judge the lab's own images, to measure the judge's errors")
+    add("--workers", type=int, metavar="N", help="worker processes; 0 = run in this process (1, or one for each node)")
+    add("--retry-failed", action="store_true", help="retry all failed trials, not only those that failed by an outage")
+    add("--out", type=Path, default=Path("out/evaluation"), metavar="DIR", help="output folder (out/evaluation)")
+    add("--recordings", type=Path, metavar="DATASET", help="evaluate recorded runs instead of running policies")
+    add("--split", default="val", help="split of the recordings (val)")
     add("--limit-recordings", type=int, metavar="N", help="the first N recordings only")
-    add("--report", type=Path, metavar="DIR", help="only write the report of an evaluation")
-    add("--strips", type=int, default=60, metavar="N", help="disagreements shown on the page; 0 = all (60)")
+    add("--report", type=Path, metavar="DIR", help="only write the report of an evaluation folder")
+    add("--strips", type=int, default=60, metavar="N", help="disagreements shown in the report; 0 = all (60)")
     add("--real", type=Path, metavar="CSV", help="outcomes of real trials: policy,scenario,seed,success")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what is left, then report."""
+    """Run the remaining trials, then write the report."""
     if arguments.strips < 0:
         raise KinemaError(f"strips is {arguments.strips}", expected="0 (all) or more", code=ErrorCode.ARGUMENT_INVALID)
     if arguments.report is not None:
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         campaign.wait_for_others()
     outages = len(campaign.outages())
     if outages:
-        print(f"kinema4d: {outages} trials met an outage; the same command tries them again", file=sys.stderr)
+        print(f"kinema4d: {outages} trials failed by an outage; run the same command to retry them", file=sys.stderr)
     return _report(arguments, arguments.out)
 
 
@@ -124,12 +124,14 @@ def _recordings(arguments: argparse.Namespace) -> int:
     try:
         from kinema4d_model.assessment.recorded import evaluate_recordings
     except ImportError as error:
-        raise SetupError(f"this needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+        raise SetupError(
+            f"package '{error.name}' is not installed", hint="make setup TORCH=cpu, or TORCH=cuda"
+        ) from None
     models = _models(arguments)
     if "truth" in models:
         raise KinemaError(
-            "recordings have no true pictures of every frame with their depth",
-            expected="--judge-truth with runs in the lab",
+            "recordings have no true images with depth for every frame",
+            expected="--judge-truth only with runs in the lab",
             code=ErrorCode.ARGUMENT_INVALID,
         )
     tell = _progress(sys.stdout)

@@ -1,7 +1,7 @@
-"""`kinema4d fetch-weights`: brings a preset's weights from the hub, with their sizes, resumed and checked.
+"""`kinema4d fetch-weights`: download a preset's weights from the hub, resume, and verify them.
 
-What has arrived is kept and gone on from; a manifest with sha256 hashes is written and compared with the hub's. Then
-the folder is checked as `generate` checks it: names and shapes of all tensors, variant, LoRA, flow shift.
+An interrupted download is resumed. A manifest with sha256 hashes is written and compared with the hub's. Then the
+folder is checked as `generate` checks it: names and shapes of all tensors, variant, LoRA, flow shift.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--preset", default="wan14b", metavar="NAME|FILE", help="which model (default: wan14b)")
+    add("--preset", default="wan14b", metavar="NAME|FILE", help="preset of the model (default: wan14b)")
     add(
         "--role",
         action="append",
         choices=("base", "act", "pm", "init", "bundle"),
-        help="only these sources, may be repeated (default: all that running the preset needs)",
+        help="only these sources, may be repeated (default: all that the preset needs to run)",
     )
-    add("--out", type=Path, metavar="DIR", help="the model's folder (default: where `generate` looks for it)")
-    add("--list", action="store_true", help="print files and sizes, fetch nothing")
-    add("--check", action="store_true", help="only check what is here: its manifests, and the folder as a whole")
+    add("--out", type=Path, metavar="DIR", help="the model's folder (default: the folder that `generate` reads)")
+    add("--list", action="store_true", help="print files and sizes, download nothing")
+    add("--check", action="store_true", help="only check the local files: manifests, and the folder as a whole")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch, list or check; exit code 0 when everything is here."""
+    """Fetch, list or check; exit code 0 when everything is present."""
     try:
         from kinema4d_model.checkpoints.hub import fetch, list_remote
         from kinema4d_model.checkpoints.loading import check_bundle, checkpoint_folder
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         manifests = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
         for path in manifests:
             sizes = [size for size, _ in check_manifest(path.parent).files.values()]
-            print(f"{path.parent}: {len(sizes)} files, {sum(sizes) / 1e9:.2f} GB, as the manifest says")
+            print(f"{path.parent}: {len(sizes)} files, {sum(sizes) / 1e9:.2f} GB, matches the manifest")
         if not manifests:
             print(f"{folder}: nothing here has a manifest")
         if arguments.role:
@@ -87,5 +87,5 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  {sum(file.bytes for file in files) / 1e9:9.3f} GB  together")
         else:
             print(f"{source.role}: {fetch(source, folder, say=print)}")
-    # A part alone cannot be loaded.
+    # With --role the folder may be incomplete, so it is not checked as a whole.
     return 0 if arguments.list or arguments.role else check()

@@ -1,6 +1,6 @@
-"""`kinema4d metrics PRED TRUTH`: how good a predicted rollout or video is, against the true one.
+"""`kinema4d metrics PRED TRUTH`: error metrics of a predicted rollout or video against the true one.
 
-Rollout folders are compared in pictures and clouds, videos in pictures alone. Both need one length and one size.
+Rollout folders are compared by images and point clouds, videos by images only. Length and size must be equal.
 """
 
 from __future__ import annotations
@@ -26,32 +26,36 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the verb to the parser."""
     parser = verbs.add_parser(
         "metrics",
-        help="measure a prediction against the truth",
+        help="compare a prediction with the truth",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("predicted", type=Path, metavar="PRED", help="folder of a rollout, or a video")
     parser.add_argument("truth", type=Path, metavar="TRUTH", help="folder of a rollout, or a video")
-    parser.add_argument("--thresholds", default="0.01", metavar="M,...", help="of the F-score, metres (default: 0.01)")
-    parser.add_argument("--reach", type=int, metavar="PX", help="of the dynamic region (default: width / 24)")
+    parser.add_argument(
+        "--thresholds", default="0.01", metavar="M,...", help="F-score thresholds, metres (default: 0.01)"
+    )
+    parser.add_argument("--reach", type=int, metavar="PX", help="margin of the dynamic region (default: width / 24)")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each frame")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON; - prints it instead of the table")
     parser.add_argument("--video", type=Path, metavar="FILE.mp4", help="write prediction, truth and difference")
     parser.add_argument(
-        "--learned", default="", metavar="NAME,...", help="of lpips, fid, fvd (with --weights), latent_l2"
+        "--learned", default="", metavar="NAME,...", help="learned metrics: lpips, fid, fvd (with --weights), latent_l2"
     )
     parser.add_argument("--weights", type=Path, metavar="DIR", help="folder with the pretrained networks")
     parser.add_argument(
         "--codec", type=Path, metavar="DIR", help="model folder for latent_l2 (default: the shipped nano)"
     )
-    parser.add_argument("--trajectory", type=Path, metavar="FILE", help="the plan: PRED's robot against the exact one")
-    parser.add_argument("--robot", default="yam", metavar="NAME|FILE", help="of --trajectory (default: yam)")
+    parser.add_argument(
+        "--trajectory", type=Path, metavar="FILE", help="the plan, to compare PRED's robot with the exact one"
+    )
+    parser.add_argument("--robot", default="yam", metavar="NAME|FILE", help="robot of --trajectory (default: yam)")
     add_trajectory_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load, measure, print and write."""
+    """Load both, compute the metrics, print and write them."""
     limits = _numbers(arguments.thresholds)
     predicted, truth = _load(arguments.predicted), _load(arguments.truth)
     motion = _motion(arguments, len(predicted.rgb)) if arguments.trajectory else None
@@ -102,7 +106,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _side_by_side(path: Path, predicted: Sight, truth: Sight) -> None:
-    """Prediction, truth, and three times their difference around grey."""
+    """Write a video of prediction, truth, and three times their difference around grey."""
     fps = min(max(truth.fps, 1.0), 120.0)
     difference = truth.rgb.astype(np.int16) - predicted.rgb
     shown = np.clip(127 + 3 * difference, 0, 255).astype(np.uint8)

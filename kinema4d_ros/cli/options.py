@@ -1,4 +1,4 @@
-"""Options of every verb that reads joints from a file: whose joint a recorded name is, and the gripper's scale."""
+"""Shared options of the verbs: joints and gripper of recordings; preset, sampler and speed of models."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def add_joint_options(parser: argparse.ArgumentParser) -> None:
         "--joint-map",
         default="",
         metavar="RECORDED=ROBOT,...|FILE",
-        help="joints that the recording calls otherwise; 'gripper' is the robot's gripper, RECORDED= leaves one out",
+        help="joints with other names in the recording; 'gripper' is the robot's gripper, RECORDED= ignores a joint",
     )
     parser.add_argument(
         "--gripper-range",
         default="",
         metavar="OPEN,CLOSED",
-        help="recorded values of an open and a closed gripper: 1,0 (1 = open), 0,1 (1 = closed), 0.085,0 (metres)",
+        help="recorded values of the open and the closed gripper: 1,0 (1 = open), 0,1 (1 = closed), 0.085,0 (metres)",
     )
 
 
 def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
-    """Add what chooses a trajectory in a file with several, and `add_joint_options`."""
-    parser.add_argument("--topic", help="topic to read from a bag that has several")
+    """Add the options that select a trajectory in a file with several, and `add_joint_options`."""
+    parser.add_argument("--topic", help="topic to read from a bag with several")
     parser.add_argument("--episode", type=int, help="episode to read from a LeRobot dataset")
     add_joint_options(parser)
 
 
 def joint_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The parsed `add_joint_options`, as options of `read_trajectory`."""
+    """Convert the options of `add_joint_options` to keyword arguments of `read_trajectory`."""
     options: dict[str, Any] = {}
     if arguments.joint_map:
         options["joint_map"] = parse_joint_map(arguments.joint_map)
@@ -56,7 +56,7 @@ def joint_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_plan(path: Any, robot: Robot, arguments: argparse.Namespace) -> JointTrajectory:
-    """The trajectory in a file, by `add_trajectory_options`; prints what the reader chose or left out."""
+    """Read a trajectory with the options of `add_trajectory_options`; prints the reader's notes on stderr."""
     chosen = {"topic": arguments.topic, "episode": arguments.episode}
     options = {name: value for name, value in chosen.items() if value is not None}
     reading = read_with_notes(path, robot, **options, **joint_options(arguments))
@@ -65,7 +65,7 @@ def read_plan(path: Any, robot: Robot, arguments: argparse.Namespace) -> JointTr
     return reading.trajectory
 
 
-# Options of the verbs that run or count a model: preset, sampler and speed, named as in the preset files.
+# Named as in the preset files.
 
 SAMPLER = ("kind", "steps", "shift", "guidance", "guidance_scale")
 SPEED = ("dtype", "quantise", "attention", "cache_threshold", "offload", "tiling", "compile", "context_parallel")
@@ -74,33 +74,37 @@ SPEED = ("dtype", "quantise", "attention", "cache_threshold", "offload", "tiling
 def add_model_options(
     parser: argparse.ArgumentParser, preset: str, allowed: str = "a preset's name or a YAML file"
 ) -> None:
-    """Add --preset, whose help says what is allowed, and what overrides it."""
+    """Add --preset, with `allowed` as its help, and the options that override the preset."""
     add = parser.add_argument
     add("--preset", default=preset, metavar="SPEC", help=f"{allowed} (default: {preset})")
-    group = parser.add_argument_group("instead of the preset's own")
+    group = parser.add_argument_group("overrides of the preset")
     add = group.add_argument
     add("--kind", choices=("euler", "unipc"), help="solver")
     add("--steps", type=int, help="sampling steps")
-    add("--shift", type=float, help="of the noise levels")
-    add("--guidance", choices=("none", "compat"), help="none: one pass a step; compat: the official two")
-    add("--guidance-scale", type=float, help="of compat")
+    add("--shift", type=float, help="shift of the noise levels")
+    add(
+        "--guidance",
+        choices=("none", "compat"),
+        help="none: one pass per step; compat: two passes, as the official code",
+    )
+    add("--guidance-scale", type=float, help="scale of compat guidance")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="precision of the weights")
-    add("--quantise", choices=("none", "int8", "fp8"), help="weights of the blocks in one byte")
+    add("--quantise", choices=("none", "int8", "fp8"), help="store the blocks' weights in one byte each")
     add("--attention", metavar="BACKEND", help="auto, or a back-end of diffusers' dispatcher")
     add(
         "--cache-threshold", type=float, metavar="T", help="first-block step cache; 0 never skips, 0.05 to 0.1 is usual"
     )
-    add("--offload", choices=("none", "model", "group"), help="weights on the host while they are not needed")
-    add("--tiling", action="store_true", default=None, help="codec in tiles")
+    add("--offload", choices=("none", "model", "group"), help="keep unused weights on the host")
+    add("--tiling", action="store_true", default=None, help="run the codec in tiles")
     add("--compile", action="store_true", default=None, help="torch.compile, block by block")
     add("--context-parallel", type=int, metavar="N", help="GPUs for one rollout (with torchrun)")
 
 
 def sampler_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sampler's fields that were given."""
+    """Return the sampler options that were given."""
     return {name: getattr(arguments, name) for name in SAMPLER if getattr(arguments, name) is not None}
 
 
 def speed_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The speed options that were given."""
+    """Return the speed options that were given."""
     return {name: getattr(arguments, name) for name in SPEED if getattr(arguments, name) is not None}

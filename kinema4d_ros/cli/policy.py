@@ -1,10 +1,10 @@
-"""`kinema4d policy`: what can be judged, and how it is made.
+"""`kinema4d policy`: list, try, serve and train policies.
 
-list    the kinds of policies there are
-try     one episode in the lab, with a strip of pictures on request
-serve   a policy behind a websocket
-demos   demonstrations of the lab's expert; goes on where it was stopped
-train   a small Diffusion Policy on demonstrations; goes on where it was stopped
+list    list the kinds of policies
+try     run episodes in the lab, optionally with a strip of images
+serve   serve a policy on a websocket
+demos   record demonstrations of the lab's expert; resumes an interrupted run
+train   train a small Diffusion Policy on demonstrations; resumes an interrupted run
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from kinema4d_ros.robot import Robot
 __all__ = ["register"]
 
 _ABOUT = {
-    "diffusion": "diffusion:FOLDER[,steps=8]                     a small Diffusion Policy that was trained here",
-    "expert": "expert[:offset_m=0.02,delay_s=0.5,...]         the lab's script, with errors of a chosen size",
+    "diffusion": "diffusion:FOLDER[,steps=8]                     a small Diffusion Policy of `kinema4d policy train`",
+    "expert": "expert[:offset_m=0.02,delay_s=0.5,...]         the lab's scripted expert, with optional errors",
     "lerobot": "lerobot:FOLDER[,hz=10,view=workspace]          a saved LeRobot policy (make setup-lerobot)",
     "python": "python:MODULE:CLASS[,option=value]             a class of your own",
     "remote": "remote:HOST:PORT[,style=openpi]                a policy server",
@@ -40,49 +40,49 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the verb to the parser."""
     parser = verbs.add_parser(
         "policy",
-        help="policies to judge: list, try, serve, and train one",
+        help="list, try, serve and train policies",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="the kinds of policies there are").set_defaults(run=_list)
+    actions.add_parser("list", help="list the kinds of policies").set_defaults(run=_list)
 
-    once = actions.add_parser("try", help="one episode in the lab")
+    once = actions.add_parser("try", help="run episodes in the lab")
     add = once.add_argument
     add("spec", metavar="SPEC", help="such as expert:offset_m=0.02; see `kinema4d policy list`")
     add("--scenario", default="canonical", help="default: canonical")
     add("--task", default="pick", choices=LAB_TASKS, help="default: pick")
-    add("--seed", type=int, default=0, help="of the table and of the policy (default: 0)")
-    add("--episodes", type=int, default=1, metavar="N", help="of consecutive seeds (default: 1)")
-    add("--limit", type=float, default=20.0, metavar="S", help="seconds of an episode (default: 20)")
+    add("--seed", type=int, default=0, help="seed of the scene and the policy (default: 0)")
+    add("--episodes", type=int, default=1, metavar="N", help="episodes, with consecutive seeds (default: 1)")
+    add("--limit", type=float, default=20.0, metavar="S", help="longest episode (default: 20)")
     add("--robot", default="yam", metavar="NAME|FILE", help="default: yam")
-    add("--strip", type=Path, metavar="FILE", help="write what the policy saw of the last episode, .png")
+    add("--strip", type=Path, metavar="FILE", help="write the policy's images of the last episode, .png")
     once.set_defaults(run=_try)
 
-    serve = actions.add_parser("serve", help="a policy behind a websocket")
+    serve = actions.add_parser("serve", help="serve a policy on a websocket")
     add = serve.add_argument
     add("spec", metavar="SPEC")
-    add("--host", default="127.0.0.1", help="default: this machine only; others need the token's variable")
-    add("--port", type=int, default=8765, help="default: 8765; 0 = any free one")
+    add("--host", default="127.0.0.1", help="default: loopback; other addresses need the token variable")
+    add("--port", type=int, default=8765, help="default: 8765; 0 = any free port")
     add("--robot", default="yam", metavar="NAME|FILE", help="default: yam")
     serve.set_defaults(run=_serve)
 
-    demos = actions.add_parser("demos", help="demonstrations of the lab's expert")
+    demos = actions.add_parser("demos", help="record demonstrations of the lab's expert")
     add = demos.add_argument
     add("--out", type=Path, required=True, metavar="DIR")
     add("--scenario", default="canonical", help="default: canonical")
     add("--episodes", type=int, default=300, metavar="N", help="default: 300")
     add("--seed", type=int, default=0, help="default: 0")
-    add("--share", default="0/1", metavar="I/N", help="every N-th episode from I on: for several processes")
+    add("--share", default="0/1", metavar="I/N", help="every N-th episode starting at I, for several processes")
     demos.set_defaults(run=_demos)
 
-    train = actions.add_parser("train", help="a small Diffusion Policy on demonstrations")
+    train = actions.add_parser("train", help="train a small Diffusion Policy on demonstrations")
     add = train.add_argument
-    add("--data", type=Path, required=True, metavar="DIR", help="of `kinema4d policy demos`")
-    add("--out", type=Path, required=True, metavar="DIR", help="gets policy/ and checkpoints/")
+    add("--data", type=Path, required=True, metavar="DIR", help="output of `kinema4d policy demos`")
+    add("--out", type=Path, required=True, metavar="DIR", help="output folder, with policy/ and checkpoints/")
     add("--steps", type=int, default=6000, metavar="N", help="default: 6000")
     add("--batch", type=int, default=32, metavar="N", help="default: 32")
-    add("--episodes", type=int, default=0, metavar="N", help="learn from the first N demonstrations (default: all)")
+    add("--episodes", type=int, default=0, metavar="N", help="train on the first N demonstrations (default: all)")
     add("--seed", type=int, default=0, help="default: 0")
     train.set_defaults(run=_train)
 
@@ -136,7 +136,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     token = os.environ.get(TOKEN_VARIABLE, "")
     robot = Robot.load(arguments.robot)
     with PolicyServer(arguments.spec, robot, host=arguments.host, port=arguments.port, token=token) as server:
-        print(f"remote:{arguments.host}:{server.port} serves {arguments.spec}; Ctrl+C ends it", flush=True)
+        print(f"remote:{arguments.host}:{server.port} serves {arguments.spec}; stop with Ctrl+C", flush=True)
         server.wait()
     return 0
 
@@ -165,7 +165,7 @@ def _train(arguments: argparse.Namespace) -> int:
     try:
         from kinema4d_model.policies.train import PolicyTraining, train_policy
     except ImportError as error:
-        raise PolicyError(f"training needs a package that is missing: {error}", expected="make setup",
+        raise PolicyError(f"a package for training is not installed: {error}", expected="make setup",
                           code=ErrorCode.POLICY_UNAVAILABLE) from error  # fmt: skip
     training = PolicyTraining(
         steps=arguments.steps, batch=arguments.batch, seed=arguments.seed, episodes=arguments.episodes

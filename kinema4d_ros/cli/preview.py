@@ -1,6 +1,6 @@
-"""`kinema4d preview --trajectory FILE`: sends a plan to a running graph and shows how its preview goes.
+"""`kinema4d preview --trajectory FILE`: send a plan to a running graph and show the progress of its preview.
 
-Nothing moves: executing the plan takes an approval, which this command does not give.
+The robot does not move: execution needs an approval, which this command does not give.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--trajectory", type=Path, required=True, metavar="FILE", help="CSV, JSON, NPZ, bag or LeRobot folder")
     add_trajectory_options(parser)
     add("--robot", default="yam", metavar="NAME|FILE", help="a robot's name, or a .urdf or .xacro file (default: yam)")
-    add("--namespace", default="", help="of the graph (default: none)")
-    add("--timeout", type=float, default=1800.0, metavar="S", help="longest time to wait (default: 1800)")
+    add("--namespace", default="", help="namespace of the graph (default: none)")
+    add("--timeout", type=float, default=1800.0, metavar="S", help="timeout of the preview (default: 1800)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Send, follow, and tell the result."""
+    """Send the plan, show its progress, and print the result."""
     robot = Robot.load(arguments.robot)
     plan = read_plan(arguments.trajectory, robot, arguments)
     plan.validate(robot)

@@ -1,8 +1,8 @@
-"""`kinema4d render`: a trajectory as exact robot pointmaps, drawn over a camera image.
+"""`kinema4d render`: render a trajectory as exact robot pointmaps over a camera image.
 
-Writes into --out: overlay.mp4 (the robot over the image), strip.png (some of its frames beside each
-other), pointmaps/ (every frame's depth and link ids, see docs/formats.md), frame_NNN.ply (one frame
-as a point cloud, camera optical frame, metres) and render.json (what was drawn, and how long it took).
+Writes into --out: overlay.mp4 (the robot over the image), strip.png (some of its frames side by side),
+pointmaps/ (depth and link ids of every frame, see docs/formats.md), frame_NNN.ply (one frame as a point
+cloud, camera optical frame, metres) and render.json (inputs, sizes and timing).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the verb to the parser."""
     parser = verbs.add_parser(
         "render",
-        help="draw a trajectory as exact robot pointmaps",
+        help="render a trajectory as exact robot pointmaps",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -68,7 +68,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         default=FRAMES,
         help=f"frames, uniform in time; 0 keeps the trajectory's own (default: {FRAMES})",
     )
-    add("--size", metavar="WxH", help="draw at another size, for example 1440x960 (default: the camera's)")
+    add("--size", metavar="WxH", help="render at another size, for example 1440x960 (default: the camera's)")
     add(
         "--ply-frame",
         type=int,
@@ -76,21 +76,21 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="N",
         help="frame to write as PLY; negative counts from the end (default: -1)",
     )
-    add("--lossless", action="store_true", help="keep pointmaps as float32 instead of 0.1 mm depth")
+    add("--lossless", action="store_true", help="save pointmaps as float32 instead of 0.1 mm depth")
     add("--backend", choices=("auto", "numba", "warp"), default="auto", help="rasteriser (default: auto)")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where the Warp rasteriser runs (default: cpu)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="device of the Warp rasteriser (default: cpu)")
     add(
         "--out",
         type=Path,
         default=Path("out/render"),
         metavar="DIR",
-        help="where the results go (default: out/render)",
+        help="output folder (default: out/render)",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Render and write; prints where the results are."""
+    """Render, write the results, and print their folder."""
     robot = Robot.load(arguments.robot)
     source = arguments.trajectory or share_path(DEMO_TRAJECTORY)
     trajectory = _trajectory(robot, source, arguments)
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         if sequence.mask[frame].any():
             write_ply(folder / f"frame_{frame:03d}.ply", sequence.xyz[frame], _colours(sequence)[frame])
         else:
-            print(f"note: the robot is outside the view in frame {frame}, so there is no PLY of it")
+            print(f"note: the robot is outside the view in frame {frame}, so no PLY file is written")
         summary = _summary(robot, source, trajectory, sequence, spent)
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     print(f"{arguments.out}: {', '.join(sorted(path.name for path in arguments.out.iterdir()))}")
@@ -174,7 +174,7 @@ def _advance(bar: tqdm[Any]) -> Callable[[int, int], None]:
 
 def _colours(sequence: PointmapSequence) -> NDArray[np.uint8]:
     if sequence.rgb is None:
-        raise RenderError("the robot was drawn without colours", expected="rgb=True")
+        raise RenderError("the robot was rendered without colours", expected="rgb=True")
     return sequence.rgb
 
 

@@ -1,4 +1,4 @@
-"""The work behind `kinema4d segment`: files in, masks and a contact sheet out."""
+"""Implementation of `kinema4d segment`: read images, segment them, write masks and a contact sheet."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from kinema4d_ros.segmentation.protocol import Segmentation, as_stack
 
 __all__ = ["contact_sheet", "run"]
 
-# A contact sheet of masks over their images: one look tells whether they are right.
-
 _ROBOT = np.array([52, 168, 83], np.float32)
 _MOST = 24
 
@@ -34,10 +32,12 @@ _MOST = 24
 def contact_sheet(
     images: NDArray[np.uint8], found: Segmentation, *, width: int = 360, columns: int = 4
 ) -> NDArray[np.uint8]:
-    """(h, w, 3) uint8 RGB: robot tinted green, the rest darker, score in the corner; at most 24 images, spread evenly.
+    """Draw masks over their images for a visual check: (h, w, 3) uint8 RGB.
+
+    The robot is tinted green, the rest darker, the score in the corner; at most 24 images, evenly spaced.
 
     Args:
-        images: (H, W, 3) or (T, H, W, 3) uint8 RGB, those that were segmented.
+        images: (H, W, 3) or (T, H, W, 3) uint8 RGB, the segmented images.
         found: their masks.
         width: of a tile, pixels.
         columns: of the sheet.
@@ -58,7 +58,7 @@ _VIDEOS = (".mp4", ".mkv", ".avi", ".mov", ".webm", ".m4v")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0, or 1 when no image shows a robot."""
+    """Segment and write; exit code 1 when no image shows a robot, otherwise 0."""
     names, images = _read(arguments)
     rendered = _rendered(arguments, len(images))
     prompt = _prompt(arguments, rendered)
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace) -> tuple[list[str], NDArray[np.uint8]]:
-    """Names of the masks to write, and (T, H, W, 3) images."""
+    """Read the images (T, H, W, 3) uint8 RGB, with the names of the masks to write."""
     if arguments.every < 1:
         raise _bad(f"--every is {arguments.every}", "1 or more")
     paths: list[Path] = arguments.images
@@ -126,7 +126,7 @@ def _read(arguments: argparse.Namespace) -> tuple[list[str], NDArray[np.uint8]]:
 def _rendered(arguments: argparse.Namespace, count: int) -> RenderedSegmenter | None:
     if arguments.camera is None or arguments.joints is None:
         if arguments.camera is not None or arguments.joints is not None or arguments.method == "rendered":
-            raise _bad("only one or none of --camera and --joints was given", "both, to draw the robot")
+            raise _bad("--camera or --joints is missing", "both, to render the robot")
         return None
     robot, camera = Robot.load(arguments.robot), read_camera(arguments.camera)
     options = joint_options(arguments)
@@ -173,7 +173,7 @@ def _numbers(texts: Sequence[str], name: str, lengths: tuple[int, ...]) -> list[
         except ValueError:
             row = []
         if len(row) not in lengths:
-            raise _bad(f"{name} has '{text}'", f"{' or '.join(map(str, lengths))} numbers with commas between them")
+            raise _bad(f"{name} has '{text}'", f"{' or '.join(map(str, lengths))} numbers separated by commas")
         rows.append(row)
     return rows
 

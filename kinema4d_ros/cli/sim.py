@@ -1,6 +1,6 @@
-"""`kinema4d sim`: the whole graph as supervised processes on this machine, without a ROS distribution.
+"""`kinema4d sim`: run the whole graph as supervised processes on this machine, without a ROS distribution.
 
-Arguments are those of `ros2 launch kinema4d_ros sim.launch.py`, written --name value. Ctrl-C ends it.
+Arguments are those of `ros2 launch kinema4d_ros sim.launch.py`, written --name value. Stop with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     add_graph_arguments(sim, SIM_ARGUMENTS)
     sim.add_argument("--headless", action="store_true", help="run the demo to its end, save it and exit")
-    sim.add_argument("--out", type=Path, default=Path("out/demo"), help="where --headless saves (default: out/demo)")
-    sim.add_argument("--port", type=int, default=8080, help="of the web page; 0 takes a free one (default: 8080)")
+    sim.add_argument("--out", type=Path, default=Path("out/demo"), help="folder of --headless (default: out/demo)")
+    sim.add_argument("--port", type=int, default=8080, help="port of the web page; 0: any free port (default: 8080)")
     sim.set_defaults(run=run)
     alone = verbs.add_parser("generator", help="run the generator alone, for a GPU machine")
     add_graph_arguments(alone, GENERATOR_ARGUMENTS)
@@ -42,7 +42,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def add_graph_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
-    """The graph's arguments as options."""
+    """Add the graph's arguments as options."""
     for argument in arguments:
         parser.add_argument(
             f"--{argument.name.replace('_', '-')}",
@@ -55,7 +55,7 @@ def add_graph_arguments(parser: argparse.ArgumentParser, arguments: Sequence[Arg
 
 
 def graph_environment() -> dict[str, str]:
-    """What the nodes' processes get on top: DDS on loopback with room for clouds, unless the user chose otherwise."""
+    """Return extra environment variables of the nodes: DDS on loopback with buffers for clouds, unless set already."""
     environment: dict[str, str] = {}
     if "FASTRTPS_DEFAULT_PROFILES_FILE" not in os.environ and "ROS_AUTOMATIC_DISCOVERY_RANGE" not in os.environ:
         environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
@@ -64,7 +64,7 @@ def graph_environment() -> dict[str, str]:
 
 
 def node_process(spec: NodeSpec, values: dict[str, str]) -> ProcessSpec:
-    """The process of a node: its module with ROS arguments."""
+    """Make the process of a node: its module with ROS arguments."""
     command = [sys.executable, "-m", spec.module, "--ros-args", "--enclave", spec.enclave]
     if values["namespace"]:
         command += ["-r", f"__ns:=/{values['namespace'].strip('/')}"]
@@ -77,7 +77,7 @@ def node_process(spec: NodeSpec, values: dict[str, str]) -> ProcessSpec:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the graph until it is told to end."""
+    """Run the graph until a signal or a failure ends it."""
     values = read(SIM_ARGUMENTS, {a.name: getattr(arguments, a.name) for a in SIM_ARGUMENTS})
     specs = list(sim_graph(values))
     processes = []
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_generator(arguments: argparse.Namespace) -> int:
-    """Run the generator until it is told to end."""
+    """Run the generator until a signal or a failure ends it."""
     values = read(GENERATOR_ARGUMENTS, {a.name: getattr(arguments, a.name) for a in GENERATOR_ARGUMENTS})
     return _supervise([node_process(spec, values) for spec in generator_graph(values)])
 
@@ -105,7 +105,7 @@ def _rviz() -> ProcessSpec:
     program = shutil.which("rviz2")
     if program is None:
         raise SetupError(
-            "rviz2 is not installed", expected="a ROS distribution", hint="leave --rviz out, and use the web page"
+            "rviz2 is not installed", expected="a ROS distribution", hint="omit --rviz and use the web page"
         )
     command = tied_to_me([program, "-d", str(share_path("config/rviz/sim.rviz"))])
     return ProcessSpec("rviz", command, graph_environment())

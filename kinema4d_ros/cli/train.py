@@ -1,9 +1,9 @@
-"""`kinema4d train`: teach a model on episodes; every stage goes on where it was stopped.
+"""`kinema4d train`: train a model on episodes; every stage can be resumed.
 
 kinema4d train --config nano --out runs/nano            codec, latents, network, export
-kinema4d train --config nano --out runs/nano --resume   the same after any interruption
-kinema4d train --config lifter --stage lifter           depth from one picture, see docs/lifting.md
-kinema4d train --config wan14b_lora --dry-run           what it would learn and take, without weights or a GPU
+kinema4d train --config nano --out runs/nano --resume   resume after any interruption
+kinema4d train --config lifter --stage lifter           depth from one image, see docs/lifting.md
+kinema4d train --config wan14b_lora --dry-run           count parameters and memory, without weights or a GPU
 accelerate launch --config_file config/train/accelerate/fsdp_8.yaml -m kinema4d_ros.cli train --config ...
 """
 
@@ -28,34 +28,36 @@ __all__ = ["register", "run"]
 
 STAGES = ("codec", "encode", "network", "export")
 LIFTER = "lifter"
-"""A stage of its own: nothing of the others goes into it."""
+"""An independent stage: it uses no result of the others."""
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb to the parser."""
     parser = verbs.add_parser(
         "train",
-        help="teach a model on episodes",
+        help="train a model on episodes",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, help="name of a file in config/train, or a path")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/train/NAME)")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint")
     parser.add_argument("--stage", choices=(*STAGES, LIFTER), action="append", help="only this stage; may be repeated")
-    parser.add_argument("--minutes", type=float, help="stop with a checkpoint after this time")
-    parser.add_argument("--dry-run", action="store_true", help="count parameters, memory and FLOPs, then end")
-    parser.add_argument("--gpus", type=int, help="of the dry run (default: 8 and 32)")
+    parser.add_argument("--minutes", type=float, help="save a checkpoint and stop after this time")
+    parser.add_argument("--dry-run", action="store_true", help="count parameters, memory and FLOPs, then exit")
+    parser.add_argument("--gpus", type=int, help="number of GPUs of the dry run (default: 8 and 32)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, or count."""
+    """Train, or count the cost with --dry-run."""
     try:
         from kinema4d_model.training.config import load_config
     except ImportError as error:
-        raise SetupError(f"training needs {error.name}", hint="make setup TORCH=cpu, or TORCH=cuda") from None
+        raise SetupError(
+            f"package '{error.name}' for training is not installed", hint="make setup TORCH=cpu, or TORCH=cuda"
+        ) from None
     config = load_config(arguments.config)
     if arguments.dry_run:
         from kinema4d_model.training.dry_run import dry_run, dry_run_table
@@ -77,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             bar=not arguments.quiet,
         )
     if progress is not None and progress.step < config.run.steps:
-        print(f"stopped at step {progress.step} of {config.run.steps}; go on with --resume")
+        print(f"stopped at step {progress.step} of {config.run.steps}; resume with --resume")
     elif "export" in (arguments.stage or STAGES):
         print(f"{out / 'model'}")
     return 0
@@ -88,14 +90,14 @@ def _train_lifter(config: TrainConfig, out: Path, arguments: argparse.Namespace)
 
     if set(arguments.stage) != {LIFTER}:
         raise KinemaError(
-            f"stages {', '.join(arguments.stage)} at once",
+            f"stages {', '.join(arguments.stage)} are given together",
             expected=f"{LIFTER} alone",
             code=ErrorCode.ARGUMENT_INVALID,
         )
     with _stop_flag(arguments.minutes) as stop, writing(out):
         progress = train_lifter(config, out, resume=arguments.resume, stop=stop, bar=not arguments.quiet)
     if progress.step < config.run.steps:
-        print(f"stopped at step {progress.step} of {config.run.steps}; go on with --resume")
+        print(f"stopped at step {progress.step} of {config.run.steps}; resume with --resume")
     else:
         print(f"{out / 'model'}")
     return 0
@@ -103,7 +105,7 @@ def _train_lifter(config: TrainConfig, out: Path, arguments: argparse.Namespace)
 
 @contextmanager
 def _stop_flag(minutes: float | None) -> Iterator[Callable[[], bool]]:
-    """True after SIGTERM, the first Ctrl-C, or the given time; a second Ctrl-C ends at once."""
+    """Yield a function that is True after SIGTERM, the first Ctrl-C, or the given time; a second Ctrl-C interrupts."""
     asked = threading.Event()
     end = None if minutes is None else time.monotonic() + 60 * minutes
     before: dict[int, Any] = {}

@@ -1,1 +1,1 @@
-"""The types everything else speaks: camera, trajectory, robot pointmap, rollout, task, errors."""
+"""Shared types: camera, trajectory, robot pointmap, rollout, task, errors."""

@@ -1,7 +1,7 @@
-"""Compiled passes over one frame of points: bounds, normalisation, depth.
+"""Numba kernels over one frame of points: bounds, normalisation, depth, rays, wire steps, point clouds.
 
-Each reads and writes every pixel once, without the interpreter lock; numpy's masked indexing takes
-20 to 30 times as long.
+Each reads and writes every pixel once and releases the GIL, so that frames run in parallel; numpy's masked indexing
+takes 20 to 30 times as long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Floats = NDArray[np.float32]
 
 
 def _jit(function: Any) -> Any:
-    """Compile, and keep the result on disk where a folder is writable."""
+    """Compile a kernel, and cache the result on disk if a folder is writable."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
@@ -40,7 +40,7 @@ def _jit(function: Any) -> Any:
 
 @_jit
 def frame_bounds(xyz: Floats, ids: NDArray[np.uint8], low: Floats, high: Floats) -> tuple[int, int]:
-    """Write the extremes of the finite points to low (3,) and high (3,); how many points, how many not finite."""
+    """Write the bounds of the finite points to low (3,), high (3,); return counts of all and of non-finite points."""
     height, width = ids.shape
     x0 = y0 = z0 = np.float32(np.inf)
     x1 = y1 = z1 = np.float32(-np.inf)
@@ -96,7 +96,7 @@ def denormalise_frame(values: Floats, mask: NDArray[np.bool_], low: Floats, span
 
 @_jit
 def quantise_frame(xyz: Floats, ids: NDArray[np.uint8], unit: float, out: NDArray[np.uint16]) -> tuple[int, float]:
-    """Write round(z / unit) under the mask and 0 elsewhere; how many do not fit, and one such z."""
+    """Write round(z / unit) under the mask and 0 elsewhere; return how many do not fit, and one such z."""
     height, width = ids.shape
     bad = 0
     example = 0.0
@@ -117,7 +117,7 @@ def quantise_frame(xyz: Floats, ids: NDArray[np.uint8], unit: float, out: NDArra
 
 @_jit
 def unproject_frame(depth: NDArray[np.uint16], unit: float, K: NDArray[np.float64], out: Floats) -> None:
-    """Write the point of every pixel centre at depth * unit, NaN where depth is 0."""
+    """Write the point of every pixel centre at depth * unit; NaN where depth is 0."""
     height, width = depth.shape
     nan = np.float32(np.nan)
     inverse_fx, inverse_fy, cx, cy = 1.0 / K[0, 0], 1.0 / K[1, 1], K[0, 2], K[1, 2]
@@ -134,17 +134,18 @@ def unproject_frame(depth: NDArray[np.uint16], unit: float, K: NDArray[np.float6
                 out[v, u, 2] = np.float32(z)
 
 
-# Compiled passes over one frame of points: rays, steps for the wire and back, clouds for RViz.
-#
-# Each reads and writes every pixel once and releases the interpreter lock, so that frames run in parallel.
+# Rays, integer steps for the wire formats, and point clouds for RViz.
 
 Doubles = NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True)
 def measure(xyz: Floats, K: Doubles, low: Doubles, high: Doubles) -> tuple[float, int, int]:
-    """Farthest distance (m) of a point from its pixel's ray, in x or y at its depth; number of points; number of
-    points that are infinite or only partly NaN. Writes the least and largest x, y, z."""
+    """Write the least and largest x, y, z of the points to low (3,) and high (3,).
+
+    Returns the largest distance (m) of a point from its pixel's ray, in x or y at its depth; the number of points;
+    and the number of points that are infinite or only partly NaN.
+    """
     height, width, _ = xyz.shape
     fx, fy, cx, cy = K[0, 0], K[1, 1], K[0, 2], K[1, 2]
     worst, count, bad = 0.0, 0, 0
@@ -169,7 +170,7 @@ def measure(xyz: Floats, K: Doubles, low: Doubles, high: Doubles) -> tuple[float
 
 @njit(cache=True, nogil=True)
 def z_to_steps(xyz: Floats, offset: float, scale: float, out: NDArray[np.uint16]) -> None:
-    """Write 1 + the nearest number of steps from `offset` to z, 0 = nothing; the caller has checked the range."""
+    """Write 1 + the nearest number of steps from `offset` to z, 0 = no point; the caller has checked the range."""
     height, width, _ = xyz.shape
     inverse = 1.0 / scale
     for v in range(height):
@@ -180,7 +181,7 @@ def z_to_steps(xyz: Floats, offset: float, scale: float, out: NDArray[np.uint16]
 
 @njit(cache=True, nogil=True)
 def xyz_to_steps(xyz: Floats, offset: Doubles, scale: Doubles, out: NDArray[np.uint16]) -> None:
-    """The same for all three axes; nothing is 0 in all of them."""
+    """Write the steps of `z_to_steps` for all three axes; no point = 0 in all three."""
     height, width, _ = xyz.shape
     inverse = 1.0 / scale
     for v in range(height):

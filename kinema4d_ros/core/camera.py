@@ -1,11 +1,11 @@
-"""A calibrated camera: from points to pixels and back, scaled, cropped and rectified, with its pose.
+"""Calibrated pinhole camera: projection, unprojection, scaling, cropping, rectification and pose.
 
-The pixel convention of the whole package, stated here and nowhere else: the image plane is continuous
-and spans [0, width] x [0, height]; the pixel in column u and row v covers [u, u + 1] x [v, v + 1] and
-samples its centre (u + 0.5, v + 0.5). So the ray of a pixel is K^-1 [u + 0.5, v + 0.5, 1].
+This module defines the pixel convention of the whole package: the image plane is continuous and spans
+[0, width] x [0, height]; the pixel in column u and row v covers [u, u + 1] x [v, v + 1] and samples its
+centre (u + 0.5, v + 0.5). The ray of a pixel is therefore K^-1 [u + 0.5, v + 0.5, 1].
 
-OpenCV, and with it ROS's CameraInfo, put integer coordinates at pixel centres instead: their cx and cy
-are 0.5 smaller than ours. `from_opencv` and `K_opencv` convert; nothing else should.
+OpenCV and ROS CameraInfo put integer coordinates at pixel centres instead: their cx and cy are 0.5 smaller.
+Convert only with `from_opencv` and `K_opencv`.
 
 The optical frame has x to the right, y down and z forward.
 """
@@ -35,7 +35,7 @@ _INTERPOLATION = {"nearest": cv2.INTER_NEAREST, "linear": cv2.INTER_LINEAR, "cub
 
 @dataclass(frozen=True, eq=False)
 class PinholeCamera:
-    """Intrinsics, lens distortion and pose of a camera; checked once, here, and immutable after.
+    """Intrinsics, lens distortion and pose of a camera; validated on construction and immutable.
 
     Attributes:
         width, height: image size in pixels.
@@ -44,7 +44,7 @@ class PinholeCamera:
         distortion: coefficients in OpenCV's order; empty for a perfect pinhole.
         distortion_model: "plumb_bob" (0, 4 or 5 coefficients) or "rational_polynomial" (0 or 8).
         frame_id: name of the optical frame.
-        base_frame: name of the frame that `base_T_camera` leads to.
+        base_frame: name of the base frame of `base_T_camera`.
 
     >>> camera = PinholeCamera(640, 480, [[500, 0, 320], [0, 500, 240], [0, 0, 1]])
     >>> camera.project([[0.0, 0.0, 1.0]]).tolist()
@@ -61,7 +61,7 @@ class PinholeCamera:
     base_frame: str = "base_link"
 
     def __post_init__(self) -> None:
-        """Check everything and keep private, read-only copies."""
+        """Validate all fields and keep private, read-only copies."""
         width, height = _require_size(self.width, self.height)
         K = _require_intrinsics(self.K)
         base_T_camera = require_rigid(self.base_T_camera, "base_T_camera").copy()
@@ -79,7 +79,7 @@ class PinholeCamera:
 
     @classmethod
     def from_opencv(cls, width: int, height: int, K: ArrayLike, **rest: Any) -> PinholeCamera:
-        """A camera from intrinsics in OpenCV's or CameraInfo's convention (integers at pixel centres)."""
+        """Build a camera from intrinsics in OpenCV's or CameraInfo's convention (integers at pixel centres)."""
         ours = _require_intrinsics(K)
         ours[:2, 2] += 0.5
         return cls(width, height, ours, **rest)
@@ -97,7 +97,7 @@ class PinholeCamera:
         focal_px: float | None = None,
         **rest: Any,
     ) -> PinholeCamera:
-        """A camera at `eye` (3,) that sees `target` (3,) in its centre; both in metres, base frame.
+        """Build a camera at `eye` (3,) with `target` (3,) in the image centre; both in metres, base frame.
 
         Give the vertical field of view in degrees or the focal length in pixels, not both.
         """
@@ -124,12 +124,12 @@ class PinholeCamera:
 
     @cached_property
     def lens(self) -> LensDistortion:
-        """The distortion model."""
+        """Distortion model."""
         return LensDistortion(self.distortion, self.distortion_model)
 
     @property
     def has_distortion(self) -> bool:
-        """True when images must be rectified before the package's other parts may use them."""
+        """True if images must be rectified before other parts of the package can use them."""
         return not self.lens.is_identity
 
     @property
@@ -145,10 +145,10 @@ class PinholeCamera:
         return K
 
     def project(self, p_camera: ArrayLike, *, distort: bool = True) -> Array:
-        """Image points (..., 2) of points (..., 3) in metres, optical frame.
+        """Project points (..., 3) in metres, optical frame, to image points (..., 2).
 
         NaN for points with z <= 0 and for those beyond the range of the distortion model.
-        `distort=False` gives the point in the rectified image.
+        `distort=False` returns points of the rectified image.
         """
         p = np.asarray(p_camera, dtype=np.float64)
         z = p[..., 2:]
@@ -159,9 +159,9 @@ class PinholeCamera:
             return xy * self._focal + self._center
 
     def unproject(self, uv: ArrayLike, z: ArrayLike, *, undistort: bool = True) -> Array:
-        """Points (..., 3) in metres, optical frame, of image points (..., 2) at depth z (...,) in metres.
+        """Unproject image points (..., 2) at depth z (...,) in metres to points (..., 3) in metres, optical frame.
 
-        `undistort=False` takes points of the rectified image. NaN where the lens has no direction for a point.
+        `undistort=False` takes points of the rectified image. NaN where no direction maps to the image point.
         """
         xy = self._normalise(np.asarray(uv, dtype=np.float64))
         if undistort:
@@ -172,35 +172,35 @@ class PinholeCamera:
         )
 
     def rays(self) -> Array:
-        """(height, width, 3) float64 directions with z = 1 through the pixel centres, optical frame."""
+        """Return (height, width, 3) float64 directions with z = 1 through the pixel centres, optical frame."""
         return self.unproject(self._pixel_centres(), 1.0)
 
     def scaled(self, width: int, height: int) -> PinholeCamera:
-        """The camera of the same image resized to another size; the two axes may scale differently."""
+        """Return the camera for the image resized to another size; the two axes may scale differently."""
         new_width, new_height = _require_size(width, height)
         scale = np.array([new_width / self.width, new_height / self.height, 1.0])
         return replace(self, width=new_width, height=new_height, K=self.K * scale[:, None])
 
     def cropped(self, left: int, top: int, width: int, height: int) -> PinholeCamera:
-        """The camera of the image's rectangle with that corner and size; it may reach beyond the image."""
+        """Return the camera for a cropped image; the rectangle may extend beyond the original image."""
         K = self.K.copy()
         K[:2, 2] -= (left, top)
         return replace(self, width=width, height=height, K=K)
 
     def posed(self, base_T_camera: ArrayLike) -> PinholeCamera:
-        """The same camera somewhere else."""
+        """Return the same camera at another pose."""
         return replace(self, base_T_camera=np.asarray(base_T_camera, dtype=np.float64))
 
     def rectified(self) -> PinholeCamera:
-        """The distortion-free camera whose images `rectify` makes: same size, same K, same pose.
+        """Return the distortion-free camera of the images from `rectify`: same size, same K, same pose.
 
-        K is kept, so the centre of the image keeps its scale and position; a barrel lens loses a little
-        at the edges, a pincushion lens gets black borders.
+        K is kept, so the image centre keeps its scale and position; a barrel lens loses a little at the edges,
+        a pincushion lens gets black borders.
         """
         return replace(self, distortion=(), distortion_model="plumb_bob") if self.has_distortion else self
 
     def rectify(self, image: NDArray[Any], interpolation: Interpolation = "linear") -> NDArray[Any]:
-        """The image (height, width[, channels]) as `rectified()` would see it; 0 where the lens saw nothing."""
+        """Rectify an image (height, width[, channels]) for the camera `rectified()`; 0 outside the source image."""
         if image.shape[:2] != (self.height, self.width):
             raise CameraError(
                 f"the image is {' x '.join(map(str, image.shape[1::-1]))} (width x height)",
@@ -218,7 +218,7 @@ class PinholeCamera:
     @cached_property
     def _rectification_maps(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         uv = self.lens.distort(self._normalise(self._pixel_centres())) * self._focal + self._center - 0.5
-        # Beyond the model's range there is no source pixel; far outside means "border" to OpenCV.
+        # Beyond the model's range there is no source pixel; OpenCV fills coordinates far outside with the border.
         uv = np.nan_to_num(uv, nan=-1e6).astype(np.float32)
         return np.ascontiguousarray(uv[..., 0]), np.ascontiguousarray(uv[..., 1])
 
@@ -258,7 +258,7 @@ def _require_size(width: Any, height: Any) -> tuple[int, int]:
 
 
 def _require_intrinsics(K: ArrayLike) -> Array:
-    """A writable (3, 3) float64 copy, or a CameraError that says what is wrong with it."""
+    """Return a writable (3, 3) float64 copy, or raise a CameraError that says what is wrong."""
 
     def refuse(why: str) -> CameraError:
         return CameraError(

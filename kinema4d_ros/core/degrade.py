@@ -1,8 +1,8 @@
-"""Pointmaps made worse on purpose, to measure what wrong control signals cost: drop, noise, shift, rotation.
+"""Degraded pointmaps for measuring the effect of wrong control signals: dropout, noise, shift, rotation.
 
-Every function returns a new sequence whose points, link ids and colours agree (NaN and 0 where nothing is).
-After `add_noise`, `shift_pixels` and `rotate_image` a pixel's point no longer lies on the pixel's ray: that
-is the damage, as a wrong calibration would do it.
+Every function returns a new sequence with consistent points, link ids and colours (NaN and 0 = no robot).
+After `add_noise`, `shift_pixels` and `rotate_image` a pixel's point no longer lies on the pixel's ray, as with a
+wrong calibration.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def add_noise(sequence: PointmapSequence, *, seed: int, sigma_m: float = 0.01) -
 
 
 def shift_pixels(sequence: PointmapSequence, columns: int, rows: int) -> PointmapSequence:
-    """Move every frame by whole pixels, right and down if positive; what leaves the image is lost."""
+    """Shift every frame by whole pixels, right and down if positive; pixels that leave the image are discarded."""
 
     def move(image: NDArray[Any], empty: float) -> NDArray[Any]:
         out = np.full_like(image, empty)
@@ -67,7 +67,7 @@ def shift_pixels(sequence: PointmapSequence, columns: int, rows: int) -> Pointma
 
 
 def rotate_image(sequence: PointmapSequence, angle_deg: float) -> PointmapSequence:
-    """Turn every frame about the image centre, clockwise as seen if positive; nearest pixel, corners lost."""
+    """Rotate every frame about its centre, clockwise in the image if positive; nearest pixel, corners cut off."""
     if not np.isfinite(angle_deg):
         raise PointmapError(f"the angle is {angle_deg} degrees", expected="a finite number")
     height, width = sequence.link_ids.shape[1:]
@@ -93,7 +93,7 @@ def rotate_image(sequence: PointmapSequence, angle_deg: float) -> PointmapSequen
 
 
 def random_shift(sequence: PointmapSequence, *, seed: int, limit_px: int = 5) -> PointmapSequence:
-    """One shift for the whole sequence, each axis a whole number drawn from -limit_px to limit_px."""
+    """Apply one shift to the whole sequence, each axis a random whole number from -limit_px to limit_px."""
     if limit_px < 0:
         raise PointmapError(f"the largest shift is {limit_px} px", expected="0 or more")
     columns, rows = np.random.default_rng(seed).integers(-limit_px, limit_px, 2, endpoint=True)
@@ -101,7 +101,7 @@ def random_shift(sequence: PointmapSequence, *, seed: int, limit_px: int = 5) ->
 
 
 def random_rotation(sequence: PointmapSequence, *, seed: int, limit_deg: float = 5.0) -> PointmapSequence:
-    """One rotation for the whole sequence, drawn uniformly from -limit_deg to limit_deg."""
+    """Apply one rotation to the whole sequence, drawn uniformly from -limit_deg to limit_deg."""
     if not (np.isfinite(limit_deg) and limit_deg >= 0.0):
         raise PointmapError(f"the largest rotation is {limit_deg} degrees", expected="0 or more")
     return rotate_image(sequence, float(np.random.default_rng(seed).uniform(-limit_deg, limit_deg)))

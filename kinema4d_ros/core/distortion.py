@@ -1,7 +1,7 @@
-"""Lens distortion on the normalised image plane: bend, straighten, and know where the model stops being valid.
+"""Lens distortion on the normalised image plane: distort, undistort, and the valid range of the model.
 
 Coordinates are (..., 2) float64 x = X / Z, y = Y / Z. The formulas and the order of the coefficients
-(k1, k2, p1, p2, k3, k4, k5, k6) are OpenCV's, which `plumb_bob` and `rational_polynomial` of ROS share.
+(k1, k2, p1, p2, k3, k4, k5, k6) are OpenCV's, which ROS uses for `plumb_bob` and `rational_polynomial`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["MODELS", "LensDistortion"]
 Array = NDArray[np.float64]
 
 MODELS = {"plumb_bob": (0, 4, 5), "rational_polynomial": (0, 8)}
-"""Which numbers of coefficients each model takes."""
+"""Accepted numbers of coefficients by model."""
 
 _LARGEST = 1e9
-"""Real lenses have coefficients below a thousand; powers of much larger ones overflow."""
+"""Upper bound: real lenses have coefficients below a thousand, and powers of much larger ones overflow."""
 
 _NEWTON_STEPS = 20
 _NEWTON_TOLERANCE = 1e-13
@@ -31,13 +31,13 @@ _NEWTON_TOLERANCE = 1e-13
 
 @dataclass(frozen=True)
 class LensDistortion:
-    """A distortion model; no coefficients, or only zeros, mean a perfect pinhole."""
+    """Distortion model; no coefficients, or only zeros, is a perfect pinhole."""
 
     coefficients: tuple[float, ...] = ()
     model: str = "plumb_bob"
 
     def __post_init__(self) -> None:
-        """Refuse unknown models, wrong counts and values that are not finite."""
+        """Reject unknown models, wrong counts and values that are not finite."""
         if self.model not in MODELS:
             raise CameraError(
                 f"distortion model '{self.model}' is not supported",
@@ -53,14 +53,14 @@ class LensDistortion:
             )
         if not np.all(np.abs(self.coefficients) < _LARGEST):
             raise CameraError(
-                f"distortion coefficients {list(self.coefficients)} hold NaN, infinity or numbers without meaning",
+                f"distortion coefficients {list(self.coefficients)} contain NaN, infinity or values out of range",
                 expected=f"finite numbers below {_LARGEST:g}",
                 code=ErrorCode.CAMERA_BAD_DISTORTION,
             )
 
     @property
     def is_identity(self) -> bool:
-        """True when the lens bends nothing."""
+        """True if there is no distortion."""
         return not any(self.coefficients)
 
     @cached_property
@@ -69,9 +69,9 @@ class LensDistortion:
 
     @cached_property
     def fold_radius(self) -> float:
-        """Undistorted radius where the radial curve stops rising (or has a pole); infinite if it never does.
+        """Undistorted radius where the radial curve stops rising (or has a pole); infinite if it always rises.
 
-        Beyond it the model maps several directions to one pixel, so it says nothing about the lens.
+        Beyond it the model maps several directions to one pixel and is not valid.
         """
         k1, k2, _, _, k3, k4, k5, k6 = self._k
         # r * a(r^2) / b(r^2); its derivative in s = r^2 has the sign of (a + 2 s a') b - 2 s a b'.
@@ -82,7 +82,7 @@ class LensDistortion:
         return float(np.sqrt(min(real))) if real else float("inf")
 
     def _evaluate(self, xy: Array) -> tuple[Array, Array]:
-        """Distorted points (..., 2) and the Jacobian (..., 2, 2)."""
+        """Return distorted points (..., 2) and the Jacobian (..., 2, 2)."""
         k1, k2, p1, p2, k3, k4, k5, k6 = self._k
         x, y = xy[..., 0], xy[..., 1]
         s = x * x + y * y
@@ -100,7 +100,7 @@ class LensDistortion:
         return out, J
 
     def distort(self, xy: ArrayLike) -> Array:
-        """Distorted (..., 2) of undistorted (..., 2); NaN beyond the fold."""
+        """Return distorted (..., 2) of undistorted (..., 2); NaN beyond the fold radius."""
         points = np.asarray(xy, dtype=np.float64)
         if self.is_identity:
             return np.array(points)
@@ -111,7 +111,7 @@ class LensDistortion:
         return out
 
     def undistort(self, xy: ArrayLike, start: ArrayLike | None = None) -> Array:
-        """Undistorted (..., 2) of distorted (..., 2), by Newton's method; NaN where no direction maps there."""
+        """Return undistorted (..., 2) of distorted (..., 2), by Newton's method; NaN where no direction maps there."""
         target = np.asarray(xy, dtype=np.float64)
         if self.is_identity:
             return np.array(target)
@@ -138,10 +138,10 @@ class LensDistortion:
         return out.reshape(shape)
 
     def require_valid(self, border: Array) -> None:
-        """Refuse the model when some distorted point on the way from the centre to `border` (N, 2) has no direction."""
+        """Raise CameraError if any distorted point between the centre and `border` (N, 2) has no direction."""
         if self.is_identity:
             return
-        # Following each line in small steps keeps Newton on the branch that starts at the centre.
+        # Small steps along each line keep Newton's method on the branch that starts at the centre.
         found = np.zeros_like(border)
         for s in np.linspace(0.0, 1.0, 33)[1:]:
             found = self.undistort(border * s, start=found)
@@ -157,7 +157,7 @@ class LensDistortion:
 
 
 def _roots(polynomial: Any) -> Array:
-    """Complex roots, without those so far out that their equation overflows."""
+    """Return the complex roots, without those so large that the polynomial overflows."""
     c = np.asarray(polynomial.coeffs, dtype=np.float64)
     return np.asarray(np.roots(np.where(np.abs(c) < 1e-30 * np.abs(c).max(), 0.0, c)))
 

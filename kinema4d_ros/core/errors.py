@@ -1,8 +1,8 @@
-"""Every error this package raises on purpose: a code, what was wrong, what was expected, what to do.
+"""Error codes and exceptions of the package: a code, the problem, the expected value and a hint.
 
-Nodes put the code and the text into action results and diagnostics; the command line prints
-them on one screen. Codes never change meaning once released; `kinema4d_msgs/msg/ErrorCode.msg`
-repeats the table for ROS, and a test compares the two.
+Nodes put the code and the text into action results and diagnostics; the command line prints them on one screen.
+Codes never change meaning once released; `kinema4d_msgs/msg/ErrorCode.msg` repeats the table for ROS, and a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ __all__ = [
 
 @unique
 class ErrorCode(IntEnum):
-    """Stable numbers, grouped by hundreds: robot, kinematics, trajectory, camera, render, files,
-    generation and playback (7), execution (8), live inputs (9), policies (10)."""
+    """Stable numbers, grouped by hundreds.
+
+    Robot (1), kinematics (2), trajectory (3), camera (4), render (5), files (6), generation and playback (7),
+    execution (8), live inputs (9), policies (10).
+    """
 
     NONE = 0
     UNKNOWN = 1
@@ -123,7 +126,7 @@ _MAX_LETTERS = 1500
 
 
 def _shown(text: str) -> str:
-    """Text for a log or a terminal: values from files may be endless, or hold what a terminal would obey."""
+    """Shorten and escape text for logs and terminals: file contents may be huge or hold control characters."""
     if len(text) > _MAX_LETTERS:
         text = f"{text[: _MAX_LETTERS - 300]} [{len(text) - _MAX_LETTERS:,} letters] {text[-300:]}"
     if text.isprintable():
@@ -135,9 +138,9 @@ class KinemaError(Exception):
     """Base of all deliberate errors.
 
     Args:
-        what: what was wrong, with the offending value.
-        expected: what would have been right.
-        hint: what the reader can do next.
+        what: the problem, with the offending value.
+        expected: a valid value.
+        hint: what the user can do.
         code: an `ErrorCode`; each subclass has a default.
 
     >>> str(KinemaError("joint 'elbow' is not in robot 'yam'", expected="one of joint1, joint2"))
@@ -161,7 +164,7 @@ class KinemaError(Exception):
         super().__init__(self.what)
 
     def name_file(self, path: object) -> None:
-        """Put the file that was being read before the text, unless it is there."""
+        """Prefix the message with the path of the file being read, unless it already contains it."""
         name = _shown(str(path))
         if name not in str(self):
             self.what = f"{name}: {self.what}"
@@ -177,43 +180,43 @@ class KinemaError(Exception):
 
 
 class SetupError(KinemaError):
-    """Something this machine lacks: a package, a compiler, a device."""
+    """Missing package, compiler or device on this machine."""
 
     default_code = ErrorCode.SETUP_MISSING
 
 
 class RobotError(KinemaError):
-    """A URDF that cannot be used, or a name that the robot does not have."""
+    """Unusable URDF, or a name that the robot does not have."""
 
     default_code = ErrorCode.URDF_MALFORMED
 
 
 class MeshError(RobotError):
-    """A mesh file that is missing, broken or outside its package."""
+    """Mesh file that is missing, malformed or outside its package."""
 
     default_code = ErrorCode.MESH_MALFORMED
 
 
 class KinematicsError(KinemaError):
-    """Kinematics that have no answer or no back-end."""
+    """Kinematics problem without a solution or without a back-end."""
 
     default_code = ErrorCode.BACKEND_MISSING
 
 
 class TrajectoryError(KinemaError):
-    """A trajectory that must not be rendered or executed."""
+    """Trajectory that must not be rendered or executed."""
 
     default_code = ErrorCode.TRAJECTORY_BAD_SHAPE
 
 
 class CameraError(KinemaError):
-    """Intrinsics, distortion, size or pose that cannot be a camera."""
+    """Invalid intrinsics, distortion, size or pose of a camera."""
 
     default_code = ErrorCode.CAMERA_BAD_INTRINSICS
 
 
 class CalibrationError(CameraError):
-    """A calibration file that cannot be trusted."""
+    """Invalid or inaccurate calibration file."""
 
     default_code = ErrorCode.CALIBRATION_INVALID
 
@@ -231,42 +234,42 @@ class PointmapError(KinemaError):
 
 
 class FileFormatError(KinemaError):
-    """A file that is missing, truncated or of the wrong kind."""
+    """File that is missing, truncated or of the wrong type."""
 
     default_code = ErrorCode.FILE_MALFORMED
 
 
 class RolloutError(KinemaError):
-    """Arrays that do not make a rollout, or a report asked of data that does not fit it."""
+    """Invalid rollout arrays, or data that does not fit a report."""
 
     default_code = ErrorCode.ROLLOUT_INVALID
 
 
 class EvaluationError(KinemaError):
-    """Pictures, clouds or tasks that cannot be measured or judged; the text says which frame or field."""
+    """Images, point clouds or tasks that cannot be evaluated; the text names the frame or field."""
 
     default_code = ErrorCode.ROLLOUT_INVALID
 
 
 class DataError(KinemaError):
-    """Data that is damaged, inconsistent or not what a field promises; the text names the episode or file."""
+    """Damaged or inconsistent data; the text names the episode or file."""
 
     default_code = ErrorCode.FILE_MALFORMED
 
 
 class AssetError(KinemaError):
-    """Pictures, poses, masks or meshes from which no robot can be made; the text says which and why."""
+    """Images, poses, masks or meshes from which no robot can be built; the text names them and the reason."""
 
     default_code = ErrorCode.IMAGE_INVALID
 
 
 class GeneratorError(KinemaError):
-    """A generator that is not there, was asked the impossible, or failed."""
+    """Generator that is unavailable, got an invalid request, or failed."""
 
     default_code = ErrorCode.GENERATOR_FAILED
 
 
 class Cancelled(GeneratorError):  # noqa: N818 - an outcome, not a failure
-    """The caller withdrew the request while it was worked on; nothing is wrong."""
+    """Cancellation of a request by its client; not a failure."""
 
     default_code = ErrorCode.CANCELLED

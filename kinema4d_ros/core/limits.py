@@ -1,4 +1,4 @@
-"""Joint limits with a stated tolerance: what is past them, where, and by how much."""
+"""Joint limit checks with tolerances: positions, speeds and efforts, with the worst sample of each joint."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = [
     "check_speeds",
 ]
 
-# Arms rest on their stops: the YAM's folded home lies on the lower limits of two joints, and
-# encoder noise puts it just outside. These are a few times what such noise amounts to.
+# Arms rest on their stops: the YAM's folded home is at the lower limits of two joints, and encoder noise
+# puts it just outside. The tolerances are a few times that noise.
 POSITION_TOLERANCE_RAD = 0.01
 POSITION_TOLERANCE_M = 0.001
 SPEED_TOLERANCE = 0.05
-"""Speeds may pass their limit by this fraction: finite differences of noisy samples do."""
+"""Accepted overspeed as a fraction of the limit: finite differences of noisy samples exceed it."""
 
 
 @dataclass(frozen=True)
 class Overshoot:
-    """The worst sample of a joint past one of its limits; radians or metres, or these per second."""
+    """Worst sample of a joint past one of its limits; radians or metres, or these per second."""
 
     joint: str
     sample: int
@@ -42,11 +42,11 @@ class Overshoot:
 
     @property
     def amount(self) -> float:
-        """How far the value is past the limit, positive."""
+        """Distance past the limit, positive."""
         return abs(self.value - self.limit)
 
     def __str__(self) -> str:
-        """One line: which joint, which sample, the value, the limit, by how much."""
+        """Format as one line: joint, sample, value, limit and amount."""
         side = "above" if self.value > self.limit else "below"
         return (
             f"joint '{self.joint}' at sample {self.sample} (t = {self.time_s:.4g} s) is {self.value:.6g} {self.unit}, "
@@ -62,15 +62,15 @@ def check_positions(
     tolerance_m: float = POSITION_TOLERANCE_M,
     knots: NDArray[np.float64] | None = None,
 ) -> tuple[Overshoot, ...]:
-    """Overshoots within the tolerance, at most one for each joint; a TrajectoryError for larger ones.
+    """Return overshoots within the tolerance, at most one per joint; raise TrajectoryError for larger ones.
 
     Args:
-        robot: gives the limits; infinite ones are never passed.
+        robot: source of the limits; infinite ones are never exceeded.
         q: (T, J) positions in `robot.joint_names` order.
-        times: (T,) seconds, for the messages.
+        times: (T,) seconds, for messages.
         tolerance_rad: accepted overshoot of revolute joints.
         tolerance_m: accepted overshoot of prismatic joints.
-        knots: times of the samples to name, where `q` has others in between; by default `times`.
+        knots: times of the original samples if `q` is denser, for sample numbers in messages; default `times`.
     """
     past = np.maximum(robot.lower - q, q - robot.upper)
     samples = np.argmax(past, axis=0)
@@ -84,7 +84,7 @@ def check_positions(
         limit = joint.limits.upper if value > joint.limits.upper else joint.limits.lower
         entry = _overshoot(joint, float(times[sample]), times if knots is None else knots, value, limit, _unit(joint))
         tolerance = tolerance_m if joint.kind == "prismatic" else tolerance_rad
-        # Not "more than": what is not a number is past every limit.
+        # `<=`, so that NaN counts as past the limit.
         (small if entry.amount <= tolerance else large).append(entry)
     if large:
         raise TrajectoryError(
@@ -104,14 +104,14 @@ def check_speeds(
     rates: NDArray[np.float64] | None = None,
     knots: NDArray[np.float64] | None = None,
 ) -> None:
-    """A TrajectoryError when a joint is faster than its velocity limit.
+    """Raise TrajectoryError if a joint exceeds its velocity limit.
 
     Args:
-        robot: gives the limits.
-        q: (T, J) positions, whose mean speeds between two samples are checked.
+        robot: source of the limits.
+        q: (T, J) positions; the mean speeds between two samples are checked.
         times: (T,) seconds.
-        rates: (T, J) velocities at these times, where they are known; checked as well.
-        knots: times of the samples to name, where `q` has others in between; by default `times`.
+        rates: (T, J) velocities at these times, if known; also checked.
+        knots: times of the original samples if `q` is denser, for sample numbers in messages; default `times`.
     """
     speed, when = np.diff(q, axis=0) / np.diff(times)[:, None], times[1:]
     if rates is not None:
@@ -124,7 +124,7 @@ def check_speeds(
     for column, joint in enumerate(robot.actuated):
         sample = int(samples[column])
         value = float(speed[sample, column])
-        # Not "more than": what is not a number is faster than every limit.
+        # `not <=`, so that NaN counts as too fast.
         if not abs(value) <= limit[column] * (1 + SPEED_TOLERANCE):
             bound = float(np.copysign(limit[column], value))
             named = times if knots is None else knots
@@ -139,7 +139,7 @@ def check_speeds(
 
 
 def check_efforts(robot: Robot, names: Sequence[str], effort: NDArray[np.float64], times: NDArray[np.float64]) -> None:
-    """A TrajectoryError when an effort (T, N) of joints `names` passes its joint's limit."""
+    """Raise TrajectoryError if an effort (T, N) of joints `names` exceeds its joint's limit."""
     strong = []
     for name, column in zip(names, effort.T, strict=True):
         joint = robot.joint(name)
@@ -160,7 +160,7 @@ def check_efforts(robot: Robot, names: Sequence[str], effort: NDArray[np.float64
 def _overshoot(
     joint: Joint, time_s: float, knots: NDArray[np.float64], value: float, limit: float, unit: str
 ) -> Overshoot:
-    """At the first of the samples at `knots` (T,) that is not before this time."""
+    """Build an Overshoot at the first sample of `knots` (T,) that is not before `time_s`."""
     sample = min(int(np.searchsorted(knots, time_s)), len(knots) - 1)
     return Overshoot(joint.name, sample, time_s, value, limit, unit)
 

@@ -1,4 +1,4 @@
-"""Robot pointmaps over time: XYZ per pixel, which link it is, and normalisation that can be undone."""
+"""Robot pointmaps over time: XYZ and link id per pixel, the gripper track, and reversible normalisation."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from kinema4d_ros.robot.gripper import Fingers
 
 __all__ = ["GripTrack", "NormalisedPointmap", "PointmapSequence", "denormalise", "map_frames"]
 
-# `GripTrack`: where the fingers close and how far they are open, frame by frame: what a hand does to the world.
+# Gripper pose and opening per frame.
 
 
 @dataclass(frozen=True, eq=False)
 class GripTrack:
-    """The commanded hand over time.
+    """Commanded gripper pose and opening over time.
 
     Attributes:
-        base_T_grip: (T, 4, 4) float64, metres: the point between the finger tips; x is the direction in which the
-            fingers close, z the one in which the hand approaches.
+        base_T_grip: (T, 4, 4) float64, metres: the point between the finger tips; the fingers close along x, the
+            gripper approaches along z.
         width_m: (T,) float64, metres between the finger pads.
-        fingers: their shape; pads are points where it is not known.
+        fingers: finger geometry; without it the pads are points.
     """
 
     base_T_grip: NDArray[np.float64]
@@ -38,7 +38,7 @@ class GripTrack:
     fingers: Fingers = field(default_factory=Fingers)
 
     def __post_init__(self) -> None:
-        """Check shapes and numbers."""
+        """Check shapes and values."""
         poses, width = self.base_T_grip, self.width_m
         if poses.ndim != 3 or poses.shape[1:] != (4, 4) or width.shape != poses.shape[:1]:
             raise PointmapError(
@@ -55,18 +55,18 @@ class GripTrack:
         return len(self.width_m)
 
     def at(self, frames: NDArray[np.intp] | slice) -> GripTrack:
-        """Some of the frames."""
+        """Return a subset of the frames."""
         return replace(self, base_T_grip=self.base_T_grip[frames], width_m=self.width_m[frames])
 
 
-# One call per frame on all cores, with threads that end with the call: a process may fork before or after.
+# One call per frame on all cores. The threads end with the call, so that the process may fork before or after.
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def map_frames(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-    """`work` of every item, in order; pays off for work that releases the interpreter lock."""
+    """Return `work` of every item, in order, on all cores; useful for work that releases the GIL."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as pool:
         return list(pool.map(work, items))
@@ -77,12 +77,12 @@ _NO_EXTENT_M = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class NormalisedPointmap:
-    """A pointmap sequence squeezed into [0, 1], with what is needed to undo it.
+    """Pointmap sequence normalised to [0, 1], with the bounds for the inverse.
 
     Attributes:
-        values: (T, H, W, 3) float32 in [0, 1]; 0 where there is no robot. An axis on which all points
-            agree, to a nanometre, is 0 as well.
-        mask: (T, H, W) bool, True = robot. Only the mask tells "nothing" from "at the lower bound".
+        values: (T, H, W, 3) float32 in [0, 1]; 0 where there is no robot, and on an axis on which all
+            points agree to a nanometre.
+        mask: (T, H, W) bool, True = robot. Only the mask separates "no robot" from "at the lower bound".
         bounds: (2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of the sequence.
     """
 
@@ -91,13 +91,13 @@ class NormalisedPointmap:
     bounds: NDArray[np.float64]
 
     def inverse(self) -> NDArray[np.float32]:
-        """(T, H, W, 3) float32, metres, camera optical frame, NaN = no robot."""
+        """Return (T, H, W, 3) float32, metres, camera optical frame, NaN = no robot."""
         return denormalise(self.values, self.bounds, self.mask)
 
 
 @dataclass(frozen=True, eq=False)
 class PointmapSequence:
-    """What the camera sees of the robot, frame by frame.
+    """Robot points per pixel and frame, as seen by the camera.
 
     Attributes:
         xyz: (T, H, W, 3) float32, metres, camera optical frame, NaN = no robot.
@@ -105,7 +105,7 @@ class PointmapSequence:
         camera: the distortion-free camera of that size.
         times: (T,) float64, seconds, never decreasing; or None.
         rgb: (T, H, W, 3) uint8 shaded robot, 0 = no robot; or None.
-        grip: where its fingers close, frame by frame; or None without a gripper or when nobody said.
+        grip: gripper pose and opening per frame; None without a gripper or if unknown.
     """
 
     xyz: NDArray[np.float32]
@@ -116,7 +116,7 @@ class PointmapSequence:
     grip: GripTrack | None = None
 
     def __post_init__(self) -> None:
-        """Check shapes, types and sizes; `check_points` looks at every pixel."""
+        """Check shapes, types and sizes; `check_points` checks every pixel."""
         shape = self.link_ids.shape
         _require(self.link_ids, "link_ids", np.uint8, shape if len(shape) == 3 else (None, None, None))
         _require(self.xyz, "xyz", np.float32, (*shape, 3))
@@ -155,7 +155,7 @@ class PointmapSequence:
         return np.asarray(self.link_ids != 0)
 
     def check_points(self) -> None:
-        """Refuse points that are not finite under the mask, or present outside of it."""
+        """Raise PointmapError for points that are not finite under the mask, or present outside of it."""
         for t in range(len(self)):
             finite = np.isfinite(self.xyz[t]).all(-1)
             if not np.array_equal(finite, self.mask[t]):
@@ -167,14 +167,14 @@ class PointmapSequence:
                 )
 
     def bounds(self) -> NDArray[np.float64]:
-        """(2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of all robot points."""
+        """Return (2, 3) float64, metres, camera optical frame: smallest and largest x, y, z of all robot points."""
         low, high = np.empty((len(self), 3), np.float32), np.empty((len(self), 3), np.float32)
         found = map_frames(lambda t: frame_bounds(self.xyz[t], self.link_ids[t], low[t], high[t]), range(len(self)))
         count, bad = np.array(found).T
         if not count.any():
             raise PointmapError(
                 "no frame shows the robot",
-                expected="at least one pixel of robot",
+                expected="at least one robot pixel",
                 hint="check base_T_camera: the robot may be behind the camera or outside its view",
                 code=ErrorCode.POINTMAP_EMPTY,
             )
@@ -186,7 +186,7 @@ class PointmapSequence:
         return np.stack([low.min(0), high.max(0)]).astype(np.float64)
 
     def normalised(self, bounds: ArrayLike | None = None) -> NormalisedPointmap:
-        """Min-max normalisation per axis over all robot pixels of the sequence.
+        """Normalise to [0, 1] per axis, min-max over all robot pixels of the sequence.
 
         Args:
             bounds: (2, 3) metres to use instead of the sequence's own, e.g. those of a longer
@@ -201,7 +201,7 @@ class PointmapSequence:
 
 
 def denormalise(values: NDArray[np.float32], bounds: ArrayLike, mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Metres (T, H, W, 3) float32 of values in [0, 1]; NaN where `mask` (T, H, W) is False."""
+    """Return metres (T, H, W, 3) float32 of values in [0, 1]; NaN where `mask` (T, H, W) is False."""
     limits = _require_bounds(bounds)
     _require(mask, "mask", np.bool_, mask.shape if mask.ndim == 3 else (None, None, None))
     _require(values, "values", np.float32, (*mask.shape, 3))
@@ -215,7 +215,7 @@ def _require_bounds(bounds: ArrayLike) -> NDArray[np.float64]:
     limits = np.asarray(bounds, dtype=np.float64)
     if limits.shape != (2, 3) or not np.all(np.isfinite(limits)) or np.any(limits[0] > limits[1]):
         raise PointmapError(
-            f"bounds {limits.tolist()} are not bounds", expected="(2, 3) finite metres, lower row <= upper row"
+            f"bounds {limits.tolist()} are invalid", expected="(2, 3) finite metres, lower row <= upper row"
         )
     return limits
 

@@ -1,4 +1,4 @@
-"""A predicted future: synchronised images and point clouds of the world while the robot follows a plan.
+"""Rollout: predicted images and point clouds of the scene while the robot follows a plan.
 
 >>> from kinema4d_ros.core.camera import PinholeCamera
 >>> import numpy as np
@@ -35,34 +35,34 @@ from kinema4d_ros.core.errors import CameraError, ErrorCode, RolloutError
 __all__ = ["WARNING", "DepthBasis", "Provenance", "Rollout", "new_rollout_id"]
 
 WARNING = "warning"
-"""Key of `Provenance.versions` for what makes a rollout less than its preset promises; reports repeat its text."""
+"""Key of `Provenance.versions` for a warning about limited quality; reports repeat its text."""
 
 DepthBasis = Literal["measured", "lifted", "plane", "unknown"]
-"""What points rest on: a depth camera, a network's guess, the assumed table, or nothing that is known."""
+"""Source of the points: a depth camera, a network estimate, the assumed table, or unknown."""
 
 _MAX_SEED = 2**64 - 1
 
 
 def new_rollout_id() -> str:
-    """16 random hex digits: two rollouts of the same inputs are still two rollouts."""
+    """Return 16 random hex digits; two rollouts of the same inputs have different ids."""
     return secrets.token_hex(8)
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What made a rollout: enough to make it again.
+    """Origin of a rollout, sufficient to reproduce it.
 
     Attributes:
         generator: the back-end's name, e.g. "composite".
-        preset: of the model; for "composite" what its world is made of, "depth" (measured) or "plane" (assumed);
-            "" for a back-end without one.
+        preset: of the model; for "composite" the source of its scene, "depth" (measured) or "plane" (assumed);
+            "" for a back-end without presets.
         checkpoint_sha256: 64 hex digits of the weights' hash; "" for a back-end without weights.
         input_sha256: 64 hex digits over image, depth, camera and robot frames; "" when not computed.
         seed: of all randomness, 0 to 2^64 - 1.
-        metric_residual_m: RMS error of the metric fit on the robot's own pixels, metres; 0 where the points
-            are exact by construction.
-        versions: of what took part, by name.
-        depth: what the world's points rest on.
+        metric_residual_m: RMS error of the metric fit on the robot's own pixels, metres; 0 if the points are
+            exact by construction.
+        versions: of the components used, by name.
+        depth: source of the scene's points.
     """
 
     generator: str
@@ -75,9 +75,9 @@ class Provenance:
     depth: DepthBasis = "unknown"
 
     def __post_init__(self) -> None:
-        """Check every field; the mapping becomes a private, read-only copy."""
+        """Check every field; replace the mapping by a private, read-only copy."""
         if not isinstance(self.generator, str) or not self.generator:
-            raise RolloutError(f"the generator's name is {self.generator!r}", expected="a name that is not empty")
+            raise RolloutError(f"the generator's name is {self.generator!r}", expected="a non-empty name")
         if not isinstance(self.preset, str):
             raise RolloutError(f"the preset is {self.preset!r}", expected="a name, or '' without one")
         if self.depth not in get_args(DepthBasis):
@@ -91,25 +91,25 @@ class Provenance:
             raise RolloutError(f"metric_residual_m is {self.metric_residual_m}", expected="metres, 0 or more")
         versions = dict(self.versions)
         if not all(isinstance(key, str) and isinstance(value, str) for key, value in versions.items()):
-            raise RolloutError(f"versions are {versions!r}", expected="texts by name")
+            raise RolloutError(f"versions are {versions!r}", expected="a mapping of names to text")
         object.__setattr__(self, "versions", MappingProxyType(versions))
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What the camera would see, and where every pixel's point would be, frame by frame.
+    """Predicted image and point per pixel for every frame.
 
-    Building one checks shapes, types and numbers; the arrays are kept, not copied.
+    Construction checks shapes, types and values; the arrays are kept, not copied.
 
     Attributes:
         rgb: (T, H, W, 3) uint8.
-        xyz: (T, H, W, 3) float32, metres, camera optical frame; NaN in all three = nothing here.
-        robot_mask: (T, H, W) bool, True = the exact robot, False = predicted world.
+        xyz: (T, H, W, 3) float32, metres, camera optical frame; NaN in all three = no point.
+        robot_mask: (T, H, W) bool, True = rendered robot (exact), False = predicted scene.
         camera: the distortion-free camera of that size, with its pose.
         times: (T,) float64, seconds, strictly increasing.
-        provenance: what made it.
+        provenance: its origin.
         rollout_id: 16 hex digits, unique.
-        plan_hash: SHA-256 of the plan as 64 hex digits; "" when it came from no plan.
+        plan_hash: SHA-256 of the plan as 64 hex digits; "" without a plan.
     """
 
     rgb: NDArray[np.uint8]
@@ -122,7 +122,7 @@ class Rollout:
     plan_hash: str = ""
 
     def __post_init__(self) -> None:
-        """Check everything except the points themselves; `check_points` looks at every pixel."""
+        """Check everything except the points; `check_points` checks every pixel."""
         if not isinstance(self.camera, PinholeCamera):
             raise RolloutError(f"camera is {type(self.camera).__name__}", expected="a PinholeCamera")
         if self.camera.has_distortion:
@@ -152,13 +152,13 @@ class Rollout:
         return float(self.times[-1] - self.times[0])
 
     def points_base(self, frame: int) -> NDArray[np.float32]:
-        """(H, W, 3) float32, metres, base frame, NaN = nothing here: the points of one frame."""
+        """Return the points of one frame: (H, W, 3) float32, metres, base frame, NaN = no point."""
         base_T_camera = self.camera.base_T_camera
         points: NDArray[np.float64] = self.xyz[frame] @ base_T_camera[:3, :3].T + base_T_camera[:3, 3]
         return points.astype(np.float32)
 
     def check_points(self) -> None:
-        """Refuse points that are half there, infinite, behind the camera, or missing under the robot."""
+        """Raise RolloutError for points partly NaN, infinite, behind the camera, or missing under the robot mask."""
         for t in range(len(self)):
             # A sum is finite exactly when its terms are: float32 metres cannot overflow in float64.
             present = np.isfinite(self.xyz[t].sum(-1, dtype=np.float64))
@@ -166,31 +166,31 @@ class Rollout:
             for wrong, what in (
                 (~present & ~nothing, "is partly NaN or infinite"),
                 (present & ~(self.xyz[t, ..., 2] > 0), "does not lie in front of the camera"),
-                (self.robot_mask[t] & ~present, "is missing although the robot is there"),
+                (self.robot_mask[t] & ~present, "is missing under the robot mask"),
             ):
                 if wrong.any():
                     v, u = np.argwhere(wrong)[0]
                     raise RolloutError(
                         f"the point of row {v}, column {u} in frame {t} {what}: {self.xyz[t, v, u].tolist()}",
-                        expected="finite metres with z > 0, or NaN in all three where nothing is",
+                        expected="finite metres with z > 0, or NaN in all three where there is no point",
                     )
 
     def save(self, folder: str | Path) -> Path:
-        """Write a folder that ordinary viewers open and `load` reads back bit by bit; see `rollout_folder`."""
+        """Write a folder that common viewers open and `load` reads back bit by bit; see `rollout_folder`."""
         from kinema4d_ros.io.rollout_folder import save_rollout
 
         return save_rollout(self, folder)
 
     @staticmethod
     def load(folder: str | Path) -> Rollout:
-        """The rollout of a folder that `save` wrote; anything missing, damaged or changed is refused."""
+        """Load a folder written by `save`; raise an error if anything is missing, damaged or changed."""
         from kinema4d_ros.io.rollout_folder import load_rollout
 
         return load_rollout(folder)
 
 
 def require_times(times: Any) -> NDArray[np.float64]:
-    """A private, read-only (T,) float64 copy of strictly increasing seconds."""
+    """Return a private, read-only (T,) float64 copy of strictly increasing seconds."""
     try:
         clock = np.array(times, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -204,14 +204,14 @@ def require_times(times: Any) -> NDArray[np.float64]:
 
 
 def require_seed(seed: Any) -> int:
-    """The seed as a plain int from 0 to 2^64 - 1."""
+    """Return the seed as a plain int from 0 to 2^64 - 1."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= int(seed) <= _MAX_SEED:
         raise RolloutError(f"the seed is {seed!r}", expected="a whole number from 0 to 2^64 - 1")
     return int(seed)
 
 
 def require_plan_hash(plan_hash: Any) -> str:
-    """The hash itself: 64 hex digits or ""."""
+    """Return the hash, 64 hex digits or ""."""
     return _require_hex(plan_hash, "plan_hash", 64, may_be_empty=True)
 
 
@@ -230,5 +230,5 @@ def _require_array(array: Any, name: str, dtype: type, shape: tuple[int, ...]) -
     if array.dtype != dtype or array.shape != shape:
         raise RolloutError(
             f"{name} is {array.dtype} of shape {array.shape}",
-            expected=f"{np.dtype(dtype).name} of shape {shape}, as times and camera say",
+            expected=f"{np.dtype(dtype).name} of shape {shape}, to match times and camera",
         )

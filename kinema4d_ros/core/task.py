@@ -1,9 +1,9 @@
-"""`Task`: what is asked of an object, in numbers and in words, and whether it was done. Nothing else decides that.
+"""`Task`: a goal for one object, its instruction text, and the only success criterion of the package.
 
     "pick", "push", ... ─> make_task ─> Task: goal, target, instruction ─> outcome(poses) ─> success, progress, metres
 
-Judges, the lab, labels of recorded data, policies and demonstrations all ask `Task.outcome`; the limits are the
-defaults of the goals below and are written nowhere else.
+Judges, the lab, labels of recorded data, policies and demonstrations all use `Task.outcome`; the limits are the
+defaults of the goals below and are defined nowhere else.
 
 >>> path = np.array([[0.3, 0, 0.02], [0.3, 0, 0.05], [0.3, 0, 0.10]])
 >>> Lifted(0.04).value(path).round(2), Lifted(0.04).holds(path), Lifted(0.04).progress(path).round(2)
@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 LAB_TASKS = ("pick", "place", "push")
-"""What can be asked of a policy on any table of the lab."""
+"""Tasks that a policy can get in any lab scene."""
 
 _PICK = "pick up the {target}"
 TASKS = {
@@ -48,40 +48,40 @@ TASKS = {
     "place": "pick up the {target} and put it down at its goal",
     "push": "push the {target} along the table",
     "stack": "stack the {target} on the box",
-    # Recorded attempts at a pick: near-misses, weak grips, noise on the motion.
+    # Recorded pick attempts: near misses, weak grasps, noise on the motion.
     "miss": _PICK,
     "slip": _PICK,
     "noise": _PICK,
 }
-"""Instruction by kind of task; `{target}` is what the object is called."""
+"""Instruction by kind of task; `{target}` is replaced by the name of the object."""
 
 
 class Predicate(Protocol):
-    """A condition on an object's path; positions are (T, 3) metres in the base frame, NaN = unknown."""
+    """Condition on an object's path; positions are (T, 3) metres in the base frame, NaN = unknown."""
 
     done: ClassVar[str]
-    """What the object is when the condition holds, in a word or two."""
+    """State of the object when the condition holds, in one to three words."""
 
     @property
     def limit_m(self) -> float:
-        """What `value` is compared with."""
+        """Limit of `value`, metres."""
 
     def value(self, position: Floats) -> Floats:
-        """(T,) metres, NaN where unknown."""
+        """Return (T,) metres, NaN = unknown."""
 
     def holds(self, position: Floats) -> Bools:
-        """(T,) bool, False where unknown."""
+        """Return (T,) bool, False = unknown or not fulfilled."""
 
     def progress(self, position: Floats) -> Floats:
-        """(T,) 0 to 1, 1 = done, NaN where unknown."""
+        """Return (T,) 0 to 1, 1 = done, NaN = unknown."""
 
     def words(self) -> str:
-        """The condition as a phrase for people and language models."""
+        """Return the condition as a phrase for people and language models."""
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """The object is higher than at the start by more than `height_m`."""
+    """Goal: the object is higher than at the start by more than `height_m`."""
 
     done: ClassVar[str] = "lifted"
 
@@ -92,37 +92,36 @@ class Lifted:
 
     @property
     def limit_m(self) -> float:
-        """The height."""
+        """Height, metres."""
         return self.height_m
 
     def value(self, position: Floats) -> Floats:
-        """(T,) metres above the start."""
+        """Return (T,) metres above the start."""
         return np.asarray(position[:, 2] - _start(position)[2])
 
     def holds(self, position: Floats) -> Bools:
-        """(T,) bool: higher than the limit."""
+        """Return (T,) bool: higher than the limit."""
         return np.asarray(self.value(position) > self.height_m)
 
     def progress(self, position: Floats) -> Floats:
-        """(T,) share of the height."""
+        """Return (T,) fraction of the height."""
         return np.clip(self.value(position) / self.height_m, 0.0, 1.0)
 
     def words(self) -> str:
-        """The condition as a phrase."""
+        """Return the condition as a phrase."""
         return f"the object is at least {100 * self.height_m:g} cm higher at the end than at the start"
 
 
 @dataclass(frozen=True)
 class AtGoal:
-    """The object lies within `radius_m` of `goal_xy`, measured along the table, and is put down there.
+    """Goal: the object is within `radius_m` of `goal_xy`, measured horizontally, and is put down there.
 
     Attributes:
         goal_xy: metres, base frame.
         radius_m: of the goal.
-        height_m: an object that is still this much higher than the goal's surface is not put down; infinite = no
-            matter.
-        support_m: height of what stands at the goal, metres above the surface that the object started on. The object
-            has to be higher than half of it: beside a support is not on it.
+        height_m: an object at least this much higher than the goal's surface is not put down; infinite = not checked.
+        support_m: height of the support at the goal, metres above the surface that the object started on. The object
+            must be higher than half of it, otherwise it is beside the support.
     """
 
     done: ClassVar[str] = "at its goal"
@@ -149,15 +148,15 @@ class AtGoal:
 
     @property
     def limit_m(self) -> float:
-        """The radius."""
+        """Radius, metres."""
         return self.radius_m
 
     def value(self, position: Floats) -> Floats:
-        """(T,) metres from the goal."""
+        """Return (T,) metres from the goal, horizontally."""
         return np.asarray(np.linalg.norm(position[:, :2] - np.asarray(self.goal_xy), axis=1))
 
     def holds(self, position: Floats) -> Bools:
-        """(T,) bool: inside the radius and down."""
+        """Return (T,) bool: inside the radius and put down."""
         rise = position[:, 2] - _start(position)[2]
         down = rise < self.support_m + self.height_m
         if self.support_m > 0:
@@ -165,20 +164,20 @@ class AtGoal:
         return np.asarray((self.value(position) <= self.radius_m) & down)
 
     def progress(self, position: Floats) -> Floats:
-        """(T,) share of the way from the start to the goal's rim."""
+        """Return (T,) fraction of the distance from the start to the edge of the goal."""
         distance = self.value(position)
         way = max(float(np.linalg.norm(_start(position)[:2] - np.asarray(self.goal_xy))) - self.radius_m, 1e-6)
         return np.clip(1.0 - (distance - self.radius_m) / way, 0.0, 1.0)
 
     def words(self) -> str:
-        """The condition as a phrase."""
+        """Return the condition as a phrase."""
         where = ", on what stands there," if self.support_m else ""
         return f"the object lies within {100 * self.radius_m:g} cm of its goal{where} at the end"
 
 
 @dataclass(frozen=True)
 class PushedBy:
-    """The object has moved along the table by more than `distance_m`; with `direction_xy`, in that direction."""
+    """Goal: the object has moved horizontally by more than `distance_m`; with `direction_xy`, in that direction."""
 
     done: ClassVar[str] = "pushed"
 
@@ -194,11 +193,11 @@ class PushedBy:
 
     @property
     def limit_m(self) -> float:
-        """The distance."""
+        """Distance, metres."""
         return self.distance_m
 
     def value(self, position: Floats) -> Floats:
-        """(T,) metres along the table from the start."""
+        """Return (T,) metres from the start, horizontally."""
         moved = position[:, :2] - _start(position)[:2]
         if self.direction_xy is None:
             return np.asarray(np.linalg.norm(moved, axis=1))
@@ -206,26 +205,26 @@ class PushedBy:
         return np.asarray(moved @ (way / np.linalg.norm(way)))
 
     def holds(self, position: Floats) -> Bools:
-        """(T,) bool: farther than the limit."""
+        """Return (T,) bool: farther than the limit."""
         return np.asarray(self.value(position) > self.distance_m)
 
     def progress(self, position: Floats) -> Floats:
-        """(T,) share of the distance."""
+        """Return (T,) fraction of the distance."""
         return np.clip(self.value(position) / self.distance_m, 0.0, 1.0)
 
     def words(self) -> str:
-        """The condition as a phrase."""
+        """Return the condition as a phrase."""
         return f"the object has been pushed along the table by at least {100 * self.distance_m:g} cm"
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """What became of a task.
+    """Result of a task.
 
     Attributes:
-        success: the goal holds at the end; None = where the object is at the end is not known.
-        progress: 0 to 1, how far the object got by the end; 0 if unknown.
-        value_m: the goal's number at the end, NaN = unknown.
+        success: the goal holds at the end; None = the object's pose at the end is unknown.
+        progress: 0 to 1 at the end; 0 if unknown.
+        value_m: the goal's `value` at the end, NaN = unknown.
     """
 
     success: bool | None
@@ -235,12 +234,12 @@ class TaskOutcome:
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of one object.
+    """Goal for one object.
 
     Attributes:
-        goal: what must become of the object, with its limits.
+        goal: success condition with its limits.
         target: the object's name; "" = not named.
-        instruction: the task in words, for policies and judges that read.
+        instruction: text for policies and judges that use language.
     """
 
     goal: Predicate
@@ -248,12 +247,12 @@ class Task:
     instruction: str = ""
 
     def outcome(self, poses: ArrayLike, *, known: Bools | None = None, end_frames: int = 1) -> TaskOutcome:
-        """Whether the goal holds at the end of an object's path.
+        """Evaluate the goal at the end of an object's path.
 
         Args:
             poses: (T, 4, 4) base_T_object or (T, 3) positions, metres; start and end suffice. NaN = unknown.
             known: (T,) bool, frames that count at the end; None = all that are not NaN.
-            end_frames: the end is the majority of the last frames that are known, so that one bad estimate does not
+            end_frames: the known frames among this many last ones vote by majority, so that one bad estimate does not
                 decide; 1 for poses that are measured or simulated.
         """
         position = object_path(poses)
@@ -276,17 +275,17 @@ def make_task(
     support_m: float = 0.0,
     called: str = "",
 ) -> Task:
-    """The task of a kind, one of `TASKS`.
+    """Build a task of a kind from `TASKS`.
 
     Args:
         kind: such as "pick".
         target: name of the object.
-        goal_xy: where "place" and "stack" bring it, metres, base frame.
-        support_m: height of what it is stacked on.
-        called: what the instruction calls the object; by default its name.
+        goal_xy: goal of "place" and "stack", metres, base frame.
+        support_m: height of the support that it is stacked on.
+        called: name of the object in the instruction; by default `target`.
 
     Raises:
-        EvaluationError: an unknown kind, or one that lacks its goal.
+        EvaluationError: the kind is unknown, or its goal is missing.
     """
     if kind not in TASKS:
         raise EvaluationError(
@@ -306,7 +305,7 @@ def make_task(
 
 
 def object_path(poses: ArrayLike) -> Floats:
-    """(T, 3) positions of (T, 4, 4) poses or of (T, 3) positions, metres."""
+    """Return (T, 3) positions of (T, 4, 4) poses or of (T, 3) positions, metres."""
     given = np.asarray(poses, dtype=np.float64)
     position = given[:, :3, 3] if given.ndim == 3 and given.shape[1:] == (4, 4) else given
     if position.ndim != 2 or position.shape[1] != 3 or not len(position):
@@ -320,6 +319,6 @@ def _require_positive(name: str, value: float) -> None:
 
 
 def _start(position: Floats) -> Floats:
-    """The first known position (3,); NaN if there is none."""
+    """Return the first known position (3,); NaN if there is none."""
     known = np.isfinite(position).all(axis=1)
     return np.asarray(position[int(known.argmax())])

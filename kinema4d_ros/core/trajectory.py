@@ -1,8 +1,8 @@
-"""Joint trajectories: what every joint does over time, whatever it was made from.
+"""Joint trajectories: construction, interpolation, validation and the hash that identifies a plan.
 
     joint positions ─┐
     joint velocities ┼─> JointTrajectory ─> validate(robot) ─> resample(49) ─> for_robot(robot)
-    tool poses ──────┘   (readers/ makes it from files)
+    tool poses ──────┘   (io/trajectories.py reads it from files)
 
 >>> import numpy as np
 >>> plan = JointTrajectory.from_positions(["joint1", "joint2"], [[0.0, 0.0], [1.0, 0.5]], rate_hz=1.0)
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 
 
 FRAMES = 49
-"""Frames of one rollout: what the generators are trained on."""
+"""Frames per rollout, as in the training data of the generators."""
 
 HOLD_PERIOD_S = 0.1
-"""Time between the repeats of a trajectory that has a single sample."""
+"""Time between the repeats of a single-sample trajectory."""
 
 DENSITY, LEAST_DENSITY, DENSE_SAMPLES = 32, 4, 320_000
-"""Parts into which each segment of a spline is cut to check it between its points: many, but never fewer than the
-second, which still pins down a polynomial of degree 5; and how many samples that may give in all."""
+"""Subdivision of spline segments for checks between the points: parts per segment, the minimum (enough to determine a
+polynomial of degree 5), and the maximum number of samples in all.
+"""
 
 AT_REST = float(np.finfo(np.float32).eps)
-"""Largest velocity (or acceleration) that counts as 0, as joint_trajectory_controller has it."""
+"""Largest velocity (or acceleration) that counts as 0, as in joint_trajectory_controller."""
 
 DERIVATIVES = {"velocities": "velocity", "accelerations": "acceleration", "effort": "effort"}
 """Optional tables of a trajectory, named as in trajectory_msgs/JointTrajectoryPoint."""
@@ -58,21 +59,21 @@ DERIVATIVES = {"velocities": "velocity", "accelerations": "acceleration", "effor
 
 @dataclass(frozen=True, eq=False)
 class JointTrajectory:
-    """Positions of named joints at increasing times; building one checks it, so no bad one exists.
+    """Positions of named joints at increasing times, validated on construction.
 
-    Positions are plain numbers, never wrapped: between 3.1 and -3.1 rad lie 6.2 rad of motion,
-    also for continuous joints. The arrays are private copies and read-only.
+    Positions are never wrapped: from 3.1 to -3.1 rad is a motion of 6.2 rad, also for continuous joints.
+    The arrays are private copies and read-only.
 
-    Between samples the motion is what ros2_control's joint_trajectory_controller makes of the same points:
-    linear with positions alone, a cubic spline with velocities, a quintic one with accelerations as well.
+    Between samples the motion is interpolated as in ros2_control's joint_trajectory_controller: linear with
+    positions only, a cubic spline with velocities, a quintic spline with velocities and accelerations.
 
     Attributes:
         names: N distinct joint names.
         times: (T,) float64, seconds, strictly increasing, T >= 1; any origin.
         positions: (T, N) float64, radians or metres, finite.
         velocities: (T, N) float64 per second, finite; or None.
-        accelerations: (T, N) float64 per second squared, finite, only beside velocities; or None.
-        effort: (T, N) float64, N m or N, finite; or None. It does not shape the motion.
+        accelerations: (T, N) float64 per second squared, finite, requires velocities; or None.
+        effort: (T, N) float64, N m or N, finite; or None. It does not affect the interpolation.
     """
 
     names: tuple[str, ...]
@@ -83,7 +84,7 @@ class JointTrajectory:
     effort: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is empty, ragged, not finite or not in order, and keep private copies."""
+        """Reject empty, ragged, non-finite or unordered data, and keep private copies."""
         names = tuple(self.names)
         times, positions = _numbers("times", self.times), _numbers("positions", self.positions)
         if positions.size == 0 or times.size == 0 or not names:
@@ -119,7 +120,7 @@ class JointTrajectory:
             raise TrajectoryError(
                 "the trajectory has accelerations but no velocities",
                 expected="both, velocities alone, or neither",
-                hint="controllers have no interpolation for this: leave the accelerations out or add velocities",
+                hint="controllers cannot interpolate this: remove the accelerations or add velocities",
             )
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "times", times)
@@ -134,7 +135,7 @@ class JointTrajectory:
         times: ArrayLike | None = None,
         rate_hz: float | None = None,
     ) -> JointTrajectory:
-        """A trajectory through positions (T, N), at `times` (T,) seconds or at a constant rate from 0."""
+        """Build a trajectory from positions (T, N), at `times` (T,) seconds or at a constant rate from 0."""
         table = _numbers("positions", positions)
         clock = _numbers("times", _times(len(table) if table.ndim else 0, times, rate_hz))
         return cls(tuple(names), clock, table)
@@ -149,10 +150,10 @@ class JointTrajectory:
         times: ArrayLike | None = None,
         rate_hz: float | None = None,
     ) -> JointTrajectory:
-        """A trajectory integrated from velocities (T, N) in rad/s or m/s and the first position (N,).
+        """Integrate velocities (T, N) in rad/s or m/s from the first position (N,).
 
         Trapezoidal rule: exact when the velocity is linear between samples. T velocities give
-        T positions; the last velocity is the one at which the trajectory arrives.
+        T positions; the last velocity is that of the last sample.
         """
         rates = _numbers("velocities", velocities)
         first = _numbers("start", start)
@@ -162,7 +163,7 @@ class JointTrajectory:
                 f"velocities have shape {rates.shape}, start {first.shape}, times {clock.shape}",
                 expected="velocities (T, N), start (N,) and times (T,)",
             )
-        # Time must be checked before it is integrated over: a step back would undo motion silently.
+        # Check the times before integrating: a step back would silently undo motion.
         _require_finite(tuple(names), clock, rates, "velocity")
         _require_increasing(clock)
         steps = 0.5 * (rates[1:] + rates[:-1]) * np.diff(clock)[:, None]
@@ -180,14 +181,14 @@ class JointTrajectory:
         gripper: ArrayLike | None = None,
         allow_unreachable: bool = False,
     ) -> JointTrajectory:
-        """A trajectory whose tool follows poses, by inverse kinematics along the path.
+        """Build a trajectory whose tool follows poses, by inverse kinematics along the path.
 
         Args:
-            kinematics: solves for `kinematics.robot`.
+            kinematics: solver for `kinematics.robot`.
             base_T_tool: (T, 4, 4) float64, metres, base frame.
             times: (T,) seconds, or `rate_hz` for a constant rate from 0.
             rate_hz: samples per second.
-            seed: (J,) where the arm is; by default the best start for the whole path is searched.
+            seed: (J,) current joint positions; by default the best start for the whole path is searched.
             gripper: opening width in metres, one for all samples or (T,); by default the seed's.
             allow_unreachable: follow the closest reachable poses instead of raising `NoSolution`.
         """
@@ -212,14 +213,14 @@ class JointTrajectory:
         return float(self.times[-1] - self.times[0])
 
     def at(self, times: ArrayLike) -> NDArray[np.float64]:
-        """(K, N) positions at times (K,) seconds, interpolated as the class says, held before and after."""
+        """Return (K, N) positions at times (K,) seconds, interpolated; held constant before and after."""
         clock = np.atleast_1d(np.asarray(times, dtype=np.float64))
         if self.velocities is None or len(self) == 1:
             return np.stack([np.interp(clock, self.times, column) for column in self.positions.T], axis=1)
         return self._spline(self.velocities, clock)[0]
 
     def velocities_at(self, times: ArrayLike) -> NDArray[np.float64]:
-        """(K, N) velocities at times (K,) of a trajectory that has velocities; 0 before and after."""
+        """Return (K, N) velocities at times (K,); 0 before and after. Requires velocities."""
         if self.velocities is None:
             raise TrajectoryError("the trajectory has no velocities", expected="velocities for every sample")
         return self._spline(self.velocities, np.atleast_1d(np.asarray(times, dtype=np.float64)))[1]
@@ -227,13 +228,13 @@ class JointTrajectory:
     def _spline(
         self, velocities: NDArray[np.float64], clock: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Positions and velocities (K, N) of the Hermite spline through positions, velocities and accelerations."""
+        """Return positions and velocities (K, N) of the Hermite spline through the samples."""
         i = np.clip(np.searchsorted(self.times, clock, side="right") - 1, 0, max(len(self) - 2, 0))
         j = np.minimum(i + 1, len(self) - 1)
         h = (self.times[j] - self.times[i])[:, None]
-        # In units of the segment: its length is 1, so velocities and accelerations are distances.
+        # Time is scaled to segments of length 1, so velocities and accelerations become distances.
         s = (clock - self.times[i])[:, None] / np.where(h > 0, h, 1.0)
-        # Absurd derivatives overflow; what is not finite then fails every check.
+        # Very large derivatives overflow; non-finite results then fail the checks.
         with np.errstate(over="ignore", invalid="ignore"):
             q, rise = self.positions[i], self.positions[j] - self.positions[i]
             v0, v1 = velocities[i] * h, velocities[j] * h
@@ -248,7 +249,7 @@ class JointTrajectory:
                 c5 = 6 * rise - 3 * (v0 + v1) - 0.5 * a0 + 0.5 * a1
             position = q + s * (v0 + s * (c2 + s * (c3 + s * (c4 + s * c5))))
             velocity = (v0 + s * (2 * c2 + s * (3 * c3 + s * (4 * c4 + s * 5 * c5)))) / np.where(h > 0, h, 1.0)
-        # The samples themselves are exact, whatever the arithmetic left.
+        # Return the samples themselves exactly, without rounding errors.
         for edge, at in ((s[:, 0] <= 0, i), (s[:, 0] >= 1, j)):
             position[edge], velocity[edge] = self.positions[at[edge]], velocities[at[edge]]
         outside = (clock < self.times[0]) | (clock > self.times[-1])
@@ -256,7 +257,7 @@ class JointTrajectory:
         return position, velocity
 
     def dense(self) -> JointTrajectory:
-        """Positions close enough to check the motion between the samples; itself where that is linear."""
+        """Return a trajectory dense enough to check the motion between the samples; self if interpolation is linear."""
         if self.velocities is None or len(self) == 1:
             return self
         segments = len(self) - 1
@@ -264,18 +265,18 @@ class JointTrajectory:
             raise TrajectoryError(
                 f"the trajectory has {len(self):,} samples with velocities",
                 expected=f"at most {DENSE_SAMPLES // LEAST_DENSITY:,}",
-                hint="send fewer: a controller interpolates between them",
+                hint="send fewer samples: the controller interpolates between them",
             )
         parts = max(LEAST_DENSITY, min(DENSITY, DENSE_SAMPLES // segments))
         times = np.interp(np.arange(segments * parts + 1) / parts, np.arange(len(self)), self.times)
-        # Samples closer than the clock's resolution have nothing between them.
+        # Samples closer than the float resolution give repeated times.
         times = np.unique(times)
         with np.errstate(over="ignore", invalid="ignore"):
             positions = self.at(times)
         return JointTrajectory(self.names, times, positions)
 
     def only(self, names: Sequence[str]) -> JointTrajectory | None:
-        """The same samples for those of these joints that the trajectory has, in its order; None when it has none."""
+        """Return the trajectory of the given joints that it has, in its own order; None if it has none of them."""
         columns = [i for i, name in enumerate(self.names) if name in names]
         if not columns:
             return None
@@ -284,7 +285,7 @@ class JointTrajectory:
         return JointTrajectory(tuple(self.names[i] for i in columns), self.times, **kept)
 
     def resample(self, n: int = FRAMES) -> JointTrajectory:
-        """The same motion at n samples uniform in time; first and last sample are kept exactly.
+        """Return the same motion at n samples uniform in time; first and last sample are kept exactly.
 
         A single sample is repeated every `HOLD_PERIOD_S`; n = 1 keeps the first sample.
         """
@@ -297,25 +298,25 @@ class JointTrajectory:
         return JointTrajectory(self.names, times, self.at(times))
 
     def mean_velocities(self) -> NDArray[np.float64]:
-        """(T - 1, N) mean velocity between consecutive samples, rad/s or m/s."""
+        """Return (T - 1, N) mean velocities between consecutive samples, rad/s or m/s."""
         return np.diff(self.positions, axis=0) / np.diff(self.times)[:, None]
 
     def rates(self, robot: Robot, times: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """(K, J) velocities of the robot's joints at times (K,), 0 for those not named; None without velocities."""
+        """Return (K, J) velocities of the robot's joints at times (K,), 0 if absent; None without velocities."""
         if self.velocities is None:
             return None
         out = np.zeros((len(times), len(robot.joint_names)))
         rates = self.velocities_at(times)
         for column, name in enumerate(self.names):
-            # Mimic joints and the vendor's fingers are left to the differences of their positions.
+            # Mimic joints and the vendor's fingers are checked by the differences of their positions.
             if name in robot.joint_names:
                 out[:, robot.joint_names.index(name)] = rates[:, column]
         return out
 
     def for_robot(self, robot: Robot) -> NDArray[np.float64]:
-        """(T, J) positions in `robot.joint_names` order; joints without a column rest at home.
+        """Return (T, J) positions in `robot.joint_names` order; joints without a column stay at home.
 
-        Fingers under the vendor's names and signs are understood when the robot has none of that name.
+        Finger joints with the vendor's names and signs are converted if the robot has no joint of that name.
         """
         names, positions = self.names, self.positions
         gripper = robot.gripper
@@ -336,12 +337,12 @@ class JointTrajectory:
         tolerance_m: float = POSITION_TOLERANCE_M,
         check_velocity: bool = False,
     ) -> tuple[Overshoot, ...]:
-        """Checks the trajectory against a robot: known joints, position limits, on request speeds.
+        """Check the trajectory against a robot: known joints, position limits and optionally speeds.
 
-        Splines are checked between their points too. Nothing is clipped. Positions past a limit by more than
-        the tolerance raise; those within it are returned, worst sample of each joint, so that the caller can
-        say by how much. With `check_velocity` a trajectory that has velocities must start and end at rest, as
-        an arm does that is sent one motion at a time, and efforts must be within their limits.
+        Splines are also checked between their points. Nothing is clipped. Positions past a limit by more than the
+        tolerance raise; smaller overshoots are returned, the worst sample of each joint. With `check_velocity` speeds
+        and efforts must be within their limits, and a trajectory with velocities must start and end at rest, because
+        the arm executes one motion at a time.
         """
         dense = self.dense()
         q = dense.for_robot(robot)
@@ -353,10 +354,10 @@ class JointTrajectory:
         return check_positions(robot, q, dense.times, tolerance_rad, tolerance_m, self.times)
 
     def _require_rest(self) -> None:
-        """Velocities of 0 at both ends: controllers refuse to end in motion, and arms stand when a plan begins.
+        """Require velocities of 0 at both ends: controllers reject a moving end, and the arm is at rest at the start.
 
-        A first sample after 0 must be free of acceleration as well: controllers draw a spline to it from where
-        the arm stands, which would leave the start, and so what was previewed, by as much as the derivatives say.
+        If the first sample is after time 0 its acceleration must be 0 too: the controller interpolates a spline from
+        the current position to it, which would deviate from the start and therefore from the preview.
         """
         if self.velocities is None:
             return
@@ -439,9 +440,9 @@ def _require_increasing(times: NDArray[np.float64]) -> None:
         )
 
 
-# The identity of a plan: one SHA-256 for the same motion, wherever it has travelled.
+# Plan hash: SHA-256 that identifies a motion independently of how it was sent or stored.
 #
-# What is hashed, in this order, integers little-endian:
+# Hashed data, in this order, integers little-endian:
 #
 #     b"kinema4d plan 1\n"
 #     number of joints, number of samples        2 x uint32
@@ -451,18 +452,18 @@ def _require_increasing(times: NDArray[np.float64]) -> None:
 #     for each of velocities, accelerations and effort that the plan has, in this order:
 #         its name and a newline, then as positions   bytes, T x N x float64
 #
-# Times are those of the trajectory, not shifted to 0: a plan that waits before it moves is another plan.
-# A message's integer time stamps give the same nanoseconds back, so sending a plan keeps its hash.
-# The same positions with other velocities are another plan: controllers move otherwise between them. A plan of
-# positions alone has the hash that it always had.
+# Times are not shifted to 0: a plan that waits before it moves is a different plan. Integer time stamps in messages
+# preserve the nanoseconds, so sending a plan keeps its hash. The same positions with other velocities are a different
+# plan, because controllers interpolate them differently. Plans with positions only keep the hash that they had before
+# the optional tables were added.
 
 _TAG = b"kinema4d plan 1\n"
 
 
 def plan_hash(names: Sequence[str], times: ArrayLike, positions: ArrayLike) -> str:
-    """64 hex digits for joint names (N), times (T,) in seconds and positions (T, N) in radians or metres.
+    """Return 64 hex digits for joint names (N), times (T,) in seconds and positions (T, N) in radians or metres.
 
-    The order in which the joints are listed does not matter. Bad input raises `TrajectoryError`.
+    The order of the joints does not matter. Bad input raises `TrajectoryError`.
 
     >>> plan_hash(["a", "b"], [0.0, 1.0], [[0, 1], [2, 3]]) == plan_hash(["b", "a"], [0.0, 1.0], [[1, 0], [3, 2]])
     True
@@ -471,7 +472,7 @@ def plan_hash(names: Sequence[str], times: ArrayLike, positions: ArrayLike) -> s
 
 
 def hash_trajectory(trajectory: JointTrajectory) -> str:
-    """64 hex digits of a trajectory; see the module's docstring for what exactly is hashed."""
+    """Return the 64 hex digits that identify a trajectory; the hashed data is listed above `_TAG`."""
     order = sorted(range(len(trajectory.names)), key=lambda column: trajectory.names[column])
     times_ns = np.rint(trajectory.times * 1e9).astype("<i8")
     digest = hashlib.sha256(_TAG)
@@ -488,5 +489,5 @@ def hash_trajectory(trajectory: JointTrajectory) -> str:
 
 
 def _table(values: NDArray[np.float64], order: Sequence[int]) -> bytes:
-    # Adding 0.0 turns -0.0 into 0.0: the two are the same place.
+    # Adding 0.0 turns -0.0 into 0.0.
     return np.ascontiguousarray(values[:, order] + 0.0, dtype="<f8").tobytes()

@@ -30,16 +30,16 @@ __all__ = [
 Matrix = NDArray[np.float64]
 
 ROTATION_TOLERANCE = 1e-5
-"""How far R^T R may be from I, entry by entry: YAML files carry about six digits."""
+"""Largest deviation of an entry of R^T R from I: YAML files carry about six digits."""
 
 
 def identity() -> Matrix:
-    """(4, 4) identity."""
+    """Return the (4, 4) identity."""
     return np.eye(4)
 
 
 def make(rotation: ArrayLike | None = None, translation: ArrayLike | None = None) -> Matrix:
-    """(..., 4, 4) from (..., 3, 3) rotation and (..., 3) translation in metres."""
+    """Build (..., 4, 4) from (..., 3, 3) rotation and (..., 3) translation in metres."""
     R = np.eye(3) if rotation is None else np.asarray(rotation, dtype=np.float64)
     t = np.zeros(3) if translation is None else np.asarray(translation, dtype=np.float64)
     batch = np.broadcast_shapes(R.shape[:-2], t.shape[:-1])
@@ -51,7 +51,7 @@ def make(rotation: ArrayLike | None = None, translation: ArrayLike | None = None
 
 
 def from_rpy(rpy: ArrayLike, xyz: ArrayLike | None = None) -> Matrix:
-    """(..., 4, 4) from URDF roll-pitch-yaw in radians (fixed axes x, y, z) and xyz in metres."""
+    """Build (..., 4, 4) from URDF roll-pitch-yaw in radians (fixed axes x, y, z) and xyz in metres."""
     r, p, y = np.moveaxis(np.asarray(rpy, dtype=np.float64), -1, 0)
     cr, sr, cp, sp, cy, sy = np.cos(r), np.sin(r), np.cos(p), np.sin(p), np.cos(y), np.sin(y)
     rows = [
@@ -64,19 +64,19 @@ def from_rpy(rpy: ArrayLike, xyz: ArrayLike | None = None) -> Matrix:
 
 
 def to_rpy(a_T_b: ArrayLike) -> Matrix:
-    """(..., 3) roll, pitch, yaw in radians; pitch in [-pi/2, pi/2], roll 0 at gimbal lock."""
+    """Return (..., 3) roll, pitch, yaw in radians; pitch in [-pi/2, pi/2], roll 0 at gimbal lock."""
     R = np.asarray(a_T_b, dtype=np.float64)[..., :3, :3]
     level = np.hypot(R[..., 0, 0], R[..., 1, 0])
     pitch = np.arctan2(-R[..., 2, 0], level)
     roll = np.where(level < 1e-9, 0.0, np.arctan2(R[..., 2, 1], R[..., 2, 2]))
-    # Yaw of what is left after undoing this roll: near gimbal lock the two are uncertain, their sum is not.
+    # Yaw of the rotation that remains after undoing this roll: near gimbal lock only their sum is well defined.
     cr, sr = np.cos(roll), np.sin(roll)
     yaw = np.arctan2(R[..., 0, 2] * sr - R[..., 0, 1] * cr, R[..., 1, 1] * cr - R[..., 1, 2] * sr)
     return np.stack([roll, pitch, yaw], axis=-1)
 
 
 def axis_angle(axis: ArrayLike, angle: ArrayLike) -> Matrix:
-    """(..., 4, 4) rotation by angle (...,) radians about a unit axis (3,)."""
+    """Build the (..., 4, 4) rotation by angle (...,) radians about a unit axis (3,)."""
     x, y, z = np.asarray(axis, dtype=np.float64)
     a = np.asarray(angle, dtype=np.float64)
     c, s = np.cos(a), np.sin(a)
@@ -96,20 +96,20 @@ def axis_angle(axis: ArrayLike, angle: ArrayLike) -> Matrix:
 
 
 def invert(a_T_b: ArrayLike) -> Matrix:
-    """(..., 4, 4) inverse of rigid transforms, by transposition."""
+    """Invert rigid transforms (..., 4, 4), by transposition."""
     T = np.asarray(a_T_b, dtype=np.float64)
     Rt = np.swapaxes(T[..., :3, :3], -1, -2)
     return make(Rt, -(Rt @ T[..., :3, 3, None])[..., 0])
 
 
 def apply(a_T_b: ArrayLike, p_b: ArrayLike) -> Matrix:
-    """p_a (..., 3) of points p_b (..., 3) in metres; one transform for all points."""
+    """Transform points p_b (..., 3) in metres to p_a (..., 3); one transform for all points."""
     T = np.asarray(a_T_b, dtype=np.float64)
     return np.asarray(np.asarray(p_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3])
 
 
 def from_quaternion(xyzw: ArrayLike, xyz: ArrayLike | None = None) -> Matrix:
-    """(..., 4, 4) from quaternions (..., 4) as x, y, z, w; they are normalised first."""
+    """Build (..., 4, 4) from quaternions (..., 4) in the order x, y, z, w, which are normalised first."""
     q = np.asarray(xyzw, dtype=np.float64)
     norm = np.linalg.norm(q, axis=-1, keepdims=True) if q.ndim else np.zeros(1)
     if q.shape[-1:] != (4,) or not np.all(np.isfinite(norm)) or np.any(norm < 1e-9):
@@ -129,10 +129,10 @@ def from_quaternion(xyzw: ArrayLike, xyz: ArrayLike | None = None) -> Matrix:
 
 
 def to_quaternion(a_T_b: ArrayLike) -> Matrix:
-    """(..., 4) unit quaternions x, y, z, w with w >= 0."""
+    """Return (..., 4) unit quaternions x, y, z, w with w >= 0."""
     R = np.asarray(a_T_b, dtype=np.float64)[..., :3, :3]
     xx, yy, zz = R[..., 0, 0], R[..., 1, 1], R[..., 2, 2]
-    # Four ways to the same quaternion, each built on one component; the largest is stable.
+    # Four formulas for the same quaternion, each dividing by one component; the largest one is stable.
     squares = np.stack([1 + xx - yy - zz, 1 - xx + yy - zz, 1 - xx - yy + zz, 1 + xx + yy + zz], -1)
     yz, zx, xy = R[..., 2, 1] - R[..., 1, 2], R[..., 0, 2] - R[..., 2, 0], R[..., 1, 0] - R[..., 0, 1]
     sxy, szx, syz = R[..., 1, 0] + R[..., 0, 1], R[..., 0, 2] + R[..., 2, 0], R[..., 2, 1] + R[..., 1, 2]
@@ -152,7 +152,7 @@ def to_quaternion(a_T_b: ArrayLike) -> Matrix:
 
 
 def slerp(a_T_b0: ArrayLike, a_T_b1: ArrayLike, s: ArrayLike) -> Matrix:
-    """(N, 4, 4) poses between two, s (N,) in [0, 1]: straight line, shortest constant-rate turn."""
+    """Interpolate (N, 4, 4) poses between two, s (N,) in [0, 1]: straight line, shortest constant-rate rotation."""
     T0, T1 = np.asarray(a_T_b0, dtype=np.float64), np.asarray(a_T_b1, dtype=np.float64)
     s = np.atleast_1d(np.asarray(s, dtype=np.float64))
     x, y, z, w = to_quaternion(invert(T0) @ T1)
@@ -165,7 +165,7 @@ def slerp(a_T_b0: ArrayLike, a_T_b1: ArrayLike, s: ArrayLike) -> Matrix:
 
 
 def rotation_angle(a_T_b: ArrayLike, a_T_c: ArrayLike) -> NDArray[np.float64]:
-    """(...,) angle in radians between the orientations of two poses."""
+    """Return the angle (...,) in radians between the orientations of two poses."""
     Ra = np.asarray(a_T_b, dtype=np.float64)[..., :3, :3]
     Rc = np.asarray(a_T_c, dtype=np.float64)[..., :3, :3]
     difference = np.swapaxes(Ra, -1, -2) @ Rc
@@ -177,7 +177,7 @@ def rotation_angle(a_T_b: ArrayLike, a_T_c: ArrayLike) -> NDArray[np.float64]:
 
 
 def require_rigid(a_T_b: ArrayLike, name: str) -> Matrix:
-    """The matrix as (4, 4) float64, or a CameraError that says in what way it is not rigid."""
+    """Return the matrix as (4, 4) float64, or raise a CameraError that says why it is not rigid."""
 
     def refuse(why: str) -> CameraError:
         return CameraError(

@@ -1,9 +1,10 @@
-"""How good a prediction is, and what it says about the task: metrics and judges.
+"""Evaluation of predictions and policies: metrics, judges, trials and their report.
 
-pictures ─> images        PSNR, SSIM, also of the dynamic region alone
+images   ─> images        PSNR, SSIM, also of the dynamic region alone
 clouds   ─> clouds        Chamfer, F-score, against the truth and from frame to frame
-rollout  ─> tracking      where the object goes ─> `Task` ─> judge: success, progress, confidence
-verdicts ─> agreement     how far a judge can be trusted
+rollout  ─> tracking      path of the object ─> `Task` ─> judge: success, progress, confidence
+verdicts ─> rates         agreement of a judge with the truth
+policies ─> campaign      trials in the lab and in the models ─> summary ─> report
 """
 
 from kinema4d_ros.core.errors import EvaluationError

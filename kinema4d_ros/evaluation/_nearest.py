@@ -1,8 +1,8 @@
-"""The nearest point of one organised cloud to each point of another: exact, by boxes over blocks of pixels.
+"""Exact nearest-neighbour distances between two organised clouds, by a tree of boxes over blocks of pixels.
 
-Neighbours in a picture are mostly neighbours in space. So boxes around blocks of 4 x 4 pixels, around 4 x 4 of
-those, and so on, make a search tree that costs one pass to build, and the same pixel of the other cloud is a first
-guess that rules out nearly all of it. Any clouds of one shape may be given; the answer never depends on the guess.
+Neighbours in an image are mostly neighbours in space. Boxes around blocks of 4 x 4 pixels, around 4 x 4 of those, and
+so on, form a search tree that is built in one pass, and the same pixel of the other cloud is a first guess that prunes
+nearly all of it. The clouds must have the same shape; the result does not depend on the guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 def build_boxes(xyz: Points) -> tuple[Points, Ints]:
-    """Boxes (N, 2, 3) of all levels of blocks over (H, W, 3), and (levels, 3): first row, rows, columns of each.
+    """Build boxes (N, 2, 3) of all levels of blocks over (H, W, 3), and (levels, 3): first box, rows, columns of each.
 
     Level 0 has blocks of pixels; the last level is one block. A block without points has an inverted box.
     """
@@ -39,7 +39,7 @@ def build_boxes(xyz: Points) -> tuple[Points, Ints]:
 
 
 def _blocks(image: Points, filler: float) -> Points:
-    """(rows, 4, columns, 4, 3) view of an image, filled up to whole blocks."""
+    """View an image as (rows, 4, columns, 4, 3), padded to whole blocks."""
     height, width = image.shape[:2]
     padded = np.pad(image, ((0, -height % _BRANCH), (0, -width % _BRANCH), (0, 0)), constant_values=filler)
     return padded.reshape(padded.shape[0] // _BRANCH, _BRANCH, padded.shape[1] // _BRANCH, _BRANCH, 3)
@@ -49,12 +49,12 @@ def _blocks(image: Points, filler: float) -> Points:
 def nearest_squared(query: Points, xyz: Points, boxes: Points, levels: Ints, out: Floats) -> None:
     """Write to out (H, W) the squared distance of each query point (H, W, 3) to the nearest of xyz; NaN = no query.
 
-    `boxes` and `levels` are `build_boxes(xyz)`. Infinite where xyz has no point at all. The tree is walked once for a
-    block of 4 x 4 queries, with their common box and their worst first guess; each then looks at the leaves found.
+    `boxes` and `levels` are `build_boxes(xyz)`. Infinite where xyz has no points. The tree is traversed once per block
+    of 4 x 4 queries, with their common box and their worst first guess; each query then searches the leaves found.
     """
     height, width = out.shape
     top = levels.shape[0] - 1
-    # Depth-first: no level has more than its 16 children waiting.
+    # Depth-first: each level has at most 16 children on the stack.
     stack = np.empty((16 * levels.shape[0] + 1, 3), np.int64)
     leaves = np.empty((levels[0, 1] * levels[0, 2], 2), np.int64)
     low, high = np.empty(3), np.empty(3)

@@ -1,7 +1,7 @@
-"""A whole evaluation: what is left to do, done in processes and ranks, each trial kept as soon as it is finished.
+"""Execution of an evaluation in processes and cluster ranks; each trial is saved when it finishes, and can be resumed.
 
-On a cluster every rank (RANK, WORLD_SIZE, as `accelerate launch` and torchrun set them) takes its share and writes a
-file of its own into the same folder; rank 0 waits for the others and makes the one report.
+On a cluster every rank (RANK, WORLD_SIZE, as `accelerate launch` and torchrun set them) runs its share and writes its
+own file into the same folder; rank 0 waits for the others and writes the report.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from kinema4d_ros.io.files import replacing_file
 
 __all__ = ["GROWS", "Campaign", "Ranks", "Share"]
 
-# Processes of a cluster that share an evaluation: which part is whose, and which of them have come to their end.
+# Ranks of a cluster that share an evaluation.
 #
-# ranks/<rank>.json     what a rank other than 0 last said of itself: running or ended
+# ranks/<rank>.json     last state of a rank other than 0: running or ended
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of the trials is ours: every world-th table, beginning with our rank."""
+    """Share of this rank: every world-th scene, starting with number `rank`."""
 
     rank: int = 0
     world: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a rank that is not in its world."""
+        """Refuse a rank outside 0 to world - 1."""
         if not 0 <= self.rank < self.world:
             raise EvaluationError(
                 f"rank {self.rank} of {self.world}", expected="0 to world - 1", code=ErrorCode.ARGUMENT_INVALID
@@ -45,19 +45,19 @@ class Share:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Share:
-        """As a launcher says, or all of it."""
+        """Read RANK and WORLD_SIZE; without them this process runs everything."""
         try:
             return cls(int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1")))
         except ValueError:
             raise EvaluationError(
                 f"RANK is {environment.get('RANK')!r}, WORLD_SIZE is {environment.get('WORLD_SIZE')!r}",
-                expected="two numbers",
+                expected="two integers",
                 code=ErrorCode.ARGUMENT_INVALID,
             ) from None
 
 
 class Ranks:
-    """What ranks say of themselves in a folder that they share.
+    """States of the ranks in the shared folder.
 
     Args:
         folder: of the evaluation.
@@ -68,7 +68,7 @@ class Ranks:
         self._folder, self._share = folder / "ranks", share
 
     def begin(self) -> None:
-        """Rank 0 forgets what was said in an earlier call; the others say that they run."""
+        """Delete the states of an earlier call (rank 0), or write the state "running" (other ranks)."""
         if self._share.world == 1:
             return
         if self._share.rank == 0:
@@ -79,13 +79,13 @@ class Ranks:
             self.say("running")
 
     def say(self, state: str) -> None:
-        """Said again after every trial: rank 0 may have begun later than we did, and forgotten it."""
+        """Write the state of this rank; repeated after every trial, because rank 0 may start later and delete it."""
         if self._share.rank:
             with replacing_file(self._folder / f"{self._share.rank}.json") as temporary:
                 temporary.write_text(json.dumps({"state": state, "pid": os.getpid()}) + "\n")
 
     def state(self, rank: int) -> str:
-        """What a rank last said; "" = nothing."""
+        """Return the last state of a rank; "" = none."""
         with suppress(OSError, ValueError):
             document = json.loads((self._folder / f"{rank}.json").read_text())
             return str(document.get("state", "")) if isinstance(document, dict) else ""
@@ -93,24 +93,24 @@ class Ranks:
 
 
 GROWS = ("policies", "scenarios", "runs", "models", "modes", "checkpoints", "weights", "software")
-"""Settings that a later call may add to; all others stay what they were."""
+"""Settings that a later call may extend; all others must not change."""
 
 ABSENT = {"judge": GEOMETRIC}
-"""What settings were before they could be chosen."""
+"""Values of settings that older folders do not have."""
 
 SILENT_S = 60.0
-"""A rank that has said nothing for this long, and has a record of each of its trials, has ended before rank 0 began."""
+"""A rank without a state for this long, with records of all its trials, counts as ended before rank 0 started."""
 
 
 class Campaign:
     """An evaluation in a folder.
 
     Args:
-        settings: what to run.
-        folder: where it is kept; a second call goes on where the first ended.
+        settings: of the evaluation.
+        folder: of the evaluation; a second call resumes where the first ended.
         share: of this process.
-        retry_failed: run trials again that failed for whatever reason, not only for an outage.
-        provenance: kept beside the settings: "weights" by model, and "software", a list of versions by name.
+        retry_failed: retry all failed trials, not only those that failed because of an outage.
+        provenance: stored with the settings: "weights" by model, and "software", a list of versions by name.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class Campaign:
         self._ranks.begin()
 
     def trials(self) -> list[Trial]:
-        """Ours; all policies of a table go to one rank."""
+        """List the trials of this rank; all policies of a scene belong to one rank."""
         return [trial for trial, rank in self._owners().items() if rank == self.share.rank]
 
     def pending(self) -> list[Work]:
-        """Ours that are not finished, with what is known of them and need not be done again."""
+        """List the unfinished trials of this rank, each with the outcomes that need not be run again."""
         known = self.store.records()
         found = [(trial, self._kept(known.get(trial.key))) for trial in self.trials()]
         return [(trial, record) for trial, record in found if record is None or not self._complete(record)]
@@ -152,13 +152,13 @@ class Campaign:
         progress: Callable[[TrialRecord, int, int], None] = lambda record, done, total: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Do what is left of our share; returns how many trials were run.
+        """Run the remaining trials of this rank and return how many were run.
 
         Args:
-            workers: processes; 0 = in this one.
-            trial_timeout_s: for one trial.
-            progress: told of every record, with how many of our trials are finished and how many there are.
-            cancelled: asked now and then; what is finished by then is kept.
+            workers: number of processes; 0 = run in this process.
+            trial_timeout_s: timeout of one trial.
+            progress: called with every record, the number of finished trials and the total of this rank.
+            cancelled: called repeatedly; finished trials are kept when it returns True.
         """
         work = self.pending()
         total = len(self.trials())
@@ -176,7 +176,7 @@ class Campaign:
         return done - (total - len(work))
 
     def outages(self) -> list[TrialRecord]:
-        """Records of all ranks of which the next call will try something again."""
+        """List the records of all ranks with an outage, which the next call retries."""
         known = self.store.records()
         found = [known[t.key] for t in self.settings.trials() if t.key in known]
         return [record for record in found if _outage(record, set(self.settings.labels()))]
@@ -184,10 +184,10 @@ class Campaign:
     def wait_for_others(
         self, timeout_s: float = 24 * 3600.0, every_s: float = 1.0, silent_s: float = SILENT_S
     ) -> dict[str, TrialRecord]:
-        """All records, once every rank has done what it can of its trials.
+        """Wait until every rank has finished its trials and return all records.
 
         Raises:
-            EvaluationError: others are not done after `timeout_s`, with the number of trials that are missing.
+            EvaluationError: other ranks have not finished after `timeout_s`; names the number of missing trials.
         """
         began = time.monotonic()
         while True:
@@ -204,7 +204,7 @@ class Campaign:
                 raise EvaluationError(
                     f"{len(missing)} trials of other ranks are missing after {timeout_s:g} s, such as {missing[0].key}",
                     expected="every rank to finish",
-                    hint="start the same command again: it goes on where it ended",
+                    hint="run the same command again: it resumes where it ended",
                 )
             time.sleep(every_s)
 
@@ -219,7 +219,7 @@ class Campaign:
         return lab_known and set(self.settings.labels()) <= set(record.models)
 
     def _kept(self, record: TrialRecord | None) -> TrialRecord | None:
-        """What need not be done again: all of it, or without what failed and is worth another try."""
+        """Return the record without the failed outcomes that are retried."""
         if record is None:
             return None
 
@@ -230,13 +230,13 @@ class Campaign:
         return TrialRecord(record.trial, lab, {k: one for k, one in record.models.items() if not again(one.error)})
 
     def _settled(self, record: TrialRecord | None, rank: int, silent: bool) -> bool:
-        """Whether nothing more is to come of a trial in this call."""
+        """Return whether a trial will not change any more in this call."""
         if record is None or not self._complete(record):
             return False
         kept = self._kept(record)
         if rank == self.share.rank or (kept is not None and self._complete(kept)):
             return True
-        # It failed, perhaps in an earlier call: its rank may be about to try again.
+        # It failed, perhaps in an earlier call: its rank may still retry it.
         said = self._ranks.state(rank)
         return said == "ended" or (silent and not said)
 

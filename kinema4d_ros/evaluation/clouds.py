@@ -1,13 +1,13 @@
-"""How far predicted clouds are from the true ones, and from one frame to the next: Chamfer distances and F-score.
+"""Chamfer distances and F-score of predicted clouds to the true ones, and between consecutive frames.
 
-    accuracy       mean distance of predicted points to the nearest true one      completeness   the other way round
+    accuracy       mean distance of predicted points to the nearest true one      completeness   vice versa
     chamfer_l1     half the sum of the two, metres
     chamfer_l2     sum of the two means of SQUARED distances, square metres
     f_score        harmonic mean of the share of predicted points within a threshold of the truth (precision)
                    and of true points within it of the prediction (recall)
 
-These are the usual definitions of point cloud completion (PCN and after). Papers also take other factors: compare
-numbers only with their formula. All distances are exact; NaN points count on neither side.
+These are the usual definitions of point cloud completion (PCN and later). Some papers use other factors: compare
+numbers only for the same formula. All distances are exact; NaN points are ignored.
 
 >>> near = cloud_distance(np.zeros((5, 3)), np.array([[0.0, 0.0, 0.02]]))
 >>> round(near.chamfer_l1, 6), round(near.chamfer_l2, 6), near.f_score
@@ -32,7 +32,7 @@ from kinema4d_ros.evaluation.images import require_masks
 __all__ = ["CloudDistance", "cloud_distance", "consecutive_distances", "frame_distances", "require_thresholds"]
 
 _ORDERED = 0.15
-"""Most blocks of 4 x 4 pixels must be smaller than this share of the whole cloud."""
+"""Maximum median size of blocks of 4 x 4 pixels, as a share of the size of the whole cloud."""
 
 Points = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CloudDistance:
-    """Of two clouds, see the module's text; all NaN if one of them has no point.
+    """Distances of two clouds, defined in the module docstring; all NaN if one of them has no points.
 
     Attributes:
         accuracy: mean distance predicted -> true, metres.
@@ -48,7 +48,7 @@ class CloudDistance:
         chamfer_l1: metres.
         chamfer_l2: square metres.
         precision, recall, f_score: 0 to 1, one for each threshold.
-        predicted_points, true_points: how many there were.
+        predicted_points, true_points: number of points.
     """
 
     accuracy: float
@@ -63,10 +63,10 @@ class CloudDistance:
 
 
 def cloud_distance(predicted: Any, truth: Any, thresholds_m: Sequence[float] = (0.01,)) -> CloudDistance:
-    """Of two clouds (N, 3) and (M, 3), metres, one frame of reference.
+    """Compute the distances of two clouds (N, 3) and (M, 3), metres, in the same frame.
 
     Raises:
-        EvaluationError: a cloud is empty, not (N, 3), or half NaN.
+        EvaluationError: a cloud is empty, not (N, 3), or has points that are partly NaN.
     """
     limits = require_thresholds(thresholds_m)
     clouds = []
@@ -87,18 +87,18 @@ def cloud_distance(predicted: Any, truth: Any, thresholds_m: Sequence[float] = (
 def frame_distances(
     predicted: Points, truth: Points, thresholds_m: Sequence[float] = (0.01,), mask: Any = None
 ) -> list[CloudDistance]:
-    """Of every frame of two sequences (T, H, W, 3) float32, metres, one frame of reference, NaN = nothing.
+    """Compute the distances of every frame of two sequences (T, H, W, 3) float32, metres, same frame, NaN = no point.
 
     Args:
         predicted, truth: the sequences.
         thresholds_m: of the F-score.
-        mask: (T, H, W) bool, only these pixels' points are asked for their nearest one; the nearest one itself may
-            be anywhere, so that a region's border costs nothing.
+        mask: (T, H, W) bool, pixels whose points are measured; their nearest neighbours may be outside the mask,
+            so that its border adds no error.
     """
     limits = require_thresholds(thresholds_m)
     a, b = _require_sequence(predicted, "the prediction"), _require_sequence(truth, "the truth")
     if a.shape != b.shape:
-        raise EvaluationError(f"the prediction has shape {a.shape}, the truth {b.shape}", expected="one shape")
+        raise EvaluationError(f"the prediction has shape {a.shape}, the truth {b.shape}", expected="one shape for both")
     counted = None if mask is None else require_masks(mask, a.shape[:3])
 
     def one(t: int) -> CloudDistance:
@@ -108,7 +108,7 @@ def frame_distances(
 
 
 def consecutive_distances(xyz: Points, thresholds_m: Sequence[float] = (0.01,)) -> list[CloudDistance]:
-    """T - 1 distances of each frame of a sequence (T, H, W, 3) to the next one: how steady it is ("temp")."""
+    """Compute the T - 1 distances between consecutive frames of a sequence (T, H, W, 3): its stability ("temp")."""
     limits = require_thresholds(thresholds_m)
     a = _require_sequence(xyz, "the sequence")
     if len(a) < 2:
@@ -117,7 +117,7 @@ def consecutive_distances(xyz: Points, thresholds_m: Sequence[float] = (0.01,)) 
 
 
 def require_thresholds(thresholds_m: Sequence[float]) -> tuple[float, ...]:
-    """Thresholds in metres, each finite and above zero."""
+    """Return the thresholds in metres; each must be finite and above zero."""
     limits = tuple(float(value) for value in thresholds_m)
     if not all(np.isfinite(value) and value > 0 for value in limits):
         raise EvaluationError(f"thresholds are {limits}", expected="metres above 0")
@@ -134,7 +134,7 @@ def _organised(
 
 
 def _nearest(query: Points, cloud: Points) -> Floats:
-    """(H, W) squared distance of each query point (H, W, 3) to the nearest of the cloud (H, W, 3); NaN = no query."""
+    """Compute squared distances (H, W) of query points (H, W, 3) to the nearest of cloud (H, W, 3); NaN = no query."""
     boxes, levels = build_boxes(cloud)
     if _is_ordered(boxes, int(levels[0, 1] * levels[0, 2])):
         out = np.empty(query.shape[:2])
@@ -147,14 +147,14 @@ def _nearest(query: Points, cloud: Points) -> Floats:
 
 
 def _is_ordered(boxes: Points, leaves: int) -> bool:
-    """Whether neighbours in the picture are neighbours in space, without which boxes over pixels rule out nothing."""
+    """Return whether neighbours in the image are neighbours in space; otherwise boxes over pixels prune nothing."""
     size = np.linalg.norm(boxes[:, 1] - boxes[:, 0], axis=1)
     filled = boxes[:leaves, 1, 0] >= boxes[:leaves, 0, 0]
     return not filled.any() or bool(np.median(size[:leaves][filled]) < _ORDERED * size[-1])
 
 
 def _distance(there: Floats, back: Floats, limits: tuple[float, ...]) -> CloudDistance:
-    """From squared distances (N,) and (M,)."""
+    """Compute the metrics from squared distances (N,) and (M,)."""
     nothing = (float("nan"),) * len(limits)
     if not there.size or not back.size or not np.isfinite(there[0] + back[0]):
         nan = float("nan")
@@ -186,7 +186,7 @@ def _require_sequence(xyz: Any, name: str) -> Points:
 
 
 def _require_whole(points: NDArray[Any], name: str) -> None:
-    """Refuse infinite numbers and points of which only a part is NaN."""
+    """Refuse infinite values and points that are partly NaN."""
     absent = np.isnan(points)
     half = absent.any(-1) & ~absent.all(-1)
     wrong = half | np.isinf(points).any(-1)
@@ -194,5 +194,5 @@ def _require_whole(points: NDArray[Any], name: str) -> None:
         where = np.argwhere(wrong)[0]
         raise EvaluationError(
             f"{name} has {points[tuple(where)].tolist()} at {where.tolist()}",
-            expected="finite metres, or NaN in all three where nothing is",
+            expected="finite metres, or NaN in all three coordinates for no point",
         )

@@ -1,10 +1,10 @@
-"""Every metric of a prediction against the truth in one call, frame by frame and in sum; as table, CSV and JSON.
+"""All metrics of a prediction against the truth in one call, per frame and overall; as table, CSV and JSON.
 
-    Sight, Sight.of_rollout     what is compared: pictures, and points where there are some
+    Sight, Sight.of_rollout     what is compared: images, and points if available
     compare(predicted, truth)   -> Comparison: per frame and overall
 
-A number that does not exist, such as a distance to an empty cloud, is NaN here, empty in CSV and null in JSON; means
-are over the frames that have one, and the table says how many that are.
+An undefined value, such as a distance to an empty cloud, is NaN here, empty in CSV and null in JSON; means are over
+the frames with a value, and the table shows how many these are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Sight:
-    """What there is to compare: pictures (T, H, W, 3) uint8, and the rollout they come from, if they do."""
+    """Data to compare: images (T, H, W, 3) uint8, and their rollout; None = a video without points."""
 
     rgb: NDArray[np.uint8]
     rollout: Rollout | None = None
@@ -45,7 +45,7 @@ class Sight:
 
     @classmethod
     def of_rollout(cls, rollout: Rollout) -> Sight:
-        """All of a rollout; points that are half NaN or behind the camera are refused."""
+        """Take images and points of a rollout; points that are partly NaN or behind the camera are refused."""
         rollout.check_points()
         step_s = float(np.median(np.diff(rollout.times))) if len(rollout) > 1 else 0.1
         return cls(rollout.rgb, rollout, 1.0 / step_s)
@@ -53,7 +53,7 @@ class Sight:
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """What the robot was told to do: joint positions q (T, J), one row for each frame of the prediction."""
+    """Commanded motion: joint positions q (T, J), one row for each frame of the prediction."""
 
     robot: Robot
     q: Floats
@@ -61,12 +61,13 @@ class Motion:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The answer.
+    """Metrics of a prediction.
 
     Attributes:
-        frames: (T,) arrays by name, one number for each frame, NaN = does not exist.
+        frames: (T,) arrays by name, one number for each frame, NaN = undefined.
         overall: one number by name.
-        notes: what was left out, and why.
+        notes: omitted metrics and the reason.
+        counts: frames with a value by name, where it is not all of them.
     """
 
     frames: Mapping[str, Floats]
@@ -75,7 +76,7 @@ class Comparison:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def table(self) -> str:
-        """For people: name, value, unit, frames that have one."""
+        """Format a text table: name, value, unit, number of frames with a value."""
         width = max(len(name) for name in self.overall)
         lines = []
         for name, value in self.overall.items():
@@ -86,7 +87,7 @@ class Comparison:
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     def csv(self) -> str:
-        """One row for each frame, one column for each metric; empty = does not exist."""
+        """Format as CSV: one row per frame, one column per metric; empty = undefined."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["frame", *self.frames])
@@ -96,7 +97,7 @@ class Comparison:
         return out.getvalue()
 
     def json(self) -> str:
-        """Overall, per frame, notes; null = does not exist, and the text "inf" for an infinite PSNR."""
+        """Format as JSON: overall, per frame, notes; null = undefined, and the text "inf" for an infinite PSNR."""
         document = {
             "overall": {name: _plain(value) for name, value in self.overall.items()},
             "frames": {name: [_plain(v) for v in column] for name, column in self.frames.items()},
@@ -113,13 +114,13 @@ def compare(
     reach_px: int | None = None,
     motion: Motion | None = None,
 ) -> Comparison:
-    """Compare pictures, and points if both have them.
+    """Compare images, and points if both have them.
 
     Args:
-        predicted, truth: of one length and size.
+        predicted, truth: of the same length and size.
         thresholds_m: of the F-score.
-        reach_px: how far the dynamic region reaches beyond robot and moving points; by default a 24th of the width.
-        motion: with it, the predicted robot is compared with the exact one, and world points inside it are found.
+        reach_px: margin of the dynamic region around robot and moving points, in pixels; by default width / 24.
+        motion: if given, the predicted robot is compared with the exact one, and scene points inside it are found.
     """
     limits = require_thresholds(thresholds_m)
     frames: dict[str, Floats] = {
@@ -147,7 +148,9 @@ def compare(
         if motion is not None:
             _add_adherence(predicted.rollout, motion, frames, overall)
     elif motion is not None:
-        raise EvaluationError("the prediction is a video without points", expected="a rollout, to compare its robot")
+        raise EvaluationError(
+            "the prediction is a video without points", expected="a rollout with points to compare the robot"
+        )
     total = len(predicted.rgb)
     missing = {name: int(np.isfinite(column).sum()) for name, column in frames.items() if name in overall}
     counts = {name: count for name, count in missing.items() if count < total and not name.startswith("psnr")}
@@ -183,7 +186,7 @@ def _add_steadiness(
     predicted: Rollout, limits: tuple[float, ...], frames: dict[str, Floats], overall: dict[str, float]
 ) -> None:
     if len(predicted) > 1:
-        # Frame 0 has no frame before it: its place stays empty.
+        # Frame 0 has no previous frame: its value is NaN.
         _add_clouds(consecutive_distances(predicted.xyz, limits), "_temp", limits, frames, overall, skip=1)
 
 
@@ -209,7 +212,7 @@ def _add_clouds(
 def _add_adherence(predicted: Rollout, motion: Motion, frames: dict[str, Floats], overall: dict[str, float]) -> None:
     if len(motion.q) != len(predicted):
         raise EvaluationError(
-            f"the prediction has {len(predicted)} frames, the motion {len(motion.q)}", expected="one row a frame"
+            f"the prediction has {len(predicted)} frames, the motion {len(motion.q)}", expected="one row per frame"
         )
     exact = render_pointmaps(motion.robot, motion.q, predicted.camera)
     found = robot_adherence(predicted.xyz, exact.xyz, exact.mask)

@@ -1,4 +1,4 @@
-"""What really succeeds, from many runs in the model and few real ones: the model's optimism measured and taken off.
+"""Estimates of real success from many runs in the model and few real ones, corrected for the model's bias.
 
 prediction_powered   the real success rate: all model runs, corrected by the paired ones, with an interval
 SuccessCurve         the probability of real success for a verdict's score, monotone, from paired runs
@@ -22,28 +22,28 @@ __all__ = ["SuccessCurve", "prediction_powered"]
 Floats = NDArray[np.float64]
 
 FEW, ENOUGH = 10, 40
-"""Real runs: with so few the interval counts two made-up mistakes of the model, with enough it counts none."""
+"""Number of real runs up to which the interval adds two pseudo-errors of the model, and from which it adds none."""
 
 
 def prediction_powered(
     model_alone: ArrayLike, model_paired: ArrayLike, real_paired: ArrayLike, level: float = 0.95
 ) -> Interval:
-    """The real success rate by prediction-powered inference, with the weight of the model chosen by the data.
+    """Estimate the real success rate by prediction-powered inference, with the model's weight fitted to the data.
 
-    The mean of the model's runs would be the rate if the model were right; the paired runs tell by how much it is
-    not. A model that says nothing about reality gets no weight, and what is left is the paired runs alone.
+    The mean of the model's runs would be the rate if the model were right; the paired runs measure its error. A model
+    that is uncorrelated with reality gets weight 0, and the estimate is that of the paired runs alone.
 
     Args:
         model_alone: (N,) the model's verdicts, 0 to 1, of runs that were not repeated in reality.
-        model_paired: (n,) its verdicts of those that were.
-        real_paired: (n,) what really happened in them.
+        model_paired: (n,) its verdicts on runs that were.
+        real_paired: (n,) real outcomes of these.
         level: of the interval.
     """
     alone, paired = _scores(model_alone, "model_alone"), _scores(model_paired, "model_paired")
     real = require_outcomes(real_paired, "the real outcomes").astype(np.float64)
     if len(paired) != len(real) or len(real) < 2:
         raise EvaluationError(
-            f"{len(paired)} verdicts beside {len(real)} real outcomes", expected="one of each for two real runs or more"
+            f"{len(paired)} verdicts and {len(real)} real outcomes", expected="one of each for at least two real runs"
         )
     n, many = len(real), len(alone)
     spread = float(np.concatenate([alone, paired]).var(ddof=1))
@@ -52,11 +52,11 @@ def prediction_powered(
     mean_weight = float(weights.mean())
     estimate = min(max(mean_weight * float(alone.mean()) + float(rest.mean()), 0.0), 1.0)
     if mean_weight**2 * spread / many + float(rest.var(ddof=1)) / n <= 1e-12:
-        # Every paired run the same: the spread of a sample cannot tell how rare the other outcome is.
+        # All paired runs are equal: their spread does not show how rare the other outcome is.
         few = wilson(int(real.sum()), n, level)
         return Interval(estimate, few.low, few.high)
-    # Among few real runs the model's mistakes may be missing by luck. The interval, not the estimate, then counts two
-    # that nobody made, a false success and a false failure: without them it holds the truth too seldom.
+    # Few real runs may miss the model's errors by chance. The interval, not the estimate, then adds two pseudo-errors,
+    # a false success and a false failure: without them its coverage is too low.
     made_up = min(max((ENOUGH - n) / (ENOUGH - FEW), 0.0), 1.0)
     mistakes = made_up * float(((np.array([-mean_weight, 1.0]) - rest.mean()) ** 2).sum())
     size = n + 2 * made_up
@@ -68,7 +68,7 @@ def prediction_powered(
 
 
 def _weights(paired: Floats, real: Floats, scale: float) -> Floats:
-    """(n,) how much the model is believed in each paired run: fitted to the others, so that none speaks for itself."""
+    """Compute the model's weight (n,) in each paired run, fitted to the other runs (leave-one-out)."""
     n = len(real)
     if scale <= 1e-12 or n < 3:
         return np.zeros(n)
@@ -81,11 +81,11 @@ def _weights(paired: Floats, real: Floats, scale: float) -> Floats:
 class SuccessCurve:
     """Probability of real success over a verdict's score: isotonic regression with one success and failure added.
 
-    The two added runs, half a success at each end, keep the curve from saying "certain" after few runs.
+    The two added runs, half a success at each end, keep the curve away from 0 and 1 after few runs.
 
     Attributes:
         scores: (K,) float64, ascending.
-        rates: (K,) float64, never falling.
+        rates: (K,) float64, non-decreasing.
     """
 
     scores: Floats
@@ -93,10 +93,10 @@ class SuccessCurve:
 
     @classmethod
     def fit(cls, scores: ArrayLike, real: ArrayLike) -> SuccessCurve:
-        """From paired runs: scores (n,) from 0 to 1 and what really happened (n,)."""
+        """Fit to paired runs: scores (n,) from 0 to 1 and real outcomes (n,)."""
         x, y = _scores(scores, "scores"), require_outcomes(real, "the real outcomes").astype(np.float64)
         if len(x) != len(y):
-            raise EvaluationError(f"{len(x)} scores beside {len(y)} real outcomes", expected="one of each")
+            raise EvaluationError(f"{len(x)} scores and {len(y)} real outcomes", expected="one of each")
         order = np.argsort(x, kind="stable")
         padded_x = np.concatenate([[0.0], x[order], [1.0]])
         padded_y = np.concatenate([[0.5], y[order], [0.5]])
@@ -106,7 +106,7 @@ class SuccessCurve:
         return cls(levels, np.asarray(isotonic_regression(means, weights=counts).x, np.float64))
 
     def __call__(self, scores: ArrayLike) -> Floats:
-        """(N,) probabilities of scores (N,)."""
+        """Return the probabilities (N,) of scores (N,)."""
         return np.asarray(np.interp(_scores(scores, "scores"), self.scores, self.rates), np.float64)
 
 
@@ -115,5 +115,5 @@ def _scores(values: ArrayLike, name: str) -> Floats:
     if array.ndim != 1 or not len(array):
         raise EvaluationError(f"{name} have shape {array.shape}", expected="(N,), at least one")
     if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
-        raise EvaluationError(f"{name} go from {array.min():g} to {array.max():g}", expected="numbers from 0 to 1")
+        raise EvaluationError(f"{name} range from {array.min():g} to {array.max():g}", expected="numbers from 0 to 1")
     return array

@@ -1,4 +1,4 @@
-"""Run one trial: the policy in the lab, its commands in every model, a picture of every disagreement."""
+"""Execution of one trial: the policy in the lab, its commands in every model, an image of every disagreement."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = ["Executor", "evaluation_camera"]
 
 
 def evaluation_camera(settings: EvaluationSettings) -> PinholeCamera:
-    """The camera of an evaluation, rectified and scaled to its width."""
+    """Load the camera of an evaluation, rectified and scaled to its width."""
     camera = read_camera(settings.camera or share_path("calibration/demo_lab.yaml")).rectified()
     return camera.scaled(settings.width, max(1, round(settings.width * camera.height / camera.width)))
 
 
 class Executor:
-    """Runs trials one after the other; robot, policies and models are made once and kept.
+    """Runner of trials; robot, policies and models are created once and reused.
 
     Args:
         settings: of the evaluation.
-        store: where runs and pictures are kept; records are returned, not written.
-        turn: number among the workers, which begin at different generator nodes.
+        store: folder for runs and images; records are returned, not written.
+        turn: index of the worker; workers start with different generator nodes.
     """
 
     def __init__(self, settings: EvaluationSettings, store: TrialStore, turn: int = 0) -> None:
@@ -57,11 +57,11 @@ class Executor:
         self._arena: tuple[tuple[str, int], LabArena] | None = None
 
     def execute(self, trial: Trial, known: TrialRecord | None = None) -> TrialRecord:
-        """The trial's record; what `known` has already is not run again."""
+        """Run a trial and return its record; outcomes that `known` already has are not run again."""
         try:
             arena = self._table(trial)
         except KinemaError as error:
-            # Complete, so that nobody waits for the outcomes of models on a table that cannot be laid.
+            # The scene cannot be set up: record a failure for every model too, so that the record is complete.
             text = failure_text(error)
             lost = {label: ModelOutcome(None, error=text) for label in self._settings.labels()}
             return TrialRecord(trial, LabOutcome(None, error=text), {**lost, **(known.models if known else {})})
@@ -74,7 +74,7 @@ class Executor:
         return TrialRecord(trial, lab, models)
 
     def close(self) -> None:
-        """End the policies and leave the models; a policy that does not end is left behind."""
+        """Close policies and models; a policy that fails to close is ignored."""
         for policy in self._policies.values():
             try:
                 policy.close()
@@ -86,7 +86,7 @@ class Executor:
         self._models.clear()
 
     def _table(self, trial: Trial) -> LabArena:
-        # Policies take turns on one table: it is laid and looked at once.
+        # Policies run one after the other on the same scene: it is set up and rendered once.
         which = (trial.scenario, trial.seed)
         if self._arena is None or self._arena[0] != which:
             arena = LabArena(trial.scenario, trial.seed, self._camera, self._kinematics, self._settings.task)
@@ -98,7 +98,7 @@ class Executor:
         if known is not None and known.error:
             return known, None
         if known is not None and known.success is not None:
-            # A file that was lost or damaged is made again: equal seeds give equal runs.
+            # A lost or damaged file is regenerated: equal seeds give equal runs.
             with suppress(FileFormatError):
                 return known, Run.load(path, arena.start)
         began = time.perf_counter()
@@ -134,7 +134,7 @@ class Executor:
         return ModelOutcome.of(imagined.verdict, imagined.seconds, imagined.chunks, picture, imagined.made_by)
 
     def _imagine(self, trial: Trial, arena: LabArena, model: str, run: Run | None) -> Imagined:
-        """In open loop with the run's actions, in closed loop without a run."""
+        """Predict in open loop with the run's actions, or in closed loop without a run."""
         if model == TRUTH and run is not None:
             began = time.perf_counter()
             rollout = true_rollout(arena, run, self._settings.frames)

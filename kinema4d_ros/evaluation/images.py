@@ -1,6 +1,6 @@
-"""How like the true pictures the predicted ones are: PSNR and SSIM, of whole frames or of the part that matters.
+"""Image metrics of a prediction against the truth: PSNR and SSIM of whole frames or of the dynamic region.
 
-Pictures are (T, H, W, 3) uint8. Masks are (T, H, W) bool, True = counts; a frame without a counted pixel gives NaN.
+Images are (T, H, W, 3) uint8. Masks are (T, H, W) bool, True = counted; a frame without counted pixels gives NaN.
 
 >>> truth = np.zeros((1, 16, 16, 3), np.uint8)
 >>> psnr(truth + np.uint8(10), truth).round(2), ssim(truth, truth)
@@ -31,32 +31,32 @@ _C1, _C2 = (0.01 * _PEAK) ** 2, (0.03 * _PEAK) ** 2
 
 
 def require_videos(predicted: Any, truth: Any) -> tuple[Video, Video]:
-    """Both as (T, H, W, 3) uint8 of one shape, or an error that says how they differ."""
+    """Return both as (T, H, W, 3) uint8 of the same shape; otherwise raise an error that names the difference."""
     pair = []
     for name, video in (("the prediction", predicted), ("the truth", truth)):
         array = np.asarray(video)
         if array.dtype != np.uint8 or array.ndim != 4 or array.shape[-1] != 3 or 0 in array.shape:
             raise EvaluationError(
-                f"{name} is {array.dtype} of shape {array.shape}", expected="pictures, uint8 of shape (T, H, W, 3)"
+                f"{name} is {array.dtype} of shape {array.shape}", expected="images, uint8 of shape (T, H, W, 3)"
             )
         pair.append(array)
     a, b = pair
     if len(a) != len(b):
         raise EvaluationError(
             f"the prediction has {len(a)} frames, the truth {len(b)}",
-            expected="as many",
-            hint="resample one of them to the other's times",
+            expected="equal numbers",
+            hint="resample one of them to the times of the other",
         )
     if a.shape != b.shape:
         raise EvaluationError(
             f"the prediction is {a.shape[2]} x {a.shape[1]}, the truth {b.shape[2]} x {b.shape[1]} (width x height)",
-            expected="one size",
+            expected="equal sizes",
         )
     return a, b
 
 
 def require_masks(mask: Any, shape: tuple[int, ...], name: str = "mask") -> Masks:
-    """The mask as bool of `shape` (T, H, W); one (H, W) picture stands for every frame."""
+    """Return the mask as bool of `shape` (T, H, W); an (H, W) mask is used for every frame."""
     array = np.asarray(mask)
     if array.dtype == np.bool_ and array.shape == shape[1:]:
         array = np.broadcast_to(array, shape)
@@ -66,12 +66,12 @@ def require_masks(mask: Any, shape: tuple[int, ...], name: str = "mask") -> Mask
 
 
 def squared_error(predicted: Video, truth: Video, mask: Masks | None = None) -> tuple[Floats, NDArray[np.int64]]:
-    """Sums (T,) of squared differences over counted pixels and channels, and how many numbers (T,) were counted."""
+    """Sum squared differences (T,) over counted pixels and channels, and count the values (T,)."""
     a, b = require_videos(predicted, truth)
     counted = None if mask is None else require_masks(mask, a.shape[:3])
     total, count = np.zeros(len(a)), np.zeros(len(a), np.int64)
     for t in range(len(a)):
-        # Exact: a square of bytes is at most 65025, and a frame has fewer than 2^40 of them.
+        # Exact in int64: a squared difference is at most 65025, and a frame has fewer than 2^40 of them.
         difference = a[t].astype(np.int32) - b[t]
         if counted is not None:
             difference = difference[counted[t]]
@@ -81,30 +81,30 @@ def squared_error(predicted: Video, truth: Video, mask: Masks | None = None) -> 
 
 
 def psnr(predicted: Video, truth: Video, mask: Masks | None = None) -> Floats:
-    """(T,) decibel of every frame, peak 255; infinite where the counted pixels are equal, NaN where none count."""
+    """Compute PSNR (T,) in dB, peak 255; infinite where the counted pixels are equal, NaN where none is counted."""
     total, count = squared_error(predicted, truth, mask)
     return _decibel(total, count)
 
 
 def psnr_overall(predicted: Video, truth: Video, mask: Masks | None = None) -> float:
-    """Decibel of all counted pixels of all frames together.
+    """Compute PSNR in dB over all counted pixels of all frames together.
 
-    Not the mean over frames: one frame that is predicted exactly has an infinite PSNR and would hide all others.
+    Not the mean over frames: one exactly predicted frame has infinite PSNR and would hide all others.
     """
     total, count = squared_error(predicted, truth, mask)
     return float(_decibel(np.array([total.sum()]), np.array([count.sum()]))[0])
 
 
 def ssim(predicted: Video, truth: Video, mask: Masks | None = None) -> Floats:
-    """(T,) mean structural similarity of every frame, Gaussian window of 11 x 11, each channel alone.
+    """Compute mean structural similarity (T,) with a Gaussian window of 11 x 11, per channel.
 
-    The border of 5 pixels, whose window is not complete, does not count, masked or not.
+    The border of 5 pixels, where the window is incomplete, is never counted.
     """
     a, b = require_videos(predicted, truth)
     height, width = a.shape[1:3]
     if min(height, width) <= 2 * _RADIUS:
         raise EvaluationError(
-            f"pictures of {width} x {height}", expected=f"more than {2 * _RADIUS} pixels on each side for SSIM"
+            f"images of {width} x {height} pixels", expected=f"more than {2 * _RADIUS} pixels on each side for SSIM"
         )
     counted = None if mask is None else require_masks(mask, a.shape[:3])
 
@@ -130,16 +130,16 @@ def dynamic_region(
     reach_px: int = 6,
     with_start: bool = True,
 ) -> Masks:
-    """(T, H, W) bool: pixels near the robot or near things that move, where a prediction can be wrong.
+    """Mark the pixels near the robot or near moving objects: (T, H, W) bool.
 
-    A static background makes any full-frame number look good; measured here, a model must predict something.
+    A static background makes full-frame metrics look good; this region measures what the model must predict.
 
     Args:
         robot_mask: (T, H, W) bool, the exact robot.
-        ids: (T, H, W) integers, which thing each pixel shows, of the true pictures.
-        moving: the numbers in `ids` of the things that move.
-        reach_px: a pixel this far away, in rows and in columns, is near.
-        with_start: what moves also counts where it was in the first frame, so that a copy left behind is seen.
+        ids: (T, H, W) integers, object id of each pixel of the true images.
+        moving: ids of the moving objects.
+        reach_px: margin in rows and in columns.
+        with_start: include the position of moving objects in the first frame, so that a copy left behind counts.
     """
     robot = np.asarray(robot_mask)
     if robot.dtype != np.bool_ or robot.ndim != 3:
@@ -166,10 +166,10 @@ def _decibel(total: Floats, count: NDArray[np.int64]) -> Floats:
 
 
 def _ssim_map(a: Video, b: Video) -> Floats:
-    """(H - 10, W - 10, 3) similarity of two (H, W, 3) pictures."""
+    """Compute the similarity (H - 10, W - 10, 3) of two (H, W, 3) images."""
     taps = np.exp(-0.5 * (np.arange(-_RADIUS, _RADIUS + 1) / _SIGMA) ** 2)
     taps /= taps.sum()
-    # Around the middle of the range squares are smaller, and so is what differences of them lose.
+    # Centred values keep squares small, which reduces cancellation in their differences.
     x, y = a.astype(np.float64) - 127.5, b.astype(np.float64) - 127.5
 
     def blur(image: Floats) -> Floats:

@@ -1,11 +1,11 @@
-"""Was the task done? Verdicts on predicted futures, from where the object went.
+"""Judges: verdicts on the success of a task in a rollout, from the path of the target object.
 
-    GeometricJudge   follows the object through the predicted clouds: the default, needs nothing but the rollout
-    TruthJudge       knows the object's poses: for the lab
-    VlmJudge         asks a language model that sees pictures (`vlm_judge`): optional, never the default
+    GeometricJudge   tracks the object through the predicted clouds: the default, needs only the rollout
+    TruthJudge       uses the object's known poses: for the lab
+    VlmJudge         asks a vision-language model on a server: optional, never the default
 
-All answer `judge(rollout, task, target_mask)` with a `Verdict`; `Task.outcome` decides about the path that they find. A
-judge that cannot tell says so: `success` is None.
+All return a `Verdict` from `judge(rollout, task, target_mask)`; `Task.outcome` evaluates the path that they find. If a
+judge cannot tell, `success` is None. `make_judge` creates a judge by name.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ __all__ = ["GEOMETRIC", "GeometricJudge", "Judge", "TruthJudge", "Verdict", "Vlm
 Mask = NDArray[np.bool_]
 
 _END_FRAMES = 3
-"""The end of an estimated path is the middle of the last frames, not one that may be blurred."""
+"""Number of last frames whose median is the end of an estimated path, because a single one may be blurred."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What a judge says.
+    """Verdict of a judge.
 
     Attributes:
         success: the goal holds at the end; None = the judge cannot tell.
-        progress: 0 to 1, how far the object got by the end; 0 if unknown.
-        confidence: 0 to 1: how well the object was seen at the end, less within the margin of the limit; 0 = unknown.
-        deciding_frame: the first frame from which the goal holds to the end, or the last frame that shows it does not.
-        track: the object's path; None from a judge that has none.
+        progress: 0 to 1, progress of the object at the end; 0 if unknown.
+        confidence: 0 to 1: visibility of the object at the end, reduced within the margin of the limit; 0 = unknown.
+        deciding_frame: first frame from which the goal holds to the end, or last frame in which it does not hold.
+        track: the object's path; None if the judge does not track it.
         reason: one sentence.
-        value_m: the measured number at the end, NaN = unknown.
+        value_m: the measured value at the end, NaN = unknown.
     """
 
     success: bool | None
@@ -62,36 +62,36 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Anything that can judge a rollout."""
+    """Interface of judges."""
 
     def judge(self, rollout: Rollout, task: Task, target_mask: Mask | None = None) -> Verdict:
-        """The verdict; bad input is an `EvaluationError`, doubt is a verdict without success.
+        """Judge a rollout; bad input raises an `EvaluationError`, uncertainty gives a verdict with success None.
 
-        `target_mask` (H, W) bool are the target's pixels in frame 0; None = what stands on the table nearest to the
+        `target_mask` (H, W) bool are the target's pixels in frame 0; None = the object on the table nearest to the
         gripper's trajectory.
         """
 
 
 @dataclass(frozen=True)
 class GeometricJudge:
-    """Judges by the predicted clouds alone.
+    """Judge that uses the predicted clouds only.
 
     Attributes:
-        margin_m: this near to the limit, confidence falls to 0.
-        least_confidence: an object seen worse than this at the end is lost: `success` is None.
+        margin_m: within this distance of the limit, confidence falls to 0.
+        least_confidence: below this confidence at the end the object is lost: `success` is None.
     """
 
     margin_m: float = 0.01
     least_confidence: float = 0.1
 
     def judge(self, rollout: Rollout, task: Task, target_mask: Mask | None = None) -> Verdict:
-        """Find the object, follow it, compare its end with its start."""
+        """Find and track the object, and judge its path."""
         track = track_object(rollout, find_target(rollout) if target_mask is None else target_mask)
         return judge_track(track, task, margin_m=self.margin_m, least_confidence=self.least_confidence)
 
 
 class TruthJudge:
-    """Judges by the object's known path; the rollout's pixels are not looked at.
+    """Judge that uses the object's known path; the rollout's pixels are not used.
 
     Args:
         base_T_object: (T, 4, 4) poses, or (T, 3) positions, metres, base frame.
@@ -112,24 +112,24 @@ class TruthJudge:
 
     @classmethod
     def of_episode(cls, episode: Any, name: str = "") -> TruthJudge:
-        """Of an episode with known poses (`kinema4d_model.data.Episode`); by default of its target."""
+        """Create from an episode with known poses (`kinema4d_model.data.Episode`); by default of its target."""
         name = name or episode.outcome.target
         known = {thing.name: thing.base_T_object for thing in episode.outcome.objects}
         if name not in known:
             raise EvaluationError(
-                f"episode '{episode.key}' does not say where '{name}' was",
+                f"episode '{episode.key}' has no poses of '{name}'",
                 expected=f"one of {', '.join(known) or 'none: it has no poses'}",
             )
         return cls(known[name])
 
     def judge(self, rollout: Rollout | None, task: Task, target_mask: Mask | None = None) -> Verdict:
-        """The verdict on the known path; of a rollout only the length is compared, the mask is not needed."""
+        """Judge the known path; of the rollout only the length is checked, the mask is not used."""
         if rollout is not None and len(rollout) != len(self._track.position):
             raise EvaluationError(
                 f"the rollout has {len(rollout)} frames, the object's path {len(self._track.position)}",
-                expected="as many",
+                expected="equal numbers",
             )
-        # The poses are exact: the last one is the end, as it is for the labels of recorded data.
+        # The poses are exact: the last one is the end, as in the labels of recorded data.
         return judge_track(self._track, task, margin_m=self._margin_m, end_frames=1)
 
 
@@ -141,7 +141,7 @@ def judge_track(
     least_confidence: float = 0.1,
     end_frames: int = _END_FRAMES,
 ) -> Verdict:
-    """The verdict on a path: does the goal hold at its end, and is that certain."""
+    """Judge whether the goal holds at the end of a path, and how certain this is."""
     if not (margin_m > 0 and 0 <= least_confidence <= 1):
         raise EvaluationError(
             f"margin_m is {margin_m}, least_confidence {least_confidence}",
@@ -174,16 +174,16 @@ def _deciding_frame(holds: Mask, known: Mask, success: bool, end_frames: int) ->
     if not success:
         return int(np.flatnonzero(known)[-1])
     against = np.flatnonzero(known & ~holds)
-    # The last frames are a majority: one of them may be against.
+    # The last frames are decided by majority: the goal may not hold in one of them.
     before = against[against < len(holds) - end_frames]
     first = int(before[-1]) + 1 if before.size else 0
     return first + int(np.argmax(holds[first:]))
 
 
-# A judge that asks a language model with eyes: any server that speaks OpenAI's chat protocol, at any URL.
+# Judge by a vision-language model on any server with OpenAI's chat API.
 #
-# Optional and never the default: its answers cannot be checked, and pictures leave this process for the server named.
-# Nothing is sent anywhere but to `url`, through a proxy if the environment names one; redirections are refused.
+# Optional and never the default: its answers cannot be verified, and images are sent to the server. Nothing is sent
+# to any other address than `url`, through a proxy if the environment sets one; redirects are refused.
 
 _MAX_ANSWER_BYTES = 1_000_000
 _SYSTEM = (
@@ -195,19 +195,19 @@ _SYSTEM = (
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """None: an answer that points elsewhere is an error."""
+        """Return None: a redirect is an error."""
 
 
 @dataclass(frozen=True)
 class VlmJudge:
-    """Judges by asking a model.
+    """Judge that asks a vision-language model.
 
     Attributes:
         url: base of the API, for example "http://localhost:8000/v1"; "/chat/completions" is added.
         model: its name on that server.
         api_key: sent as a bearer token; "" = none.
-        frames: how many frames it is shown, spread evenly, first and last among them.
-        timeout_s: for the whole answer to begin.
+        frames: number of frames to send, evenly spaced, including first and last.
+        timeout_s: timeout of the connection and of each read.
     """
 
     url: str
@@ -228,7 +228,7 @@ class VlmJudge:
             )
 
     def judge(self, rollout: Rollout, task: Task, target_mask: NDArray[np.bool_] | None = None) -> Verdict:
-        """Ask; a server that cannot be reached or answers nonsense is an `EvaluationError`."""
+        """Ask the model; an unreachable server or an invalid answer raises an `EvaluationError`."""
         shown = np.unique(np.linspace(0, len(rollout) - 1, min(self.frames, len(rollout))).round().astype(int))
         answer = self._ask(self._request(rollout, task, shown))
         return _verdict(answer, shown)
@@ -257,14 +257,14 @@ class VlmJudge:
             raise EvaluationError(
                 f"{where} answers {error.code}: {text}",
                 expected="200",
-                hint="look at URL, model and key",
+                hint="check URL, model and key",
                 code=_MISSING,
             ) from None
         except (OSError, ValueError) as error:
             raise EvaluationError(
                 f"{where} does not answer: {getattr(error, 'reason', error)}"[:300],
                 expected=f"an answer within {self.timeout_s:g} s",
-                hint="is the server running?",
+                hint="check that the server is running",
                 code=_MISSING,
             ) from None
         if len(data) > _MAX_ANSWER_BYTES:
@@ -281,7 +281,7 @@ _ARGUMENT, _MISSING = ErrorCode.ARGUMENT_INVALID, ErrorCode.SETUP_MISSING
 
 
 def _verdict(text: str, shown: Any) -> Verdict:
-    """From the model's words; anything but the object asked for is refused, never guessed at."""
+    """Parse the model's answer; anything but the requested JSON object is refused."""
     begin, end = text.find("{"), text.rfind("}")
     try:
         found = json.loads(text[begin : end + 1])
@@ -293,7 +293,7 @@ def _verdict(text: str, shown: Any) -> Verdict:
         fits = False
     if not fits:
         raise EvaluationError(f"the model answers {text[:200]!r}", expected='{"success": true, false or null, ...}')
-    # A number that was not shown is the model's slip; the nearest frame that was is meant.
+    # A frame number that was not sent is replaced by the nearest one that was.
     decides = int(shown[np.abs(np.asarray(shown) - frame).argmin()])
     reason = str(found.get("reason", ""))[:500]
     if success is None:
@@ -301,15 +301,15 @@ def _verdict(text: str, shown: Any) -> Verdict:
     return Verdict(success, progress, confidence, decides, None, reason)
 
 
-# Judges by name: "geometric", or "vlm:URL,MODEL" for a language model that sees pictures.
+# Judges by name: "geometric", or "vlm:URL,MODEL" for a vision-language model.
 
 GEOMETRIC = "geometric"
 KEY = "KINEMA4D_JUDGE_KEY"
-"""Environment variable with the key that a server may ask for; it is never written anywhere."""
+"""Environment variable with the server's API key; it is never written to a file or a log."""
 
 
 def make_judge(text: str) -> Judge:
-    """The judge of a name.
+    """Create a judge by name.
 
     >>> make_judge("vlm:http://127.0.0.1:8000/v1,some-model").model
     'some-model'
@@ -320,6 +320,6 @@ def make_judge(text: str) -> Judge:
         return GeometricJudge()
     if kind != "vlm" or not comma:
         raise EvaluationError(
-            f"judge '{text}' is not known", expected="geometric, or vlm:URL,MODEL", code=ErrorCode.ARGUMENT_INVALID
+            f"judge '{text}' is unknown", expected="geometric, or vlm:URL,MODEL", code=ErrorCode.ARGUMENT_INVALID
         )
     return VlmJudge(url, model, os.environ.get(KEY, ""))

@@ -1,6 +1,6 @@
-"""`LabArena`: a table of the lab, its camera, its task, and a policy that acts on it until the end.
+"""`LabArena`: a scene of the lab with its camera and task, in which policies run episodes; `true_rollout`.
 
-scenario, seed ─> table ─> observation ─> policy ─> chunk ─> physics ─> ... ─> Run: commands, poses, outcome
+scenario, seed ─> scene ─> observation ─> policy ─> chunk ─> physics ─> ... ─> Run: commands, poses, outcome
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 SAMPLE_S = 0.02
 SETTLE_S = 0.4
-"""After the last action: what was let go of comes to rest."""
+"""Time after the last action for released objects to come to rest."""
 LEAST_MOTION_S = 0.2
 
 
@@ -39,11 +39,11 @@ class Run:
     """One run in the lab, sampled every 20 ms and at its end.
 
     Attributes:
-        commands: what the arm was told, all joints, from time 0.
+        commands: commanded positions of all joints, from time 0.
         target: (T, 4, 4) base_T_object of the target at those times.
-        states: `FRAMES` states, evenly spaced: what pictures are taken of; velocities and efforts are not kept.
-        chunks: that the policy was asked for.
-        seconds: that it took to compute.
+        states: `FRAMES` states, evenly spaced, from which images are rendered; velocities and efforts are not kept.
+        chunks: number of chunks requested from the policy.
+        seconds: computing time.
     """
 
     commands: JointTrajectory
@@ -53,7 +53,7 @@ class Run:
     seconds: float
 
     def save(self, path: str | Path) -> None:
-        """Write it as .npz; `load` brings it back."""
+        """Write the run as .npz for `load`."""
         names = list(self.states[0].objects)
         with replacing_file(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(
@@ -71,13 +71,13 @@ class Run:
 
     @classmethod
     def load(cls, path: str | Path, start: LabState) -> Run:
-        """The run of a file, on the table that `start` shows.
+        """Read a run of the scene whose initial state is `start`.
 
         Raises:
-            FileFormatError: no run, or one of another table.
+            FileFormatError: not a run, or a run of another scene.
         """
         try:
-            # Plain arrays only: an object array would have to be unpickled, which is refused.
+            # Plain arrays only: object arrays would need unpickling, which is unsafe.
             with np.load(path, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
             names, things = start.joint_names, start.objects.values()
@@ -98,17 +98,19 @@ class Run:
             commands = JointTrajectory(names, data["times"], data["commands"])
             return cls(commands, data["target"], states, int(data["counts"][0]), float(data["counts"][1]))
         except (OSError, ValueError, KeyError, IndexError, EOFError, BadZipFile) as error:
-            raise FileFormatError(f"{path} is no run of this table: {error}", expected="a file of `Run.save`") from None
+            raise FileFormatError(
+                f"{path} is not a run of this scene: {error}", expected="a file of `Run.save`"
+            ) from None
 
 
 class LabArena:
-    """A table, ready for one run after the other. Not thread safe.
+    """A scene of the lab that is reset for every run. Not thread safe.
 
     Args:
-        scenario, seed: of the table.
-        camera: with its pose; pictures are taken rectified.
+        scenario, seed: of the scene.
+        camera: with its pose; images are rectified.
         kinematics: of the robot.
-        kind: of the task that is asked of the policy, one of `task.LAB_TASKS`.
+        kind: of the task, one of `task.LAB_TASKS`.
     """
 
     def __init__(self, scenario: str, seed: int, camera: PinholeCamera, kinematics: Kinematics, kind: str) -> None:
@@ -126,24 +128,24 @@ class LabArena:
         self.target_mask = self.first.mask(self.start.target)
 
     def episode_start(self, seed: int) -> EpisodeStart:
-        """What a policy is told."""
+        """Build the episode start for a policy."""
         robot = self._kinematics.robot
         return EpisodeStart(robot, self.task.instruction, self.kind, seed, self.start)
 
     def picture(self, state: LabState) -> LabImage:
-        """A picture of any state of this table."""
+        """Render an image of a state of this scene."""
         return self._eye.capture(state)
 
     def measure(self, state: LabState) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]]:
-        """A picture of any state, its depth (H, W) in metres (NaN = nothing), and where the robot is seen in it."""
+        """Render image, depth (H, W) in metres (NaN = no surface) and robot mask (H, W) of a state."""
         image = self._eye.capture(state, truth=True)
         if image.depth_m is None or image.segmentation is None:
-            raise RenderError("the picture has no depth", expected="capture(..., truth=True)")
+            raise RenderError("the image has no depth", expected="capture(..., truth=True)")
         robot = (image.segmentation > 0) & (image.segmentation <= len(self._kinematics.robot.links))
         return image.rgb, image.depth_m, robot
 
     def observe(self, image: NDArray[np.uint8], joints: Array, time_s: float) -> Observation:
-        """What a policy is shown: a picture of the lab or of a model, and joints (J,)."""
+        """Build an observation from an image of the lab or of a model, and joint positions (J,)."""
         robot = self._kinematics.robot
         width = float("nan")
         if robot.gripper is not None:
@@ -151,10 +153,10 @@ class LabArena:
         return Observation(image, self.camera, joints, width, time_s)
 
     def run(self, policy: Policy, *, seed: int, limit_s: float = 30.0) -> Run:
-        """Let a policy act until it is done or the time is over.
+        """Run a policy until it is done or `limit_s` is reached.
 
         Raises:
-            PolicyError: the policy failed, or asked for a motion that the arm does not do.
+            PolicyError: the policy failed, or requested a motion that the arm cannot do.
         """
         began = time.perf_counter()
         state = self._restart()
@@ -172,11 +174,11 @@ class LabArena:
         return self._finish(recorder, chunks, began)
 
     def judge(self, run: Run) -> Verdict:
-        """What really became of the target."""
+        """Judge a run by the true poses of the target."""
         return TruthJudge(run.target).judge(None, self.task)
 
     def _restart(self) -> LabState:
-        # A table that has just been laid need not be laid again.
+        # A new scene needs no reset.
         if not self._untouched:
             self._lab.reset(self._scenario, self._seed)
         self._untouched = False
@@ -198,7 +200,7 @@ class LabArena:
 
 
 class _Recorder:
-    """Steps the physics and keeps a state every 20 ms."""
+    """Recorder that steps the physics and keeps a state every 20 ms."""
 
     def __init__(self, lab: LabSimulation) -> None:
         self._lab = lab
@@ -232,11 +234,11 @@ class _Recorder:
         return Run(commands, target, tuple(states[i] for i in frames), chunks, seconds)
 
 
-# What the lab's camera really saw, in the form of a prediction: shown to a judge, it tells the judge's own errors.
+# The lab's own images as a rollout: shows the judge's errors without a model's.
 
 
 def true_rollout(arena: LabArena, run: Run, frames: int) -> Rollout:
-    """Pictures and points of a run at the size of the evaluation's camera, evenly spaced, at most as many as it has."""
+    """Render images and points of a run in the evaluation's camera, at most `frames` states, evenly spaced."""
     count = min(frames, len(run.states))
     states = [run.states[i] for i in np.linspace(0, len(run.states) - 1, count).round().astype(int)]
     camera = arena.camera

@@ -1,10 +1,10 @@
-"""Does the prediction obey what is known: the exact robot, solid bodies, and that things neither vanish nor appear?
+"""Physical consistency of a prediction: agreement with the exact robot, penetration, objects that vanish or appear.
 
     adherence       the predicted robot against the exact one: mask IoU and depth error
-    plausibility    points of the world inside the table or inside the robot; objects that vanish or appear;
-                    the amount of matter above the table over time
+    plausibility    scene points inside the table or inside the robot; objects that vanish or appear;
+                    visible surface above the table over time
 
-Everything is measured on points that the camera sees; what is hidden is not counted against a prediction.
+Only points in view are measured; hidden ones do not count against a prediction.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kinema4d_ros.robot.model import Robot
 __all__ = ["Adherence", "Plausibility", "plausibility", "robot_adherence"]
 
 _NEAR_M = 0.02
-"""A predicted point this near to the exact robot's surface, along the ray, is taken for robot."""
+"""Depth difference to the exact robot below which a predicted point counts as robot."""
 _ABOVE_M, _HIGH_M = 0.01, 0.4
 _SUNK_M = 0.01
 _RIM_PX = 2
 _LEAST_PX = 16
 _LEAP_M = 0.08
-"""Farther than this nothing goes from one frame to the next."""
+"""Maximum motion of an object between consecutive frames."""
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -58,25 +58,28 @@ def robot_adherence(
     exact_mask: Mask,
     predicted_mask: Mask | None = None,
 ) -> Adherence:
-    """Of a prediction BEFORE the exact robot is put into it; afterwards the answer is always perfect.
+    """Compare the robot of a prediction with the exact one, BEFORE the exact robot is composited into the prediction.
 
     Args:
-        predicted_xyz: (T, H, W, 3) float32, metres, camera frame, NaN = nothing.
-        exact_xyz: likewise, the drawn robot.
-        exact_mask: (T, H, W) bool, where it is.
-        predicted_mask: (T, H, W) bool, where the prediction shows the robot. Without one, a pixel of the exact robot
-            is robot if its point is within 2 cm of the exact one; robot elsewhere is then not seen, and the IoU is
-            the share of the exact robot that was hit.
+        predicted_xyz: (T, H, W, 3) float32, metres, camera frame, NaN = no point.
+        exact_xyz: the same of the rendered robot.
+        exact_mask: (T, H, W) bool, mask of the rendered robot.
+        predicted_mask: (T, H, W) bool, where the prediction shows the robot. Without it, a pixel of the exact robot
+            counts as robot if its depth is within 2 cm of the exact one; robot elsewhere is then not detected, and
+            the IoU is the matched share of the exact robot.
     """
     predicted, exact = np.asarray(predicted_xyz), np.asarray(exact_xyz)
     if predicted.ndim != 4 or predicted.shape[-1] != 3 or predicted.shape != exact.shape:
         raise EvaluationError(
-            f"the prediction has shape {predicted.shape}, the exact robot {exact.shape}", expected="(T, H, W, 3) both"
+            f"the prediction has shape {predicted.shape}, the exact robot {exact.shape}",
+            expected="(T, H, W, 3) for both",
         )
     mask = require_masks(exact_mask, predicted.shape[:3], "exact_mask")
     z, z_exact = predicted[..., 2].astype(np.float64), exact[..., 2].astype(np.float64)
     if not np.isfinite(z_exact[mask]).all():
-        raise EvaluationError("the exact robot has pixels without a point", expected="a point in all of its mask")
+        raise EvaluationError(
+            "the exact robot has pixels without a point", expected="a point at every pixel of its mask"
+        )
     error = np.abs(z - z_exact)
     if predicted_mask is None:
         with np.errstate(invalid="ignore"):
@@ -100,17 +103,17 @@ def robot_adherence(
 
 @dataclass(frozen=True, eq=False)
 class Plausibility:
-    """What cannot happen, for every frame; all but `objects` and `matter` are 0 in a possible world.
+    """Violations of physics in every frame; all but `objects` and `matter` are 0 in a consistent prediction.
 
     Attributes:
-        below_table: (T,) share of the points where the table is that lie more than 1 cm under it.
-        table_depth_m: (T,) how deep they lie (99th percentile), metres; 0 = none.
-        robot_depth_m: (T,) how deep a point of the world lies within the robot, metres; NaN if no robot was given.
-        objects: (T,) separate things that stand on the table in view.
-        vanished: (T,) things of the frame before that are nowhere now, though the robot hides nothing there.
-        appeared: (T,) things that were nowhere in the frame before, likewise.
-        matter: (T,) surface above the table in view, relative to the first frame, over pixels that the robot hides in
-            neither; 1 = kept, NaN = nothing to compare. What is carried out of the compared pixels is missing in it.
+        below_table: (T,) share of the points at the table's pixels that are more than 1 cm below it.
+        table_depth_m: (T,) depth of these points below the table (99th percentile), metres; 0 = none.
+        robot_depth_m: (T,) penetration of scene points into the robot, metres; NaN if no robot was given.
+        objects: (T,) number of separate objects on the table in view.
+        vanished: (T,) objects of the previous frame that are missing now though the robot does not hide their place.
+        appeared: (T,) objects that were missing in the previous frame, likewise.
+        matter: (T,) visible surface above the table relative to the first frame, over pixels that the robot hides in
+            neither; 1 = unchanged, NaN = nothing to compare. Surface carried out of these pixels is missing in it.
     """
 
     below_table: Floats
@@ -123,33 +126,33 @@ class Plausibility:
 
 
 def plausibility(rollout: Rollout, robot: Robot | None = None, q: ArrayLike | None = None) -> Plausibility:
-    """What the predicted world does that no world does.
+    """Measure violations of physics in a rollout.
 
     Args:
-        rollout: its table is the plane of most points of frame 0.
-        robot: with `q` (T, J), its joint positions: then world points within its meshes are looked for, exactly.
-        q: see `robot`.
+        rollout: its table is the dominant plane of frame 0.
+        robot: to measure scene points inside its meshes; needs `q`.
+        q: (T, J) joint positions of the robot.
 
     Raises:
-        EvaluationError: frame 0 shows no plane, or only one of robot and q is given.
+        EvaluationError: frame 0 has no plane, or only one of robot and q is given.
     """
     if (robot is None) != (q is None):
-        raise EvaluationError("only one of robot and q is given", expected="both or none")
+        raise EvaluationError("only one of robot and q is given", expected="both or neither")
     frames = len(rollout)
     hidden = np.stack([_grow(m, _RIM_PX) for m in rollout.robot_mask])
     free = ~hidden & np.isfinite(rollout.xyz[..., 2])
     plane = fit_plane(rollout.xyz[0][free[0]].astype(np.float64), tolerance_m=0.006, least_share=0.25)
     if plane is None:
-        raise EvaluationError(f"{int(free[0].sum())} points of frame 0 make no plane", expected="a table in view")
+        raise EvaluationError(f"{int(free[0].sum())} points of frame 0 contain no plane", expected="a table in view")
     height = rollout.xyz @ plane[:3].astype(np.float32) + np.float32(plane[3])
     with np.errstate(invalid="ignore"):
-        # Only where the table is: beyond its edge the floor is lower, rightly.
+        # Only at the table's pixels: beyond its edge the floor is lower.
         table = free[0] & (np.abs(height[0]) < _ABOVE_M)
         standing = free & (height > _ABOVE_M) & (height < _HIGH_M)
         sunk = free & table & (height < -_SUNK_M)
     below, depth, matter = np.zeros(frames), np.zeros(frames), np.full(frames, np.nan)
     count, vanished, appeared = (np.zeros(frames, np.int64) for _ in range(3))
-    # What a pixel covers grows with the square of its depth; the focal length cancels in the ratio.
+    # The area of a pixel grows with the square of its depth; the focal length cancels in the ratio.
     area = np.nan_to_num(rollout.xyz[..., 2], nan=0.0).astype(np.float64) ** 2
     pieces = [_pieces(rollout.xyz[t], standing[t], hidden[t]) for t in range(frames)]
     for t in range(frames):
@@ -171,7 +174,7 @@ def plausibility(rollout: Rollout, robot: Robot | None = None, q: ArrayLike | No
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """Something that stands: its pixels, its centroid (3,), and whether robot and picture's rim are clear of it."""
+    """An object on the table: pixels, centroid (3,), and whether it touches neither the robot nor the image border."""
 
     pixels: Mask
     centre: Floats
@@ -191,7 +194,7 @@ def _pieces(xyz: NDArray[np.float32], standing: Mask, hidden: Mask) -> list[_Pie
 
 
 def _nowhere(these: list[_Piece], others: list[_Piece], excused: Mask) -> int:
-    """How many of `these` have no counterpart among the others, and nothing that excuses it where they are."""
+    """Count those of `these` without a counterpart in `others` whose pixels do not touch the `excused` mask."""
     return sum(
         piece.alone
         and not (excused & _grow(piece.pixels, _RIM_PX)).any()

@@ -1,4 +1,4 @@
-"""A verdict at a glance: first, deciding and last frame with the object's path, and its number over time."""
+"""Images of verdicts (deciding frame, object path, height over time) and of disagreements with the lab."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _LEAST_WIDTH = 360
 
 
 def draw_path(image: Image, position: NDArray[np.float64], camera: PinholeCamera, frame: int) -> Image:
-    """The picture (H, W, 3) with a path (T, 3), base frame, up to `frame`, and a ring where the object is then."""
+    """Draw a path (T, 3), base frame, up to `frame` on an image (H, W, 3), with a ring at the object's position."""
     out: Image = image.copy()
     known = np.isfinite(position).all(axis=1)
     uv = np.full((len(position), 2), np.nan)
     uv[known] = camera.project(apply(camera.camera_T_base, position[known]))
     inside = np.isfinite(uv).all(axis=1) & (np.abs(uv) < 1e5).all(axis=1)
-    # OpenCV counts from pixel centres and takes a fixed point of 1/16 pixel.
+    # OpenCV's origin is the first pixel's centre; coordinates are fixed-point, 1/16 pixel.
     spots = np.round((np.where(inside[:, None], uv, 0.0) - 0.5) * 16).astype(int)
     for t in range(1, frame + 1):
         if inside[t] and inside[t - 1]:
@@ -48,9 +48,10 @@ def draw_path(image: Image, position: NDArray[np.float64], camera: PinholeCamera
 
 
 def verdict_picture(rollout: Rollout, verdict: Verdict) -> Image:
-    """(H', W', 3) uint8: three frames side by side, the deciding one in a frame of the verdict's colour, and a curve.
+    """Draw first, deciding (border in the verdict's colour) and last frame and a curve: (H', W', 3) uint8.
 
-    The curve is the object's height above its start; grey bars are the confidence, the upright line the deciding frame.
+    The curve is the object's height above its start, the grey bars are the confidence, the vertical line is the
+    deciding frame.
     """
     frames = len(rollout)
     if not 0 <= verdict.deciding_frame < frames:
@@ -78,7 +79,7 @@ def verdict_picture(rollout: Rollout, verdict: Verdict) -> Image:
 
 
 def _curve(verdict: Verdict, width: int) -> Image:
-    """Height above the start and confidence over the frames."""
+    """Plot height above the start and confidence over the frames."""
     height, edge = 110, 30
     out: Image = np.full((height, width, 3), 255, np.uint8)
     if verdict.track is None:
@@ -104,7 +105,7 @@ def _curve(verdict: Verdict, width: int) -> Image:
     return out
 
 
-# A disagreement at a glance: what happened above, what was predicted below, with both verdicts.
+# Image of a disagreement: lab frames above, predicted frames below, with both verdicts.
 
 STRIP_FRAMES = 6
 COLUMN_PX = 216
@@ -114,7 +115,7 @@ _VERDICT_COLOURS = {True: (28, 130, 60), False: (178, 44, 44), None: (110, 110, 
 
 
 def comparison(real: Sequence[Image], imagined: Imagined, lab: LabOutcome) -> Image:
-    """(H, W, 3) uint8: two rows of as many frames as `real` has, evenly spaced in time."""
+    """Draw two rows of as many frames as `real` has, evenly spaced in time: (H, W, 3) uint8."""
     frames = np.linspace(0, len(imagined.rollout) - 1, len(real)).round().astype(int)
     verdict = imagined.verdict
     rows = [
@@ -127,7 +128,7 @@ def comparison(real: Sequence[Image], imagined: Imagined, lab: LabOutcome) -> Im
 
 
 def write_comparison(path: Path, real: Sequence[Image], imagined: Imagined, lab: LabOutcome) -> None:
-    """Write it as JPEG, whole or not at all."""
+    """Write the comparison as JPEG, atomically."""
     good, data = cv2.imencode(
         ".jpg", cv2.cvtColor(comparison(real, imagined, lab), cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, QUALITY]
     )

@@ -1,9 +1,9 @@
-"""`check_setup`: everything that an evaluation needs, looked at before its first trial; nothing is written.
+"""`check_setup`: check of everything that an evaluation needs before its first trial; nothing is written.
 
-robot, camera ─> a table ─> every policy made once ─> every model's weights or nodes ─> what they are, for the record
+robot, camera ─> a scene ─> every policy created once ─> every model's weights or nodes ─> provenance
 
-Whatever is wrong here would fail in every trial. Policies are foreign code: `check_apart` looks at them in a process of
-its own, where one that hangs or dies does no harm.
+An error here would fail every trial. Policies are external code: `check_apart` runs the check in a separate process,
+where a policy that hangs or crashes does no harm.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from kinema4d_ros.robot.model import Robot
 __all__ = ["Setup", "check_apart", "check_setup", "software"]
 
 TABLES = 3
-"""Tables that are tried: one that leaves no room for its objects is no reason to refuse the others."""
+"""Number of scenes to try per scenario, because a single seed may have no room for its objects."""
 PACKAGES = ("numpy", "mujoco", "opencv-python-headless", "torch", "diffusers")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an evaluation will run with.
+    """Provenance of an evaluation.
 
     Attributes:
         weights: sha256 of the weights by model, where they are on this machine.
         software: versions by name.
-        notes: what is not as it should be and yet no reason to refuse, such as a node that does not answer.
+        notes: warnings, such as a node that does not answer.
     """
 
     weights: Mapping[str, str] = field(default_factory=dict)
@@ -54,19 +54,19 @@ class Setup:
     notes: tuple[str, ...] = ()
 
     def provenance(self) -> dict[str, object]:
-        """For the evaluation's settings."""
+        """Convert to entries of the evaluation's settings."""
         return {"weights": dict(self.weights), "software": [dict(self.software)]}
 
 
 def check_setup(settings: EvaluationSettings, *, find_s: float = FIND_S) -> Setup:
-    """Look at everything.
+    """Check robot, camera, scenes, policies and models.
 
     Args:
         settings: of the evaluation.
-        find_s: how long to look for generator nodes.
+        find_s: time to wait for generator nodes.
 
     Raises:
-        KinemaError: the first thing that is wrong, with its own code.
+        KinemaError: the first problem, with its own code.
     """
     kinematics = choose_kinematics(Robot.load(settings.robot))
     camera = evaluation_camera(settings)
@@ -97,7 +97,7 @@ def check_setup(settings: EvaluationSettings, *, find_s: float = FIND_S) -> Setu
 
 
 def software() -> dict[str, str]:
-    """Versions of what takes part in a result."""
+    """Return the versions of the software that affects results."""
     found = {"kinema4d_ros": kinema4d_ros.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -116,7 +116,7 @@ def _lay_a_table(settings: EvaluationSettings, lay: Callable[[str, int], object]
                 continue
             break
         else:
-            raise refusal or KinemaError(f"scenario '{scenario}' has no table", expected="at least one run")
+            raise refusal or KinemaError(f"scenario '{scenario}' has no scene", expected="at least one run")
 
 
 def _weights(preset: str, checkpoint: str) -> str:
@@ -125,7 +125,7 @@ def _weights(preset: str, checkpoint: str) -> str:
     except ImportError as error:
         raise GeneratorError(
             f"model '{preset}' cannot be loaded: {error}",
-            expected="torch, diffusers and what else requirements/model.in names",
+            expected="torch, diffusers and the other packages of requirements/model.in",
             hint="make setup TORCH=cpu, or --models composite",
             code=ErrorCode.GENERATOR_UNAVAILABLE,
         ) from error
@@ -151,7 +151,7 @@ def _find_nodes(model: str, find_s: float) -> list[str]:
 
 
 def check_apart(settings: EvaluationSettings, *, timeout_s: float = 300.0, find_s: float = FIND_S) -> Setup:
-    """As `check_setup`, in a process of its own that is ended after `timeout_s`."""
+    """Run `check_setup` in a separate process that is killed after `timeout_s`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, settings, find_s), daemon=True, name="kinema4d check")
@@ -169,8 +169,8 @@ def check_apart(settings: EvaluationSettings, *, timeout_s: float = 300.0, find_
             raise PolicyError(
                 f"the check of policies and models {'took too long' if late else 'died'} "
                 f"({f'{timeout_s:g} s' if late else f'exit code {process.exitcode}'})",
-                expected="policies that can be made",
-                hint="kinema4d policy try SPEC tries one",
+                expected="policies that can be created",
+                hint="try a policy with kinema4d policy try SPEC",
                 code=ErrorCode.POLICY_TIMEOUT if late else ErrorCode.POLICY_FAILED,
             )
         return answer
@@ -188,5 +188,5 @@ def _serve(connection: Connection, settings: EvaluationSettings, find_s: float) 
         connection.send(Refusal.of(error))
     finally:
         connection.close()
-        # Threads that a policy left behind must not keep the process.
+        # Threads left by a policy must not keep the process alive.
         os._exit(0)

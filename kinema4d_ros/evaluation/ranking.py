@@ -1,4 +1,4 @@
-"""How well a model ranks policies: correlation, rank violations, the winner, and what choosing it costs.
+"""Quality of a model's ranking of policies: correlation, rank violations, agreement on the best policy, regret.
 
 >>> real, model = [0.2, 0.5, 0.9], [0.4, 0.3, 0.95]
 >>> round(mmrv(model, real), 4), regret(model, real)
@@ -31,12 +31,14 @@ def _rates(model: ArrayLike, real: ArrayLike, least: int = 2) -> tuple[Floats, F
             expected=f"one of each for at least {least} policies",
         )
     if not (np.isfinite(m).all() and np.isfinite(r).all()):
-        raise EvaluationError("a success rate is NaN or infinite", expected="numbers; leave policies without runs out")
+        raise EvaluationError(
+            "a success rate is NaN or infinite", expected="finite numbers; leave out policies without runs"
+        )
     return m, r
 
 
 def pearson(model: ArrayLike, real: ArrayLike) -> float:
-    """Linear correlation of success rates; NaN if one side has no spread."""
+    """Compute the linear correlation of success rates; NaN if either has no spread."""
     m, r = _rates(model, real)
     m, r = m - m.mean(), r - r.mean()
     size = float(np.sqrt((m @ m) * (r @ r)))
@@ -44,15 +46,15 @@ def pearson(model: ArrayLike, real: ArrayLike) -> float:
 
 
 def spearman(model: ArrayLike, real: ArrayLike) -> float:
-    """Correlation of ranks; ties share theirs."""
+    """Compute the correlation of ranks; ties share a rank."""
     m, r = _rates(model, real)
     return pearson(rankdata(m), rankdata(r))
 
 
 def mmrv(model: ArrayLike, real: ArrayLike) -> float:
-    """Mean maximum rank violation: how far apart, in reality, the worst misranked rival of each policy is.
+    """Compute the mean maximum rank violation: mean over policies of the largest real difference to a misranked policy.
 
-    0 = every pair is ranked as in reality; a swap of two policies that are really alike costs little.
+    0 = every pair is ranked as in reality; swapping two policies with similar real rates costs little.
     """
     m, r = _rates(model, real)
     swapped = (m[:, None] < m) != (r[:, None] < r)
@@ -61,13 +63,13 @@ def mmrv(model: ArrayLike, real: ArrayLike) -> float:
 
 
 def winner_agrees(model: ArrayLike, real: ArrayLike) -> bool:
-    """Whether the model's best policy is among the really best ones."""
+    """Return whether the model's best policy is among the best in reality."""
     m, r = _rates(model, real, 1)
     return bool(r[int(np.argmax(m))] >= r.max())
 
 
 def regret(model: ArrayLike, real: ArrayLike) -> float:
-    """Real success given up by taking the model's best policy instead of the really best one."""
+    """Compute the loss of real success rate by choosing the model's best policy instead of the best in reality."""
     m, r = _rates(model, real, 1)
     return float(r.max() - r[int(np.argmax(m))])
 
@@ -81,7 +83,7 @@ def bootstrap(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """A statistic of success rates with its percentile interval; runs are drawn again, the same ones on both sides.
+    """Compute a statistic of success rates with its percentile bootstrap interval; runs are resampled in pairs.
 
     Args:
         outcomes_model, outcomes_real: (P, N) bool, P policies on the same N runs.
@@ -90,7 +92,7 @@ def bootstrap(
     """
     m, r = np.asarray(outcomes_model, np.float64), np.asarray(outcomes_real, np.float64)
     if m.ndim != 2 or m.shape != r.shape or 0 in m.shape:
-        raise EvaluationError(f"outcomes of shape {m.shape} and {r.shape}", expected="(policies, runs), both alike")
+        raise EvaluationError(f"outcomes of shape {m.shape} and {r.shape}", expected="(policies, runs) for both")
     rng = np.random.default_rng(seed)
     found = np.empty(resamples)
     for i in range(resamples):
@@ -105,7 +107,7 @@ def bootstrap(
 
 @dataclass(frozen=True)
 class Ranking:
-    """Everything about how a model ranks policies; intervals by drawing runs again."""
+    """Measures of a model's ranking of policies, with bootstrap intervals over runs."""
 
     policies: int
     runs: int
@@ -119,7 +121,7 @@ class Ranking:
 def rank_policies(
     outcomes_model: NDArray[np.bool_], outcomes_real: NDArray[np.bool_], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> Ranking:
-    """The ranking of P policies by N paired runs each, (P, N) bool."""
+    """Measure the ranking of P policies by N paired runs each, (P, N) bool."""
     m, r = np.asarray(outcomes_model), np.asarray(outcomes_real)
 
     def of(statistic: Callable[[Floats, Floats], float]) -> Interval:

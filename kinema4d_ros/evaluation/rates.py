@@ -1,4 +1,4 @@
-"""Success rates and their differences, with intervals that are honest for few runs.
+"""Success rates, their paired differences with intervals valid for few runs, and confusion matrices.
 
 >>> wilson(15, 20)
 Interval(estimate=0.75, low=0.5313, high=0.8881)
@@ -39,17 +39,17 @@ class Interval:
     high: float
 
     def __contains__(self, value: float) -> bool:
-        """Whether a value lies inside."""
+        """Return whether a value lies inside."""
         return self.low <= value <= self.high
 
     def __repr__(self) -> str:
-        """Four digits."""
+        """Format with four digits."""
         return f"Interval(estimate={self.estimate:.4g}, low={self.low:.4g}, high={self.high:.4g})"
 
 
 @dataclass(frozen=True)
 class PairedOutcomes:
-    """Runs judged twice, in the model and in reality, counted."""
+    """Counts of the outcomes of runs in the model and in reality."""
 
     both: int
     only_model: int
@@ -58,7 +58,7 @@ class PairedOutcomes:
 
     @classmethod
     def of(cls, model: ArrayLike, real: ArrayLike) -> PairedOutcomes:
-        """From two arrays of outcomes of the same runs."""
+        """Count two arrays of outcomes of the same runs."""
         m, r = require_outcomes(model, "the model's outcomes"), require_outcomes(real, "the real outcomes")
         if len(m) != len(r):
             raise EvaluationError(
@@ -69,40 +69,40 @@ class PairedOutcomes:
 
     @property
     def count(self) -> int:
-        """Runs."""
+        """Number of runs."""
         return self.both + self.only_model + self.only_real + self.neither
 
     def model(self, level: float = 0.95) -> Interval:
-        """Success rate in the model."""
+        """Compute the success rate in the model."""
         return wilson(self.both + self.only_model, self.count, level)
 
     def real(self, level: float = 0.95) -> Interval:
-        """Success rate in reality."""
+        """Compute the success rate in reality."""
         return wilson(self.both + self.only_real, self.count, level)
 
     def bias(self, level: float = 0.95) -> Interval:
-        """Model minus reality: above 0 the model is optimistic."""
+        """Compute the bias, model minus reality: above 0 the model is optimistic."""
         return paired_difference(self, level)
 
     def false_success(self, level: float = 0.95) -> Interval:
-        """Of the runs that really failed, the share that succeeds in the model."""
+        """Compute the share of real failures that succeed in the model."""
         return wilson(self.only_model, self.only_model + self.neither, level)
 
     def false_failure(self, level: float = 0.95) -> Interval:
-        """Of the runs that really succeeded, the share that fails in the model."""
+        """Compute the share of real successes that fail in the model."""
         return wilson(self.only_real, self.only_real + self.both, level)
 
     def agreement(self, level: float = 0.95) -> Interval:
-        """Share of runs with the same outcome."""
+        """Compute the share of runs with the same outcome."""
         return wilson(self.both + self.neither, self.count, level)
 
     def p_value(self) -> float:
-        """McNemar's exact test: how likely so lopsided a disagreement is if the model has no bias."""
+        """Compute the p-value of McNemar's exact test of no bias."""
         return float(mcnemar_p(self.only_model, self.only_real))
 
 
 def require_outcomes(values: ArrayLike, name: str) -> NDArray[np.bool_]:
-    """(N,) bool; numbers other than 0 and 1 are refused."""
+    """Return outcomes as (N,) bool; numbers other than 0 and 1 are refused."""
     array = np.asarray(values)
     if array.ndim != 1 or not len(array):
         raise EvaluationError(f"{name} have shape {array.shape}", expected="(N,), at least one")
@@ -120,9 +120,9 @@ def _quantile(level: float) -> float:
 
 
 def wilson(successes: int, runs: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a success rate; never outside of 0 to 1, useful from a handful of runs."""
+    """Compute Wilson's score interval of a success rate: within 0 to 1, and valid for few runs."""
     if not 0 <= successes <= runs:
-        raise EvaluationError(f"{successes} successes in {runs} runs", expected="0 to as many as there were runs")
+        raise EvaluationError(f"{successes} successes in {runs} runs", expected="0 to the number of runs")
     z = _quantile(level)
     if runs == 0:
         return Interval(math.nan, math.nan, math.nan)
@@ -133,10 +133,10 @@ def wilson(successes: int, runs: int, level: float = 0.95) -> Interval:
 
 
 def paired_difference(pairs: PairedOutcomes, level: float = 0.95) -> Interval:
-    """Difference of two rates of the same runs, model minus real: Tango's score interval for paired data.
+    """Compute Tango's score interval of the difference of two rates of the same runs, model minus real.
 
-    All differences that a score test would not reject: honest where a normal approximation is not, with few runs,
-    rates near 0 or 1, or hardly any disagreement.
+    It holds all differences that a score test does not reject, and is valid where a normal approximation is not: few
+    runs, rates near 0 or 1, or hardly any disagreement.
     """
     n, z = pairs.count, _quantile(level)
     if n == 0:
@@ -145,9 +145,9 @@ def paired_difference(pairs: PairedOutcomes, level: float = 0.95) -> Interval:
     difference = (more - less) / n
 
     def score(delta: float) -> float:
-        """Standard deviations between the data and a true difference of `delta`; falls as `delta` grows."""
+        """Compute the score (in standard deviations) of a true difference of `delta`; falls as `delta` grows."""
         a, b = 2 * n, -more - less + (2 * n - more + less) * delta
-        # The likeliest share of runs that only reality succeeds in, if the difference is `delta`.
+        # Maximum-likelihood share of runs that succeed only in reality, given the difference `delta`.
         share = (math.sqrt(max(0.0, b * b + 4 * a * less * delta * (1 - delta))) - b) / (2 * a)
         variance = n * (2 * share + delta * (1 - delta))
         gap = more - less - n * delta
@@ -163,16 +163,16 @@ def paired_difference(pairs: PairedOutcomes, level: float = 0.95) -> Interval:
 
 
 def mcnemar_p(only_first: int, only_second: int) -> np.float64:
-    """Exact two-sided p-value of McNemar's test from the two kinds of disagreement; 1 without any."""
+    """Compute the exact two-sided p-value of McNemar's test from the two disagreement counts; 1 if both are 0."""
     if min(only_first, only_second) < 0:
         raise EvaluationError(f"{only_first} and {only_second} disagreements", expected="counts, 0 or more")
     return np.float64(min(1.0, 2 * binom.cdf(min(only_first, only_second), only_first + only_second, 0.5)))
 
 
 def detectable_difference(runs: int, rate: float = 0.5, *, power: float = 0.8, level: float = 0.95) -> float:
-    """The smallest difference to `rate` that two series of `runs` runs each would show with this power.
+    """Compute the smallest difference to `rate` that two series of `runs` runs each detect with this power.
 
-    Two independent series; runs on the same seeds see smaller ones. NaN if not even 0 against 1 would be seen.
+    The series are independent; runs on the same seeds detect smaller ones. NaN if no difference can be detected.
     """
     if runs < 1 or not 0 <= rate <= 1 or not 0 < power < 1:
         raise EvaluationError(
@@ -186,7 +186,7 @@ def detectable_difference(runs: int, rate: float = 0.5, *, power: float = 0.8, l
         noise += z_power * math.sqrt(rate * (1 - rate) + other * (1 - other))
         return abs(other - rate) * math.sqrt(runs) >= noise
 
-    # Towards the farther end of the scale, where there is more room.
+    # Towards the farther end of the scale, where larger differences are possible.
     end = 1.0 if rate <= 0.5 else 0.0
     if not seen(end):
         return math.nan
@@ -197,7 +197,7 @@ def detectable_difference(runs: int, rate: float = 0.5, *, power: float = 0.8, l
     return abs(far - rate)
 
 
-# How far to trust a judge: its verdicts against the truth, as a confusion matrix.
+# Verdicts of a judge against the truth as a confusion matrix.
 #
 # >>> table = Confusion.of([True, True, False, None], [True, False, False, True])
 # >>> table.agreement, table.false_success, table.unknown
@@ -206,11 +206,11 @@ def detectable_difference(runs: int, rate: float = 0.5, *, power: float = 0.8, l
 
 @dataclass(frozen=True)
 class Confusion:
-    """Counts of verdicts by truth. "Cannot tell" agrees with nothing: it is not counted as a failure.
+    """Counts of verdicts by truth. "Cannot tell" never agrees, and is not counted as a failure.
 
     Attributes:
-        true_success, false_failure, unknown_success: verdicts True, False and None on what truly succeeded.
-        false_success, true_failure, unknown_failure: the same on what truly failed.
+        true_success, false_failure, unknown_success: verdicts True, False and None on true successes.
+        false_success, true_failure, unknown_failure: the same on true failures.
     """
 
     true_success: int = 0
@@ -225,7 +225,7 @@ class Confusion:
         """Count verdicts against truths, in the same order."""
         judged, known = list(verdicts), list(truths)
         if len(judged) != len(known):
-            raise EvaluationError(f"{len(judged)} verdicts for {len(known)} truths", expected="as many")
+            raise EvaluationError(f"{len(judged)} verdicts for {len(known)} truths", expected="equal numbers")
         pairs = list(zip(judged, known, strict=True))
         return cls(
             true_success=pairs.count((True, True)),
@@ -238,22 +238,22 @@ class Confusion:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of verdicts."""
         return self._successes + self._failures
 
     @property
     def unknown(self) -> int:
-        """Verdicts without an answer."""
+        """Number of verdicts "cannot tell"."""
         return self.unknown_success + self.unknown_failure
 
     @property
     def agreement(self) -> float:
-        """Share of all verdicts that are right; NaN of none."""
+        """Share of correct verdicts; NaN without verdicts."""
         return _share(self.true_success + self.true_failure, self.total)
 
     @property
     def false_success_rate(self) -> float:
-        """Share of true failures that are judged a success: what makes a policy look better than it is."""
+        """Share of true failures that are judged a success; these make a policy look better than it is."""
         return _share(self.false_success, self._failures)
 
     @property
@@ -270,7 +270,7 @@ class Confusion:
         return self.false_success + self.true_failure + self.unknown_failure
 
     def table(self) -> str:
-        """The matrix as Markdown."""
+        """Format the matrix as Markdown."""
         return "\n".join(
             (
                 "| truth | judged success | judged failure | cannot tell |",

@@ -1,4 +1,4 @@
-"""What an evaluation is asked for, checked before anything runs."""
+"""Settings of an evaluation, validated before anything runs."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from kinema4d_ros.policies.registry import PolicySpec, policy_kinds
 __all__ = ["TRUTH", "EvaluationSettings", "has_weights", "model_label", "model_modes", "node_names"]
 
 TRUTH = "truth"
-"""In place of a model: the judge is shown the lab's own pictures, which tells its errors from a model's."""
+"""Model name for which the judge sees the lab's own images; separates the judge's errors from a model's."""
 
 MAX_RUNS = 100_000
 MODES: tuple[Mode, ...] = ("open", "closed")
 
 
 def model_label(model: str, mode: str) -> str:
-    """How records and reports call a world model in a mode, such as "nano/open"."""
+    """Return the label of a world model in a mode in records and reports, such as "nano/open"."""
     return f"{model}/{mode}"
 
 
 def model_modes(models: Sequence[str], modes: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Every model in every mode; the lab's own pictures show the run as it was, whatever the modes."""
+    """List every model in every mode; "truth" has the mode "open" only."""
     return tuple((model, mode) for model in models for mode in (("open",) if model == TRUTH else modes))
 
 
 def node_names(model: str) -> tuple[str, ...]:
-    """Namespaces of the generator nodes behind a model; none if it runs in this process."""
+    """Return the namespaces of the generator nodes of a model; empty if it runs in this process."""
     return () if model == TRUTH else GeneratorSpec.parse(model).nodes
 
 
 def has_weights(model: str) -> bool:
-    """Whether a model is a preset, whose weights are in a folder of this machine."""
+    """Return whether a model is a preset, with weights in a folder of this machine."""
     return model != TRUTH and GeneratorSpec.parse(model).kind == "preset"
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Policies x scenarios x runs in the lab, each of them in every model and mode.
+    """Policies x scenarios x runs in the lab, each also run in every model and mode.
 
     Attributes:
         policies: specs, see `policies.registry`.
         scenarios: names of the lab's scenarios.
-        runs: tables of each scenario; their seeds are `seed`, `seed + 1`, ...
+        runs: scenes of each scenario; their seeds are `seed`, `seed + 1`, ...
         models: specs of generators, see `generators.load`; or "truth".
         modes: "open", "closed" or both.
         task: "pick", "place" or "push".
-        seed: of the first table.
-        robot, camera: name or file; the camera's empty name is the demonstration camera.
-        width: of the pictures in pixels; the height follows.
-        frames: of a rollout.
-        depth: give the models the measured depth of the first picture.
-        limit_s: longest episode.
-        act_timeout_s: for a policy's answer.
-        checkpoints: folders with weights by model, where the preset's own are not meant.
+        seed: of the first scene.
+        robot, camera: name or file; an empty camera name is the demonstration camera.
+        width: of the images in pixels; the height keeps the camera's aspect ratio.
+        frames: number of frames of a rollout.
+        depth: give the models the measured depth of the first image.
+        limit_s: maximum duration of an episode.
+        act_timeout_s: timeout of a policy's answer.
+        checkpoints: folders with weights by model, where they are not the preset's own.
         judge: of predictions: "geometric", or "vlm:URL,MODEL".
     """
 
@@ -83,16 +83,18 @@ class EvaluationSettings:
     judge: str = GEOMETRIC
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, naming it."""
+        """Check all settings; an invalid one raises an EvaluationError that names it."""
         specs = self.specs()
         labels = [spec.label for spec in specs]
         for name, values in (("policies", labels), ("scenarios", self.scenarios), ("models", self.models)):
             twice = sorted({str(v) for v in values if list(values).count(v) > 1})
             if not values or twice:
-                raise _refuse(f"{name} are {list(values)}", "at least one, each once (LABEL=SPEC tells two apart)")
+                raise _refuse(
+                    f"{name} are {list(values)}", "at least one, without duplicates (use LABEL=SPEC to distinguish two)"
+                )
         for spec in specs:
             if spec.kind not in policy_kinds():
-                raise _refuse(f"policy '{spec.kind}' is not known", f"one of {', '.join(policy_kinds())}")
+                raise _refuse(f"policy '{spec.kind}' is unknown", f"one of {', '.join(policy_kinds())}")
         for what, given, known in (
             ("scenario", self.scenarios, scenario_names()),
             ("mode", self.modes, MODES),
@@ -119,19 +121,19 @@ class EvaluationSettings:
                 raise _refuse(f"{name} is {value}", f"{least} to {most}")
 
     def specs(self) -> tuple[PolicySpec, ...]:
-        """The policies, parsed."""
+        """Parse the policy specs."""
         return tuple(PolicySpec.parse(text) for text in self.policies)
 
     def labels(self) -> tuple[str, ...]:
-        """Every model in every mode."""
+        """Return the label of every model in every mode."""
         return tuple(model_label(model, mode) for model, mode in self.pairs())
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Models and modes."""
+        """Return every model in every mode."""
         return model_modes(self.models, self.modes)
 
     def trials(self) -> tuple[Trial, ...]:
-        """All of them, table by table, so that whatever is interrupted leaves pairs."""
+        """List all trials scene by scene, so that an interrupted evaluation still has all policies on its scenes."""
         return tuple(
             Trial(spec.label, scenario, self.seed + number)
             for number in range(self.runs)
@@ -143,7 +145,7 @@ class EvaluationSettings:
         return has_weights(model) or model in self.checkpoints
 
     def to_json(self) -> dict[str, Any]:
-        """Plain types."""
+        """Convert to plain types."""
         return {
             "policies": {spec.label: spec.text for spec in self.specs()},
             "scenarios": list(self.scenarios),
@@ -159,7 +161,7 @@ class EvaluationSettings:
             "depth": self.depth,
             "limit_s": self.limit_s,
             "act_timeout_s": self.act_timeout_s,
-            # Also those that are not given: a later call must not bring other weights for the same model.
+            # Also empty ones: a later call must not use other weights for the same model.
             "checkpoints": {m: str(self.checkpoints.get(m, "")) for m in self.models if self._is_told(m)},
             "judge": self.judge,
         }

@@ -1,11 +1,12 @@
-"""The folder of an evaluation: its settings, one line for every finished trial, the runs themselves, pictures.
+"""The folder of an evaluation: settings, one line per finished trial, recorded runs, images, real trials.
 
-    evaluation.json         what was asked for; a second call must ask for the same, or for more
+    evaluation.json         the settings; a second call must have the same ones, or larger ones
     trials-<rank>.jsonl     one TrialRecord a line, written at once and never changed; later lines of a trial win
-    runs/<key>.npz          commands and poses of a lab's run
+    runs/<key>.npz          commands and poses of a run in the lab
     pictures/<key>.jpg      of trials in which a model and the lab disagree
+    real.csv                outcomes of real trials, if any are known
 
-A process that is killed loses the trial it was at and nothing else: a torn last line is cut off by the next call.
+A killed process loses only the trial in progress: an incomplete last line is cut off by the next call.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _SETTINGS = "evaluation.json"
 
 
 class TrialStore:
-    """An evaluation's folder, opened by one process of a rank; other ranks have files of their own.
+    """The folder of an evaluation, opened by the process of one rank; each rank writes its own file of trials.
 
     Args:
-        folder: made if it is missing.
+        folder: created if it is missing.
         rank: of this process.
     """
 
@@ -55,23 +56,23 @@ class TrialStore:
         may_grow: tuple[str, ...] = (),
         absent: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The settings of this call together with those of earlier ones; nothing is written.
+        """Merge the settings of this call with those of earlier ones, without writing them.
 
         Args:
             settings: of this call.
-            may_grow: names of lists, mappings and numbers that may be longer or larger than before. What a mapping
-                had before stays what it was: a policy of the same label must be the same policy.
-            absent: what a setting was in folders that were written before it existed.
+            may_grow: names of lists, mappings and numbers that may be longer or larger than before. Earlier
+                entries of a mapping must not change: a policy of the same label must be the same policy.
+            absent: values of settings that did not exist when older folders were written.
 
         Raises:
-            EvaluationError: another evaluation lies in this folder; the settings that differ are named.
+            EvaluationError: the folder holds another evaluation; the settings that differ are named.
         """
         wanted: dict[str, Any] = json.loads(json.dumps(dict(settings)))
         if not (self.folder / _SETTINGS).exists():
             return wanted
         known = {**(absent or {}), **self.settings()}
         different = [
-            f"{name}: {known.get(name)} there, {wanted.get(name)} asked for"
+            f"{name}: {known.get(name)} in the folder, {wanted.get(name)} requested"
             for name in sorted({*known, *wanted})
             if name not in may_grow and known.get(name) != wanted.get(name)
         ]
@@ -79,7 +80,7 @@ class TrialStore:
             before, now = known.get(name), wanted.get(name)
             if isinstance(before, dict) and isinstance(now, dict):
                 different += [
-                    f"{name}, {key}: {before[key]} there, {now[key]} asked for"
+                    f"{name}, {key}: {before[key]} in the folder, {now[key]} requested"
                     for key in sorted({*before} & {*now})
                     if before[key] != now[key]
                 ]
@@ -105,14 +106,14 @@ class TrialStore:
         may_grow: tuple[str, ...] = (),
         absent: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """As `check`, and keep them."""
+        """Merge the settings as `check` does, and write them."""
         wanted = self.check(settings, may_grow, absent)
         with replacing_file(self.folder / _SETTINGS) as temporary:
             temporary.write_text(json.dumps(wanted, indent=1) + "\n")
         return wanted
 
     def settings(self) -> dict[str, Any]:
-        """What was asked for."""
+        """Read the settings of the evaluation."""
         path = self.folder / _SETTINGS
         if not path.exists():
             raise FileFormatError(
@@ -127,10 +128,10 @@ class TrialStore:
         return document
 
     def records(self) -> dict[str, TrialRecord]:
-        """What is known of all trials of all ranks, by key.
+        """Read the records of all ranks, by trial key.
 
         Raises:
-            FileFormatError: a line that is no record, with its number; a torn last line is left out.
+            FileFormatError: a line is not a record, with its number; an incomplete last line is skipped.
         """
         found: dict[str, TrialRecord] = {}
         for path in sorted(self.folder.glob("trials-*.jsonl")):
@@ -150,7 +151,7 @@ class TrialStore:
         return found
 
     def add(self, record: TrialRecord) -> None:
-        """Write a record so that it survives whatever happens next."""
+        """Append a record and sync it to disk."""
         line = json.dumps(record.to_json(), allow_nan=False) + "\n"
         try:
             with self._path.open("ab+") as file:
@@ -161,17 +162,17 @@ class TrialStore:
         except OSError as error:
             raise FileFormatError(
                 f"{self._path} cannot be written: {error.strerror}",
-                expected="room on the disk",
-                hint="the trials before are safe: make room and call again",
+                expected="free disk space",
+                hint="earlier trials are saved: free disk space and run the same command again",
                 code=ErrorCode.FILE_NOT_WRITABLE,
             ) from None
 
     def run_path(self, trial: Trial) -> Path:
-        """Where a trial's run is kept."""
+        """Return the path of a trial's recorded run."""
         return self.folder / "runs" / f"{file_name(trial)}.npz"
 
     def picture_name(self, trial: Trial, model: str) -> str:
-        """Relative to the folder."""
+        """Return the name of a trial's image, relative to the folder."""
         return f"pictures/{file_name(trial)}-{_safe(model)}.jpg"
 
     @staticmethod
@@ -187,7 +188,7 @@ class TrialStore:
 
 
 def file_name(trial: Trial) -> str:
-    """A file name that says which trial it is.
+    """Return a file name made from policy, scenario and seed.
 
     >>> file_name(Trial("a/b c", "canonical", 3))
     'a-b-c-canonical-00003'
@@ -199,7 +200,7 @@ def _safe(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.=]+", "-", text).strip("-.") or "x"
 
 
-# Real trials that somebody tells of: a CSV file with policy, scenario, seed and success, kept in the folder.
+# Outcomes of real trials from a CSV file with policy, scenario, seed and success, kept in the folder.
 
 REAL_FILE = "real.csv"
 COLUMNS = ("policy", "scenario", "seed", "success")
@@ -208,14 +209,14 @@ WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no":
 
 
 def read_real(path: str | Path, trials: Iterable[str]) -> dict[str, bool]:
-    """Outcomes by trial key.
+    """Read outcomes of real trials by trial key.
 
     Args:
         path: of the file.
-        trials: keys that the evaluation has; others are refused.
+        trials: keys of the evaluation's trials; others are refused.
 
     Raises:
-        FileFormatError: columns are missing, or a line tells of no trial of the evaluation, or twice of one.
+        FileFormatError: columns are missing, or a line names an unknown trial or one that was listed before.
     """
     known = set(trials)
     try:
@@ -229,17 +230,17 @@ def read_real(path: str | Path, trials: Iterable[str]) -> dict[str, bool]:
             key = Trial(line["policy"] or "", line["scenario"] or "", int(seed) if seed.isdigit() else -1).key
             if success is None or key not in known or key in found:
                 raise FileFormatError(
-                    f"line {number} of {path} tells of {key} ({line['success']})",
+                    f"line {number} of {path} is trial {key} with success '{line['success']}'",
                     expected="a trial of this evaluation, once, with success 0 or 1",
                 )
             found[key] = success
     except (UnicodeDecodeError, csv.Error) as error:
-        raise FileFormatError(f"{path} is no table: {error}", expected="CSV, UTF-8") from None
+        raise FileFormatError(f"{path} is not a CSV file: {error}", expected="CSV, UTF-8") from None
     return found
 
 
 def keep_real(folder: Path, real: dict[str, bool]) -> None:
-    """Write them into the evaluation's folder, where the next report finds them."""
+    """Write the outcomes of real trials into the evaluation's folder for later reports."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -1,4 +1,4 @@
-"""Which object a motion is about, when nobody says: what stands on the table nearest to the gripper's way."""
+"""Find the target object when it is not given: the object on the table nearest to the gripper's trajectory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinema4d_ros.previews.report.plane import fit_plane
 __all__ = ["centre_behind", "find_target", "tip_path"]
 
 _FOOT_M = 0.13
-"""The robot stands on the table within this distance of its base frame."""
+"""Radius around the base frame that belongs to the robot's foot."""
 _TIP_M = 0.02
 _AROUND_M = 0.2
 _LOW_M, _HIGH_M = 0.008, 0.25
@@ -22,30 +22,30 @@ _GAP_M = 0.015
 _LEAST_PX = 12
 _BEHIND = 0.25
 _WORK_M = 0.03
-"""The work is done where the tip is this near to its lowest place; before and after it only passes by."""
+"""Path points at most this far above the lowest tip position count as manipulation; the rest is approach."""
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
 def tip_path(rollout: Rollout) -> Floats:
-    """(T, 3) metres, base frame: the lowest 2 cm of the robot beside its foot; NaN = not in view."""
+    """Compute the tip's path (T, 3), metres, base frame: lowest 2 cm of the robot without foot; NaN = not in view."""
     path = np.full((len(rollout), 3), np.nan)
     for t in range(len(rollout)):
         points = apply(rollout.camera.base_T_camera, rollout.xyz[t][rollout.robot_mask[t]].astype(np.float64))
         points = points[np.linalg.norm(points[:, :2], axis=1) > _FOOT_M]
         if len(points) >= _LEAST_PX:
-            # Not the single lowest point: it may be a stray one.
+            # A quantile, because the single lowest point may be an outlier.
             floor = np.quantile(points[:, 2], 0.02)
             path[t] = points[points[:, 2] < floor + _TIP_M].mean(axis=0)
     return path
 
 
 def centre_behind(surface: Floats, eye: Floats) -> Floats:
-    """(3,): the centroid of a visible surface (N, 3), moved away from the eye (3,) to about the middle of the thing.
+    """Estimate the centre (3,) of an object from its visible surface (N, 3): its centroid moved away from the eye (3,).
 
-    Of boxes, cylinders and spheres of the lab the middle lies 0.25 +- 0.05 widths behind the visible centroid, measured
-    along the table. The height is left as it is.
+    For boxes, cylinders and spheres of the lab the centre is 0.25 +- 0.05 widths behind the visible centroid, measured
+    along the table. The height is unchanged.
     """
     centre = surface.mean(axis=0)
     away = centre[:2] - eye[:2]
@@ -58,26 +58,30 @@ def centre_behind(surface: Floats, eye: Floats) -> Floats:
 
 
 def find_target(rollout: Rollout) -> Mask:
-    """(H, W) bool: pixels in frame 0 of the object that stands on the table nearest to where the gripper goes.
+    """Find the object on the table nearest to the gripper's trajectory: its pixels in frame 0, (H, W) bool.
 
     Raises:
-        EvaluationError: no robot moves in view, there is no table around its way, or nothing stands on it.
+        EvaluationError: no robot in view, no table around the gripper's trajectory, or no object on the table.
     """
     path = tip_path(rollout)
     path = path[np.isfinite(path[:, 0])]
     if not len(path):
-        raise EvaluationError("no robot moves in the rollout", expected="a robot, or the target's mask", hint=_HINT)
+        raise EvaluationError(
+            "no robot is in view in the rollout", expected="a robot, or the target's mask", hint=_HINT
+        )
     points = rollout.points_base(0).astype(np.float64)
     rim = cv2.dilate(rollout.robot_mask[0].view(np.uint8), np.ones((3, 3), np.uint8)) != 0
     lowest = path[path[:, 2].argmin()]
     free = ~rim & np.isfinite(points[..., 2])
     with np.errstate(invalid="ignore"):
         around = free & (np.linalg.norm(points[..., :2] - lowest[:2], axis=-1) < _AROUND_M)
-    # The camera looks down on a table: seen from above, "above the plane" is the side of the gripper's start.
+    # The plane's normal is turned upwards below, so that heights above the table are positive.
     plane = fit_plane(points[around], tolerance_m=0.006, least_share=0.3)
     if plane is None:
         raise EvaluationError(
-            f"{int(around.sum())} points around the gripper's way make no plane", expected="a table", hint=_HINT
+            f"{int(around.sum())} points around the gripper's trajectory contain no plane",
+            expected="a table",
+            hint=_HINT,
         )
     if plane[2] < 0:
         plane = -plane
@@ -95,22 +99,22 @@ def find_target(rollout: Rollout) -> Mask:
         if distance < nearest:
             best, nearest = cluster, distance
     if best is None:
-        raise EvaluationError("nothing stands on the table", expected="an object, or the target's mask", hint=_HINT)
+        raise EvaluationError("no object is on the table", expected="an object, or the target's mask", hint=_HINT)
     grown = cv2.dilate(best.astype(np.uint8), np.ones((3, 3), np.uint8)) != 0
     return np.asarray(best | (grown & free & (height > _LOW_M / 2) & (height < _HIGH_M)))
 
 
 def _clusters(points: Floats, above: Mask) -> tuple[int, NDArray[np.int32]]:
-    """Pieces of `above` that hang together in space: touching pixels with a gap in depth are two pieces."""
+    """Label connected pieces of `above`; neighbouring pixels with a gap in space belong to two pieces."""
     linked = above.astype(np.uint8)
     with np.errstate(invalid="ignore"):
         right = np.linalg.norm(points[:, 1:] - points[:, :-1], axis=-1) > _GAP_M
         down = np.linalg.norm(points[1:] - points[:-1], axis=-1) > _GAP_M
-    # One pixel at the gap is taken out, so that the two sides do not touch.
+    # One pixel at the gap is removed, so that the two pieces do not touch.
     linked[:, 1:][right & above[:, :-1]] = 0
     linked[1:][down & above[:-1]] = 0
     count, labels = cv2.connectedComponents(linked, connectivity=4)
     return count, labels
 
 
-_HINT = "give the target's pixels in the first frame"
+_HINT = "pass the target's mask in the first frame"

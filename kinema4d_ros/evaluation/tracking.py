@@ -1,11 +1,12 @@
-"""Where an object goes in a predicted future: its position in every frame, and how sure that is.
+"""Tracking of an object through a rollout: its position and confidence in every frame.
 
-    frame 0   its points and colours
-    frame t   every point weighs as much as its pixel is like the object and stands before the scene
-              -> the place where most weight is, near to where it was, or elsewhere if much more is there
+    frame 0   the object's points and colours
+    frame t   every point gets a weight: similarity of its pixel to the object, if it is in front of the scene
+              -> the place with the most weight near the last position, or elsewhere if much more weight is there
               -> the shift at which the object's own points, without those the robot hides, have that centroid
 
-Hidden by the robot it stays where it was; in view and not there it is lost: NaN, confidence 0.
+An object hidden by the robot keeps its position; one that should be in view but is not found is lost: NaN,
+confidence 0.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ from kinema4d_ros.previews.report.plane import fit_plane
 
 __all__ = ["Scene", "Track", "likeness", "palette", "scene_without", "track_object"]
 
-# How much of each pixel is the object: its colours against those of the scene behind it.
+# Weight of each pixel: the object's colours against those of the scene behind it.
 #
-# A learned model fades and blurs what it is unsure of. So a pixel is explained as a mixture, alpha parts of one of the
-# object's colours and 1 - alpha parts of what was behind, and alpha is the weight of its point: a half-faded object is
-# still found, at half the weight.
+# A learned model fades and blurs uncertain objects. So a pixel is modelled as a mixture of alpha parts of one of the
+# object's colours and 1 - alpha parts of the scene behind; alpha is the weight of its point: a half-faded object is
+# still found, with half the weight.
 
 _RING_PX = 12
 _FRONT_M = 0.005
-"""Something stands before the scene where it is nearer by this much along the optical axis."""
+"""A point is in front of the scene if it is nearer by this much along the optical axis."""
 _COLOURS = 4
 _LEAST_ALPHA = 0.25
 _RESIDUAL = 22.0
-"""Of 255: colours this far from every mixture weigh 0.6."""
+"""Of 255: colours at this distance from every mixture have weight 0.6."""
 _SHADE = 0.4
-"""Weight of brightness against hue: a thing that is lifted turns its faces to other lamps."""
+"""Weight of brightness relative to hue: the shading of a lifted object changes."""
 _CONTRAST = 35.0
-"""Of 255: an object whose colour differs less from the scene's cannot be told from it by colour."""
+"""Of 255: minimum colour difference between object and scene for a reliable alpha."""
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What is behind the object.
+    """The scene without the object.
 
     Attributes:
         rgb: (H, W, 3) float32, 0 to 255.
@@ -61,16 +62,16 @@ class Scene:
 
 
 def scene_without(rgb: NDArray[np.uint8], xyz: Floats, hidden: Mask, body: Mask, camera: PinholeCamera) -> Scene:
-    """The scene of a sequence as if the object were not in it.
+    """Reconstruct the scene of a sequence without the object.
 
     Args:
-        rgb, xyz: (T, H, W, 3) pictures and points, camera frame.
+        rgb, xyz: (T, H, W, 3) images and points, camera frame.
         hidden: (T, H, W) bool, the robot and its rim.
         body: (H, W) bool, the object in frame 0.
-        camera: of the pictures.
+        camera: of the images.
 
-    Frame 0 where it shows the scene; where the robot stands in it, the farthest that is seen there later; under the
-    object, the plane around it, with colours from its rim.
+    Frame 0 where it shows the scene; behind the robot, the farthest later depth of the pixel; under the object, the
+    plane around it, with colours inpainted from its rim.
     """
     z = np.where(hidden, np.float32(np.nan), xyz[..., 2])
     depth, picture = z[0].copy(), rgb[0].astype(np.float32)
@@ -87,7 +88,7 @@ def scene_without(rgb: NDArray[np.uint8], xyz: Floats, hidden: Mask, body: Mask,
         rays = camera.rays()[wide]
         with np.errstate(divide="ignore", invalid="ignore"):
             behind = -plane[3] / (rays @ plane[:3])
-        # Never nearer than what is seen: at the rim the object's shape bulges over the table's edge.
+        # Not nearer than the measured depth: at the object's rim the plane may pass in front of the scene.
         depth[wide] = np.where(behind > 0, np.fmax(behind, np.where(body[wide], -np.inf, depth[wide])), np.nan)
     else:
         depth[wide & body] = np.nan
@@ -97,7 +98,7 @@ def scene_without(rgb: NDArray[np.uint8], xyz: Floats, hidden: Mask, body: Mask,
 
 
 def palette(rgb: NDArray[np.uint8], body: Mask) -> Floats:
-    """(K, 3) float32: the object's main colours in a picture (H, W, 3), without its mixed rim if it can be."""
+    """Compute the object's main colours (K, 3) float32 in an image (H, W, 3), without its mixed rim if possible."""
     inner = cv2.erode(body.astype(np.uint8), np.ones((3, 3), np.uint8)) != 0
     pixels = rgb[inner if inner.sum() >= 4 * _COLOURS else body].astype(np.float32)
     if len(pixels) < 2 * _COLOURS:
@@ -112,10 +113,10 @@ def palette(rgb: NDArray[np.uint8], body: Mask) -> Floats:
 def likeness(
     rgb: NDArray[np.uint8], depth_m: Floats, hidden: Mask, scene: Scene, colours: Floats
 ) -> tuple[Floats, Floats]:
-    """(H, W) float32, 0 to 1: the weight of each pixel, and how opaque the object is in it.
+    """Compute weight and opacity of each pixel, (H, W) float32, 0 to 1.
 
-    The weight is 0 where the robot hides it, where depth is unknown, and where nothing stands before the scene.
-    Opaque is 1 where colours are too much alike to tell.
+    The weight is 0 on the robot, where depth is unknown, and where nothing is in front of the scene. The opacity is 1
+    where the colours are too similar to estimate it.
     """
     picture = rgb.astype(np.float32)
     weight, opaque = np.zeros(hidden.shape, np.float32), np.ones(hidden.shape, np.float32)
@@ -131,7 +132,7 @@ def likeness(
         shade = rest @ (colour / max(float(np.linalg.norm(colour)), 1.0))
         residual = (rest * rest).sum(-1) - (1 - _SHADE**2) * shade * shade
         fit = np.exp(-0.5 * residual / _RESIDUAL**2)
-        # Without contrast alpha is noise; then standing where the scene was not is all the evidence there is.
+        # Without contrast alpha is noise; then the only evidence is a point in front of the scene.
         clear = np.minimum(np.sqrt(squared) / _CONTRAST, 1.0)
         mixed = clear * alpha + (1 - clear) * 0.5
         score = np.where(mixed < _LEAST_ALPHA, 0.0, mixed * fit).astype(np.float32)
@@ -147,18 +148,18 @@ def _dilate(mask: Mask, reach: int) -> Mask:
 
 _LEAST_POINTS = 10
 _WORK_POINTS = 600
-"""More points of the object than this only cost time: then rows and columns are left out."""
+"""Above this number of points the images are subsampled to save time."""
 _MARGIN_M = 0.012
 _LEAST_VIEW = 0.12
-"""Share of its points that must be in view to say where it is."""
+"""Minimum share of the object's points in view to estimate its position."""
 _LOST = 0.12
-"""Share of the expected weight below which it is not there."""
+"""Share of the expected weight below which the object is lost."""
 _JUMP_M = 0.12
 _SETTLED_M = 2e-4
 _SOLID, _LEAST_OPACITY = 0.8, 0.35
 _FLOATS_M, _HELD_M = 0.008, 0.05
 _HIDDEN_FADE = 0.93
-"""What is hidden gets less certain by this factor a frame."""
+"""Factor per frame by which the confidence of a hidden object decreases."""
 
 Mask = NDArray[np.bool_]
 Points = NDArray[np.float64]
@@ -166,15 +167,15 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """An object through time.
+    """Path of an object.
 
     Attributes:
-        position: (T, 3) float64, metres, base frame: its middle along the table, as far as one side can tell, at the
-            height of the centroid of the surface that frame 0 showed; NaN = lost.
-        confidence: (T,) float64, 0 to 1: share of the object that was found where it is said to be, less if
-            something like it is elsewhere too; 0 = lost.
-        visible: (T,) float64, 0 to 1: share of its points that the robot does not hide there.
-        points: how many pixels it had in frame 0.
+        position: (T, 3) float64, metres, base frame: its centre along the table, estimated from the visible side, at
+            the height of the centroid of the surface visible in frame 0; NaN = lost.
+        confidence: (T,) float64, 0 to 1: share of the object found at its position, reduced if similar points are
+            elsewhere too; 0 = lost.
+        visible: (T,) float64, 0 to 1: share of its points that the robot does not hide.
+        points: number of its pixels in frame 0.
     """
 
     position: Points
@@ -184,10 +185,10 @@ class Track:
 
 
 def track_object(rollout: Rollout, target: Mask) -> Track:
-    """Follow the object whose pixels in frame 0 are `target` (H, W) bool.
+    """Track the object whose pixels in frame 0 are `target` (H, W) bool.
 
     Raises:
-        EvaluationError: the mask does not fit, or shows fewer than ten points that the robot does not hide.
+        EvaluationError: the mask has the wrong shape or dtype, or fewer than ten points that the robot does not hide.
     """
     shape = rollout.robot_mask.shape[1:]
     mask = np.asarray(target)
@@ -195,7 +196,7 @@ def track_object(rollout: Rollout, target: Mask) -> Track:
         raise EvaluationError(f"target is {mask.dtype} of shape {mask.shape}", expected=f"bool of shape {shape}")
     step = max(1, int(np.sqrt(mask.sum() / _WORK_POINTS)))
     every = (slice(None), slice(step // 2, None, step), slice(step // 2, None, step))
-    # A pixel beside the robot mixes it with the world.
+    # Pixels next to the robot mix its colour with the scene's.
     hidden = np.stack([cv2.dilate(m.view(np.uint8), np.ones((3, 3), np.uint8)) != 0 for m in rollout.robot_mask[every]])
     rgb, xyz = rollout.rgb[every], rollout.xyz[every]
     body = mask[every[1:]] & np.isfinite(xyz[0, ..., 2])
@@ -206,8 +207,8 @@ def track_object(rollout: Rollout, target: Mask) -> Track:
     if body.sum() < _LEAST_POINTS:
         raise EvaluationError(
             f"the target has {int(body.sum())} points in the first frame",
-            expected=f"at least {_LEAST_POINTS} that are in view and have depth",
-            hint="start with the arm beside the object, or give another mask",
+            expected=f"at least {_LEAST_POINTS} points in view with depth",
+            hint="start with the arm beside the object, or pass another mask",
         )
     camera = _thinned(rollout.camera, step, body.shape)
     scene = scene_without(rgb, xyz, hidden, body, camera)
@@ -228,7 +229,7 @@ def track_object(rollout: Rollout, target: Mask) -> Track:
         )
         found = search.frame(cloud, ~hidden[t], start)
         if found is None:
-            # Not in view at its place: it stays there until it is seen elsewhere.
+            # Hidden at its last position: it stays there until it is found elsewhere.
             held *= _HIDDEN_FADE
             shift[t], confidence[t], visible[t] = start, held, 0.0
             continue
@@ -252,9 +253,9 @@ class _Found:
 
 @dataclass(frozen=True, eq=False)
 class _Cloud:
-    """What may be the object in a frame: (M, 3) points, (M,) weights, opacities and depths of the scene behind.
+    """Candidate points of the object in a frame: (M, 3) points, (M,) weights, opacities and depths of the scene behind.
 
-    `robot` (R, 3) are the robot's points. All in the camera's frame.
+    `robot` (R, 3) are the robot's points. All in the camera frame.
     """
 
     points: Points
@@ -264,16 +265,16 @@ class _Cloud:
     robot: Points
 
     def unfaded(self, factor: float) -> Points:
-        """The points, `factor` times as far before the scene as they are."""
+        """Move the points along their rays to `factor` times their distance in front of the scene."""
         z = self.points[:, 2]
         further = np.where(np.isfinite(self.behind_m), self.behind_m - factor * (self.behind_m - z), z)
         return np.asarray(self.points * (further / z)[:, None])
 
 
 class _Search:
-    """The object's points (N, 3) of frame 0, camera frame, and how to find them in a weighted cloud.
+    """Search for the object's points (N, 3) of frame 0, camera frame, in weighted clouds.
 
-    `up` (3,) is the base's vertical in the camera's frame.
+    `up` (3,) is the base's vertical axis in the camera frame.
     """
 
     def __init__(self, camera: PinholeCamera, points: Points, up: Points) -> None:
@@ -284,13 +285,13 @@ class _Search:
         self._reach = float(np.linalg.norm(points - self.centre, axis=1).max()) + _MARGIN_M
 
     def frame(self, cloud: _Cloud, in_view: Mask, start: Points) -> _Found | None:
-        """Where it is in a cloud; None = hidden where it was, and nothing like it in view."""
+        """Find the object in a cloud; None = hidden at its last position, and not found elsewhere."""
         points, weight = cloud.points, cloud.weight
         places = [start]
         if len(points):
             places.append(self._densest(points, weight, start))
         answers = [self._settle(points, weight, in_view, place) for place in places]
-        # A jump must be worth it: evidence halves with every 12 cm.
+        # Jumps are penalised: evidence halves with every 12 cm.
         scores = [e * 0.5 ** (np.linalg.norm(s - start) / _JUMP_M) for s, e, _ in answers]
         best = int(np.argmax(scores))
         shift, evidence, seen = answers[best]
@@ -306,17 +307,16 @@ class _Search:
         if elsewhere.any():
             other = self._densest(points[elsewhere], weight[elsewhere], shift)
             rival = self._evidence(points[elsewhere], weight[elsewhere], other)
-        # A rival of a third of the evidence is noise; one as strong leaves nothing but a guess.
+        # A rival with a third of the evidence is noise; with equal evidence the position is a guess.
         doubt = np.clip((rival / evidence - 0.33) / 0.67, 0.0, 1.0)
         return _Found(self._unfade(cloud, in_view, shift), float(share * (1 - 0.6 * doubt)), seen)
 
     def _unfade(self, cloud: _Cloud, in_view: Mask, shift: Points) -> Points:
-        """The shift without what fading did to it.
+        """Correct a shift for fading.
 
-        Where colours are a mixture with the scene, so are depths: points slide back along their rays by as much. That
-        only ever pulls an object down, so one that floats nevertheless is held, and its points go back by what its
-        opacity says, as long as the robot is there to hold it. One that does not float is put where it is neither
-        higher nor lower than at first.
+        Where colours are mixed with the scene, so are depths: points slide back along their rays. This only moves an
+        object down, so one that still floats is held: its points are moved forward according to its opacity, if the
+        robot is near enough to hold it. One that does not float is moved to its initial height.
         """
         near = np.linalg.norm(cloud.points - (self.centre + shift), axis=1) < self._reach
         opacity = _weighted_median(cloud.opaque[near], cloud.weight[near]) if near.any() else 1.0
@@ -337,7 +337,7 @@ class _Search:
         return min(answers, key=lambda answer: abs(float(answer @ self._up)))
 
     def _densest(self, cloud: Points, weight: NDArray[np.float64], start: Points) -> Points:
-        """The shift to the place with the most weight around it, nearer ones preferred."""
+        """Return the shift to the place with the most weight around it; nearer places are preferred."""
         far = np.linalg.norm(cloud - (self.centre + start), axis=1)
         order = np.argsort(-weight * 0.5 ** (far / _JUMP_M))[:: max(1, len(cloud) // 200)][:200]
         seeds = cloud[order]
@@ -351,7 +351,7 @@ class _Search:
         return float(weight[near].sum())
 
     def _visible(self, in_view: Mask, shift: Points) -> Mask:
-        """(N,) bool: which of its points, shifted, the robot does not hide."""
+        """Mark the shifted points of the object that the robot does not hide: (N,) bool."""
         uv = self._camera.project(self.points + shift)
         with np.errstate(invalid="ignore"):
             u, v = np.floor(uv[:, 0]), np.floor(uv[:, 1])
@@ -363,7 +363,7 @@ class _Search:
     def _settle(
         self, cloud: Points, weight: NDArray[np.float64], in_view: Mask, shift: Points
     ) -> tuple[Points, float, float]:
-        """From a first guess: the shift, the weight there, and the share of the object in view there."""
+        """Refine a first guess: return the shift, the weight there, and the share of the object in view there."""
         for _ in range(15):
             seen = self._visible(in_view, shift)
             near = np.linalg.norm(cloud - (self.centre + shift), axis=1) < self._reach
@@ -377,13 +377,13 @@ class _Search:
 
 
 def _thinned(camera: PinholeCamera, step: int, shape: tuple[int, ...]) -> PinholeCamera:
-    """The camera whose pixels are every `step`th of the other's, starting in the middle of the first block."""
+    """Return the camera of every `step`-th pixel, starting in the middle of the first block."""
     if step == 1:
         return camera
     height, width = shape
     K = camera.K.copy()
     offset = step // 2
-    # Pixel i of the thin picture, centre i + 0.5, is pixel i step + offset of the full one.
+    # Pixel i of the subsampled image, centre i + 0.5, is pixel i step + offset of the full image.
     K[:2, 2] = (K[:2, 2] - (offset + 0.5)) / step + 0.5
     K[:2, :2] /= step
     return PinholeCamera(width, height, K, camera.base_T_camera, frame_id=camera.frame_id, base_frame=camera.base_frame)

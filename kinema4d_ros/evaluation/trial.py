@@ -1,7 +1,7 @@
-"""One trial and what became of it: in the lab, and in each world model. Plain numbers that go to JSON and back.
+"""Trials and their outcomes in the lab and in each world model, as plain numbers that convert to JSON and back.
 
-A trial is a policy on a table: (policy, scenario, seed). The lab's outcome is the truth; a model's outcome is what a
-judge says of its prediction. Whatever went wrong is part of the record, never an end of the others.
+A trial is a policy in a scene: (policy, scenario, seed). The lab's outcome is the truth; a model's outcome is the
+judge's verdict on its prediction. Errors are part of the record and do not stop other trials.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kinema4d_ros.evaluation.judges import Verdict
 __all__ = ["LabOutcome", "Mode", "ModelOutcome", "Trial", "TrialRecord", "failure_text", "is_outage"]
 
 Mode = Literal["open", "closed"]
-"""open: the actions of the lab's run, predicted in one piece. closed: the policy acts on predicted pictures."""
+"""open: one prediction of the actions of the lab's run. closed: the policy acts on predicted images."""
 
 WORKER_KILLED = "WORKER_KILLED"
-"""Stands where an error has its code: a signal ended the process, such as the kernel's when memory is short."""
+"""Code of a worker killed by a signal, for example by the kernel when memory is short."""
 
 OUTAGES = frozenset(
     {
@@ -45,12 +45,12 @@ OUTAGES = frozenset(
         "OutOfMemoryError",
     }
 )
-"""Codes of what says nothing about a policy or a model: a machine, a node or a file was not there."""
+"""Codes of errors that are not caused by a policy or a model: a machine, a node or a file was not available."""
 
 
 @dataclass(frozen=True, order=True)
 class Trial:
-    """Which policy on which table.
+    """A policy in a scene.
 
     >>> Trial("expert", "canonical", 7).key
     'expert|canonical|7'
@@ -62,22 +62,22 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """Unique text."""
+        """Unique key."""
         return f"{self.policy}|{self.scenario}|{self.seed}"
 
 
 @dataclass(frozen=True)
 class LabOutcome:
-    """What happened in the lab.
+    """Outcome in the lab.
 
     Attributes:
-        success: the task's goal held at the end; None = the run did not come to an end, see `error`.
+        success: the task's goal held at the end; None = the run did not finish, see `error`.
         progress: 0 to 1.
-        value_m: the measured number, such as the height of a lift; NaN = unknown.
-        motion_s: how long the arm moved.
-        chunks: that the policy was asked for.
-        seconds: that the run took to compute.
-        error: "" or what went wrong, with its code.
+        value_m: the measured value, such as the height of a lift; NaN = unknown.
+        motion_s: duration of the arm's motion.
+        chunks: number of chunks requested from the policy.
+        seconds: computing time of the run.
+        error: "" or the error with its code.
     """
 
     success: bool | None
@@ -91,15 +91,15 @@ class LabOutcome:
 
 @dataclass(frozen=True)
 class ModelOutcome:
-    """What a world model says would happen.
+    """Outcome in a world model.
 
     Attributes:
         success: by the judge; None = it cannot tell, or there is no rollout (see `error`).
         progress, confidence, value_m, deciding_frame, reason: the judge's, see `Verdict`.
-        chunks: that the policy was asked for; 0 in open loop.
-        seconds: that prediction and verdict took.
-        error: "" or what went wrong, with its code.
-        picture: a file name under the evaluation's folder, or "".
+        chunks: number of chunks requested from the policy; 0 in open loop.
+        seconds: computing time of prediction and verdict.
+        error: "" or the error with its code.
+        picture: name of an image in the evaluation's folder, or "".
         made_by: generator, preset and weights (the first digits of their sha256) of the rollout; "" = not known.
     """
 
@@ -119,7 +119,7 @@ class ModelOutcome:
     def of(
         cls, verdict: Verdict, seconds: float, chunks: int = 0, picture: str = "", made_by: str = ""
     ) -> ModelOutcome:
-        """From a judge's verdict."""
+        """Create from a judge's verdict."""
         return cls(
             verdict.success,
             round(float(verdict.progress), 4),
@@ -143,17 +143,17 @@ class TrialRecord:
     models: Mapping[str, ModelOutcome] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain types; NaN becomes null."""
+        """Convert to plain types; NaN becomes null."""
         document = asdict(self)
         document["models"] = {name: asdict(outcome) for name, outcome in self.models.items()}
         return {key: _plain(value) for key, value in document.items()}
 
     @classmethod
     def from_json(cls, document: Any) -> TrialRecord:
-        """The record of such a document.
+        """Parse a record.
 
         Raises:
-            EvaluationError: it is none.
+            EvaluationError: the document is not a record.
         """
         try:
             trial = Trial(**document["trial"])
@@ -163,18 +163,18 @@ class TrialRecord:
                 raise TypeError(f"trial {trial}")
         except (KeyError, TypeError, AttributeError) as error:
             raise EvaluationError(
-                f"no trial's record: {error}", expected="trial, lab and models", code=ErrorCode.FILE_MALFORMED
+                f"not a record of a trial: {error}", expected="trial, lab and models", code=ErrorCode.FILE_MALFORMED
             ) from None
         return cls(trial, lab, models)
 
 
 def failure_text(error: BaseException) -> str:
-    """One line with the error's code, or its type if nobody raised it on purpose."""
+    """Format an error on one line with its code, or with its type if it is not a KinemaError."""
     return str(error) if isinstance(error, KinemaError) else f"[{type(error).__name__}] {error}"
 
 
 def is_outage(error: str) -> bool:
-    """Whether an error's text tells of an outage, which is worth another try, and not of the policy or the model.
+    """Return whether an error's text has the code of an outage, which is retried, and not of the policy or the model.
 
     >>> is_outage("[GENERATOR_UNAVAILABLE] no generator answers"), is_outage("no actions: [POLICY_BAD_ACTION] NaN")
     (True, False)

@@ -1,7 +1,7 @@
-"""Trials in several processes: one that dies costs the trial it was at, and a new one takes its place.
+"""Trials in several worker processes; a worker that dies is restarted and only its current trial is affected.
 
-The parent hands out one trial at a time and alone writes records. A process that cannot even begin, because there is
-no such robot or camera, ends the evaluation with that error: it would fail in every trial.
+The parent sends one trial at a time; only the parent writes records. A worker that cannot start, for example because
+the robot or camera does not exist, ends the evaluation with that error: it would fail in every trial.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kinema4d_ros.evaluation.trial import WORKER_KILLED, LabOutcome, ModelOutcom
 __all__ = ["Refusal", "Work", "run_trials"]
 
 Work = tuple[Trial, TrialRecord | None]
-"""A trial and what is known of it already."""
+"""A trial and its earlier record; None = not run yet."""
 
 STOP_S = 5.0
 
@@ -41,14 +41,14 @@ def run_trials(
     trial_timeout_s: float = 900.0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[TrialRecord]:
-    """Records in the order in which they are finished; ends early when `cancelled` says so.
+    """Yield records in the order in which trials finish; stop early when `cancelled` returns True.
 
     Args:
         settings, store: of the evaluation.
-        work: what is to be done.
-        workers: processes; 0 = in this one.
-        trial_timeout_s: a trial that takes longer is ended and recorded as failed.
-        cancelled: asked between trials and twice a second.
+        work: trials to run.
+        workers: number of processes; 0 = run in this process.
+        trial_timeout_s: timeout of a trial; its worker is killed and the trial recorded as failed.
+        cancelled: called between trials and twice a second.
     """
     if workers < 0:
         raise EvaluationError(f"workers is {workers}", expected="0 or more", code=ErrorCode.ARGUMENT_INVALID)
@@ -98,7 +98,7 @@ class _Pool:
                     record = None
                 if record is not None:
                     yield record
-                # One that died a moment ago may not have told of its trial yet: the next round asks it.
+                # The record of a worker that just died may not have been read yet: the next iteration reads it.
                 if worker.idle and not worker.process.is_alive():
                     worker.stop()
                     self._workers[number] = self._start(number)
@@ -109,7 +109,7 @@ class _Pool:
 
 
 class _Tables:
-    """Trials by table: policies of one table stay with one worker, which then lays it once."""
+    """Trials grouped by scene: all policies of a scene go to one worker, which sets the scene up once."""
 
     def __init__(self, work: Sequence[Work]) -> None:
         self._waiting: dict[tuple[str, int], deque[Work]] = {}
@@ -119,7 +119,7 @@ class _Tables:
         self._repeated: set[str] = set()
 
     def again(self, work: Work) -> bool:
-        """Put back a trial whose process died, once: somebody else may have killed it."""
+        """Requeue a trial whose worker died, once: the cause may be outside the trial."""
         if work[0].key in self._repeated:
             return False
         self._repeated.add(work[0].key)
@@ -127,7 +127,7 @@ class _Tables:
         return True
 
     def next(self, table: tuple[str, int] | None) -> Work | None:
-        """Another trial of a table, or else of one that nobody is at, or else any."""
+        """Take a trial of this scene, else of a scene that no worker has started, else of any scene."""
         if table not in self._waiting:
             fresh = [key for key in self._waiting if key not in self._begun] or list(self._waiting)
             if not fresh:
@@ -142,7 +142,7 @@ class _Tables:
 
 
 class _Worker:
-    """A process, and the trial it is at."""
+    """A worker process and its current trial."""
 
     def __init__(self, context: Any, settings: EvaluationSettings, store: TrialStore, turn: int) -> None:
         self._labels = settings.labels()
@@ -164,7 +164,7 @@ class _Worker:
 
     @property
     def died(self) -> bool:
-        """Whether it ended by itself, not by a time-out."""
+        """Whether the process ended without being killed for a timeout."""
         return not self._ended and not self.process.is_alive()
 
     def give(self, work: Work) -> None:
@@ -173,10 +173,10 @@ class _Worker:
         try:
             self.connection.send(work)
         except OSError:
-            return  # it has died: `take` says so
+            return  # the process died: `take` reports it
 
     def take(self, timeout_s: float) -> TrialRecord | None:
-        """The record of the trial it was given, once there is one; raises what the worker could not keep."""
+        """Return the record of the current trial once it is available; raise an error that the worker sent."""
         if self.work is None:
             return None
         trial, known = self.work
@@ -194,8 +194,8 @@ class _Worker:
             self.work = None
             code = self.process.exitcode
             if not self._begun and code is not None and code >= 0:
-                raise SetupError(f"a worker could not begin ({_how(code)})", expected="a process that loads")
-            # A signal comes from outside, most often for want of memory; an exit is the policy's own doing.
+                raise SetupError(f"a worker process could not start ({_how(code)})", expected="a worker that loads")
+            # A signal comes from outside, mostly for lack of memory; an exit code comes from the policy.
             name = WORKER_KILLED if code is not None and code < 0 else ErrorCode.POLICY_FAILED.name
             return self._lost(trial, known, f"[{name}] the process died ({_how(code)})")
         if time.monotonic() - self._began > timeout_s:
@@ -207,7 +207,7 @@ class _Worker:
         return None
 
     def _lost(self, trial: Trial, known: TrialRecord | None, error: str) -> TrialRecord:
-        """A record that is complete, so that nobody waits for it."""
+        """Build a complete record with an error for every missing outcome."""
         begun = known is not None and (known.lab.success is not None or bool(known.lab.error))
         lab = known.lab if known is not None and begun else LabOutcome(None, error=error)
         missing = {label: ModelOutcome(None, error=error) for label in self._labels}
@@ -223,7 +223,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a process did not begin or go on, in plain types: errors of this package do not survive being pickled."""
+    """Error of a process in plain types, because errors of this package cannot be pickled."""
 
     what: str
     expected: str
@@ -232,13 +232,13 @@ class Refusal:
 
     @classmethod
     def of(cls, error: Exception) -> Refusal:
-        """Of any error."""
+        """Convert any error."""
         if isinstance(error, KinemaError):
             return cls(error.what, error.expected, error.hint, int(error.code))
         return cls(f"{type(error).__name__}: {error}", "", "", int(ErrorCode.UNKNOWN))
 
     def error(self) -> KinemaError:
-        """To be raised on this side."""
+        """Convert back to an error to raise in the parent."""
         return KinemaError(self.what, expected=self.expected, hint=self.hint, code=ErrorCode(self.code))
 
 
@@ -250,7 +250,7 @@ def _how(code: int | None) -> str:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Processes that start inside use one thread each: workers fill the cores."""
+    """Limit processes started inside the context to one thread each, because the workers fill the cores."""
     names = [name for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS") if name not in os.environ]
     os.environ.update(dict.fromkeys(names, "1"))
     try:
@@ -261,8 +261,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _serve(connection: Connection, settings: EvaluationSettings, folder: str, turn: int) -> None:
-    """What a worker does: one trial after the other until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """Run trials in a worker process until the parent closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     try:
         executor = Executor(settings, TrialStore(folder), turn)
     except Exception as error:
@@ -280,7 +280,7 @@ def _serve(connection: Connection, settings: EvaluationSettings, folder: str, tu
             except KinemaError as error:
                 if error.code != ErrorCode.FILE_NOT_WRITABLE:
                     raise
-                # A full disk ends the evaluation: a record that says "failed" would never be run again.
+                # A full disk ends the evaluation: a trial recorded as failed would not be run again.
                 connection.send(Refusal.of(error))
     finally:
         executor.close()

@@ -1,4 +1,4 @@
-"""What predicts the world: one protocol, and `load_generator` from a spec to a generator.
+"""Generators, which predict rollouts: their protocol, and `load_generator` to create one from a spec.
 
 GenerateRequest (image, exact robot, depth?) -> Generator.generate -> Rollout
 """

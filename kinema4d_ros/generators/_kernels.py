@@ -1,4 +1,4 @@
-"""Compiled passes of the generators: draw the exact robot into a world, pack what identifies a request."""
+"""Compiled kernels of the generators: compositing, request hashing, moved objects and patch inpainting."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def compose_frames(
     xyz: Floats,
     mask: NDArray[np.bool_],
 ) -> None:
-    """Write the world with the robot wherever it is not behind it; one frame per task.
+    """Composite the robot into the scene with a z-test; one frame per task.
 
-    The world is one frame (H, W, 3), the robot and the outputs are (T, H, W[, 3]).
+    The scene is one frame (H, W, 3), the robot and the outputs are (T, H, W[, 3]).
     """
     frames, height, width = robot_ids.shape
     for t in prange(frames):
         top, bottom, left, right = height, -1, width, -1
         for v in range(height):
-            # Whole rows first: copying is several times faster than choosing pixel by pixel.
+            # Whole rows first: copying is several times faster than selecting pixel by pixel.
             xyz[t, v] = world_xyz[v]
             rgb[t, v] = world_rgb[v]
             mask[t, v] = False
             for u in range(width):
-                # Written so that a world without a point (NaN) never hides the robot.
+                # This form of the comparison never lets a missing scene point (NaN) hide the robot.
                 if robot_ids[t, v, u] == 0 or robot_xyz[t, v, u, 2] > world_xyz[v, u, 2]:
                     continue
                 mask[t, v, u] = True
@@ -83,7 +83,7 @@ def compose_frames(
 
 @njit(cache=True, parallel=True, nogil=True)
 def shade_frames(xyz: Floats, ids: Bytes, out: Bytes) -> None:
-    """Write a grey robot lit from the camera, for requests that bring no colours; 0 = no robot."""
+    """Shade a grey robot lit from the camera, for requests without colours; 0 = no robot."""
     frames, height, width = ids.shape
     for t in prange(frames):
         for v in range(height):
@@ -111,7 +111,7 @@ def shade_frames(xyz: Floats, ids: Bytes, out: Bytes) -> None:
 
 @njit(cache=True, nogil=True)
 def pack_depths(xyz: Floats, ids: Bytes, out: Floats) -> int:
-    """Write the z of one frame's robot pixels, row by row, to `out`; returns how many."""
+    """Write the z of one frame's robot pixels, row by row, to `out`; return their number."""
     count = 0
     for v in range(ids.shape[0]):
         for u in range(ids.shape[1]):
@@ -121,14 +121,14 @@ def pack_depths(xyz: Floats, ids: Bytes, out: Floats) -> int:
     return count
 
 
-# Compiled passes of the carry hypothesis: which pixels are one thing, and that thing drawn somewhere else.
+# Kernels of the carry hypothesis: segment objects, and draw an object at another place.
 
 
 @njit(cache=True, nogil=True)
 def label_things(xyz: Floats, thing: NDArray[np.bool_], gap_m: float, labels: NDArray[np.int32]) -> int:
-    """Number the connected things: neighbours in the image whose points are at most `gap_m` apart; 0 = none.
+    """Label connected objects: neighbours in the image whose points are at most `gap_m` apart; 0 = none.
 
-    xyz (H, W, 3), thing and labels (H, W). Returns how many there are.
+    xyz (H, W, 3), thing and labels (H, W). Returns the number of labels.
     """
     height, width = thing.shape
     rows = np.empty(height * width, np.int32)
@@ -167,7 +167,7 @@ def label_things(xyz: Floats, thing: NDArray[np.bool_], gap_m: float, labels: ND
 
 @njit(cache=True, nogil=True)
 def _pixel(point: Floats, K: NDArray[np.float64]) -> tuple[float, float]:
-    """Column and row of a point, integers at pixel centres; NaN if it is not in front of the camera."""
+    """Project a point to column and row, integers at pixel centres; NaN if it is not in front of the camera."""
     if point[2] <= 0.01:
         return np.nan, np.nan
     return K[0, 0] * point[0] / point[2] + K[0, 2] - 0.5, K[1, 1] * point[1] / point[2] + K[1, 2] - 0.5
@@ -182,10 +182,10 @@ def splat_points(
     rgb: NDArray[np.uint8],
     xyz: Floats,
 ) -> None:
-    """Draw points (N, 3) in the camera frame over a frame (H, W, 3), each over the four pixels around it.
+    """Draw points (N, 3) in the camera frame into a frame (H, W, 3), each into the four pixels around it.
 
-    Of the points that meet in a pixel, those within `same_m` behind the nearest are mixed by their distance from
-    the pixel's centre. A pixel that already shows something nearer keeps it.
+    Points of one pixel within `same_m` behind the nearest are blended by their distance from the pixel's centre.
+    A pixel with a nearer point is unchanged.
     """
     height, width = rgb.shape[:2]
     nearest = np.full((height, width), np.inf, np.float32)
@@ -220,7 +220,7 @@ def splat_points(
     for row in range(height):
         for column in range(width):
             weight = total[row, column, 0]
-            # Under a third of a pixel: the thing's border, which the background keeps.
+            # Below a third of a pixel, the object's border, the background is kept.
             if weight < 0.34:
                 continue
             depth = total[row, column, 4] / weight
@@ -228,16 +228,16 @@ def splat_points(
                 continue
             for c in range(3):
                 rgb[row, column, c] = np.uint8(total[row, column, 1 + c] / weight + 0.5)
-            # On the pixel's own ray: it can show nothing else.
+            # The point must lie on the pixel's own ray.
             xyz[row, column, 0] = np.float32(depth * (column + 0.5 - K[0, 2]) / K[0, 0])
             xyz[row, column, 1] = np.float32(depth * (row + 0.5 - K[1, 2]) / K[1, 1])
             xyz[row, column, 2] = np.float32(depth)
 
 
-# Compiled search for patches that continue an image into a hole, and the vote that paints with them.
+# Kernels of the inpainting: search for matching patches, and weighted painting with them.
 
 _PULL = 200.0
-"""Squared grey levels that a patch as far away as the image is wide loses against one nearby."""
+"""Cost (squared grey levels) of a patch at a distance of the image's width."""
 
 Image = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -246,9 +246,9 @@ Ints = NDArray[np.int32]
 
 @njit(cache=True, nogil=True)
 def _difference(image: Image, v: int, u: int, w: int, x: int, radius: int, bound: float) -> float:
-    """Mean squared difference of two patches over the part of the first that is in the image; stops above bound.
+    """Compute the mean squared difference of two patches over the part of the first inside the image; stop above bound.
 
-    Far patches cost more: what is behind the robot more likely looks like what is beside it.
+    Distant patches cost more: the hidden scene more likely resembles its surroundings.
     """
     height, width = image.shape[:2]
     low_v, high_v = max(-radius, -v), min(radius, height - 1 - v)
@@ -275,8 +275,8 @@ def search_patches(
 ) -> None:
     """Improve `match` (H, W, 2), the source patch of every target, and its `cost` (H, W).
 
-    Each round passes on the neighbours' matches, forwards and backwards in turn, and tries random places around
-    the match it has, half as far away each time. `sources` (H, W) is True where a whole patch is known.
+    Each round propagates the neighbours' matches, alternately forwards and backwards, and tries random places around
+    the current match at halving distances. `sources` (H, W) is True where a whole patch is known.
     """
     height, width = sources.shape
     state = np.uint64(seed * 2654435761 + 1)
@@ -319,7 +319,7 @@ def search_patches(
 def paint_patches(
     image: Image, colours: Image, hole: Ints, match: Ints, cost: Image, radius: int, softness: float, out: Image
 ) -> None:
-    """Write each hole pixel as the mean of what the patches around it say, the better ones counting more."""
+    """Write each hole pixel as the mean of the overlapping patches, weighted by their match quality."""
     height, width = cost.shape
     for k in prange(hole.shape[0]):
         v, u = hole[k]

@@ -1,10 +1,10 @@
-"""The carry hypothesis: what the camera would see if the thing at the closing fingers went along with the hand.
+"""The carry hypothesis: the frames if the object at the closing fingers moved with the gripper.
 
-    still world, grip ─ find_grasps ─> closing fingers ─ nearest standing thing ─> Candidate
-    Candidate ─ moves rigidly with the hand from the closing to the release, then drops ─> rgb, xyz of every frame
+    static scene, grip ─ find_grasps ─> closing fingers ─ nearest standing object ─> Candidate
+    Candidate ─ moves rigidly with the gripper from closing to release, then drops ─> rgb, xyz of every frame
 
-Nothing here decides whether the grasp holds: it is offered for every thing within reach of the fingers, also for
-those that they would miss. A learned generator decides, and `describe` tells it how thing and fingers lie.
+This module does not decide whether the grasp holds: it makes the hypothesis for every object within reach of the
+fingers, also for those that they would miss. A learned generator decides, with the geometry from `describe`.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ __all__ = [
 ]
 
 STANDS_M = 0.007
-"""What is higher above the table than this stands on it."""
+"""Points higher above the table than this belong to objects."""
 GAP_M = 0.015
 REACH_M = 0.03
-"""A thing farther from the space between the fingers than this is not offered."""
+"""Maximum distance of an object from the space between the fingers to become a candidate."""
 PAST_TIPS_M = 0.0076
-"""The space between the fingers ends this far past their tips: of a thing, mostly the upper side is seen."""
+"""The space between the fingers extends this far past their tips, because mostly the top of an object is visible."""
 LEAST_SHARE = 5e-4
-"""Of the image's pixels that a thing must have."""
+"""Minimum size of an object as a share of the image's pixels."""
 CLOSES_M = 0.004
 OPENS_M = 0.006
 STILL_M = 0.0005
 BORDER = 0.012
-"""Around a thing, as a share of the image's width, pixels are mixed with it and are filled again when it leaves."""
+"""Margin around an object, as a share of the image's width, that is also inpainted when it leaves (mixed pixels)."""
 
 DESCRIPTION = (
     "offered", "x_low", "x_high", "y_low", "y_high", "z_low", "z_high", "x_mean", "y_mean", "z_mean",
     "width_open", "width_closed", "height", "to_camera_x", "to_camera_y", "to_camera_z", "distance", "between",
     "rises", "kept",
 )  # fmt: skip
-"""Names of the numbers that `describe` gives."""
+"""Names of the values of `describe`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class StillWorld:
 
     Attributes:
         rgb: (H, W, 3) uint8.
-        xyz: (H, W, 3) float32, metres, camera optical frame, NaN = nothing known.
-        plane: (H, W, 3) float32, the same of the table alone, as if nothing stood on it.
+        xyz: (H, W, 3) float32, metres, camera optical frame, NaN = unknown.
+        plane: (H, W, 3) float32, the same of the empty table.
     """
 
     rgb: NDArray[np.uint8]
@@ -72,7 +72,7 @@ class StillWorld:
 
 @dataclass(frozen=True)
 class Grasp:
-    """Fingers that close: frame numbers. `release` is the first frame in which they have opened again, or T."""
+    """Frame indices of a closing of the fingers. `release` is the first frame in which they are open again, or T."""
 
     start: int
     closed: int
@@ -81,12 +81,12 @@ class Grasp:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """The thing that a grasp may take.
+    """The object that a grasp may take.
 
     Attributes:
-        grasp: when.
+        grasp: frames of the grasp.
         mask: (H, W) bool, its pixels in the first image.
-        p_grip: (N, 3) float64, its points in the hand's frame at the closing, metres.
+        p_grip: (N, 3) float64, its points in the gripper's frame at the closing, metres.
         distance_m: of its nearest point from the space between the fingers; 0 = inside.
     """
 
@@ -97,7 +97,7 @@ class Candidate:
 
 
 def find_grasps(grip: GripTrack) -> tuple[Grasp, ...]:
-    """Every closing of the fingers by more than a few millimetres, in order."""
+    """Find every closing of the fingers by more than a few millimetres, in order."""
     width, found = grip.width_m, []
     change = np.diff(width)
     t = 0
@@ -117,7 +117,7 @@ def find_grasps(grip: GripTrack) -> tuple[Grasp, ...]:
 def find_candidate(
     world: StillWorld, robot: PointmapSequence, *, table_height_m: float = 0.0, reach_m: float = REACH_M
 ) -> Candidate | None:
-    """The standing thing nearest to the fingers of the first grasp that has one within reach; None without any."""
+    """Find the standing object nearest to the fingers of the first grasp that has one within reach; None = none."""
     if robot.grip is None:
         return None
     grasps = find_grasps(robot.grip)
@@ -133,7 +133,7 @@ def find_thing(
     table_height_m: float,
     reach_m: float,
 ) -> Candidate | None:
-    """The same of a world's points (H, W, 3), camera optical frame, NaN = nothing known, and some grasps."""
+    """Find the candidate in points (H, W, 3), camera optical frame, NaN = unknown, for some grasps."""
     if not grasps:
         return None
     p_base = _to_base(xyz, camera)
@@ -164,10 +164,10 @@ def find_thing(
 def describe(
     candidate: Candidate | None, robot: PointmapSequence, *, table_height_m: float = 0.0
 ) -> NDArray[np.float32]:
-    """(20,) float32: how thing and fingers lie at the closing, named in `DESCRIPTION`; zeros without a candidate.
+    """Describe the geometry of object and fingers at the closing: (20,) float32, see `DESCRIPTION`; zeros without one.
 
-    Lengths in units of 5 cm, all within -4 to 4; x, y and z in the hand's frame, where the thing is seen: its far side
-    is not, so the direction to the camera is told too.
+    Lengths in units of 5 cm, all within -4 to 4; x, y and z of the visible points in the gripper's frame. The far side
+    is not visible, so the direction to the camera is included.
     """
     numbers = np.zeros(len(DESCRIPTION), np.float32)
     if candidate is None or robot.grip is None:
@@ -205,9 +205,9 @@ def carried_frames(
     soft_edges: bool = True,
     quick_fill: bool = False,
 ) -> None:
-    """Write the frames from the closing on into rgb and xyz (T, H, W, 3); mask (T, H, W) says where the robot is seen.
+    """Write the frames from the closing on into rgb, xyz (T, H, W, 3) and the robot's mask (T, H, W).
 
-    Earlier frames are left as they are: until then nothing has moved.
+    Earlier frames are unchanged: nothing has moved before the closing.
     """
     if robot.grip is None:
         return
@@ -235,7 +235,7 @@ def carried_frames(
 
 
 def _above_ground(p_base: NDArray[np.float64], xyz: NDArray[np.float32], camera: PinholeCamera, table: float) -> float:
-    """How far the thing would fall: onto the table, or onto what stands under it."""
+    """Compute the drop height of the object onto the table or onto an object below it."""
     centre, bottom = p_base[:, :2].mean(0), float(np.percentile(p_base[:, 2], 2))
     ground = _to_base(xyz, camera)
     with np.errstate(invalid="ignore"):
@@ -246,7 +246,7 @@ def _above_ground(p_base: NDArray[np.float64], xyz: NDArray[np.float32], camera:
 
 
 def _from_between(p_grip: NDArray[np.float64], grip: GripTrack, grasp: Grasp) -> NDArray[np.float64]:
-    """(N,) metres from the box between the open fingers, 0 inside."""
+    """Compute distances (N,) in metres from the box between the open fingers, 0 inside."""
     fingers, width = grip.fingers, float(grip.width_m[grasp.start])
     low = np.array([-width / 2, -fingers.pad_width_m / 2, -fingers.length_m])
     high = np.array([width / 2, fingers.pad_width_m / 2, fingers.tip_m + PAST_TIPS_M])

@@ -1,16 +1,16 @@
-"""The generator without learning: the exact robot drawn into a world that stands still.
+"""Generator without learning: the exact robot composited into a static scene.
 
     image ─ robot of frame 0 removed by inpainting ─┐
     depth, or the plane the robot stands on ────────┼─ z-test against the exact robot, frame by frame ─> Rollout
     robot pointmaps ────────────────────────────────┘
 
-It is the honest baseline: the robot is exact, and the world is what was seen, at rest. What it assumes:
+It is the baseline: the robot is exact, and the scene is the observed one, at rest. Assumptions:
 
 - Where no depth was measured, every pixel shows the horizontal plane `table_height_m` above the robot's
-  base, if its ray meets it within `max_range_m`; elsewhere there is no point (NaN). Objects lie flat in
-  that plane, so without measured depth clearance to them is not to be had from this generator.
-- Behind the robot of frame 0 nothing was seen. The image is inpainted there; the points are those of the
-  plane, and where the robot reaches below the plane, none.
+  base, if its ray meets it within `max_range_m`; elsewhere there is no point (NaN). Objects are flat in
+  that plane, so without measured depth this generator gives no clearance to them.
+- The scene behind the robot of frame 0 is unknown. The image is inpainted there; the points are those of
+  the plane, or none where the robot reaches below the plane.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from kinema4d_ros.generators.protocol import (
 __all__ = ["CompositeGenerator", "plane_depth"]
 
 MARGIN_PX = 6.0
-"""Around the robot of frame 0, at a width of 720, nothing counts as seen: calibration error and mixed pixels."""
+"""Margin around the robot of frame 0, at a width of 720, for calibration error and mixed pixels."""
 _CHUNK = 7
-"""Frames between two looks at `cancel`: a few milliseconds each."""
+"""Frames between two checks of `cancel`, a few milliseconds each."""
 
 
 class CompositeGenerator:
-    """Static world, exact robot.
+    """Generator of a static scene with the exact robot.
 
     Args:
         table_height_m: height of the assumed supporting plane above the robot's base, metres.
-        max_range_m: the assumed plane ends this far from the camera.
+        max_range_m: maximum distance of the assumed plane from the camera.
         margin_px: the robot of frame 0 is removed together with this many pixels around it, at a width of
             720; covers calibration error and mixed pixels.
         background: (H, W, 3) uint8 RGB of the scene without the robot, same camera; used instead of inpainting.
         soft_edges: blend the robot's border pixels in the images; points and masks stay exact.
-        quick_fill: fill smoothly what the robot hid, without continuing textures: for small pictures.
+        quick_fill: inpaint smoothly, without textures: for small images.
     """
 
     name = "composite"
@@ -88,7 +88,7 @@ class CompositeGenerator:
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
-        """The rollout of a request; equal requests give equal arrays."""
+        """Generate the rollout of a request; equal requests give equal arrays."""
         return self.compose(request, None, progress, cancel)
 
     def compose(
@@ -98,7 +98,7 @@ class CompositeGenerator:
         progress: ReportProgress | None = None,
         cancel: Cancel | None = None,
     ) -> Rollout:
-        """The same, with a still world that is known already."""
+        """Generate the rollout with a given static scene; None = compute it."""
         report = progress or (lambda _: None)
         robot, count = request.robot, len(request)
         stage = Progress("background", 0, 1)
@@ -142,11 +142,11 @@ class CompositeGenerator:
 
     @property
     def table_height_m(self) -> float:
-        """Of the assumed supporting plane above the robot's base."""
+        """Height of the assumed supporting plane above the robot's base, metres."""
         return self._table_height_m
 
     def still_world(self, request: GenerateRequest) -> StillWorld:
-        """The scene without the robot, as the first image and the depth show it."""
+        """Compute the scene without the robot from the first image and the depth."""
         hole = grow_mask(request.robot.link_ids[0] != 0, self._margin_px * request.camera.width / 720)
         plane = plane_depth(request.camera, self._table_height_m, self._max_range_m)
         return StillWorld(
@@ -169,9 +169,9 @@ class CompositeGenerator:
     def _world_points(
         self, request: GenerateRequest, hole: NDArray[np.bool_], table: NDArray[np.float64]
     ) -> NDArray[np.float32]:
-        """(H, W, 3) float32, metres, camera optical frame, NaN = nothing known."""
+        """Compute the scene's points (H, W, 3) float32, metres, camera optical frame, NaN = unknown."""
         camera, robot, plane = request.camera, request.robot, table.copy()
-        # The camera saw the robot in these pixels, so a plane in front of it is not there.
+        # The camera saw the robot at these pixels, so there is no plane in front of it.
         seen = robot.link_ids[0] != 0
         plane[seen & (plane < robot.xyz[0, ..., 2])] = np.nan
         depth = plane if request.depth is None else np.where(hole, plane, request.depth.astype(np.float64))
@@ -180,10 +180,9 @@ class CompositeGenerator:
 
 
 def plane_depth(camera: PinholeCamera, height_m: float, max_range_m: float) -> NDArray[np.float64]:
-    """(H, W) float64: z in metres, optical frame, of the plane at that height above the base; NaN = not met.
+    """Compute z (H, W) float64, metres, optical frame, of the plane at that height above the base; NaN = not hit.
 
-    NaN as well where the plane is farther from the camera than `max_range_m`, and everywhere if the camera is
-    below it.
+    Also NaN where the plane is farther from the camera than `max_range_m`, and everywhere if the camera is below it.
     """
     rays = camera.rays()
     drop = rays @ camera.base_T_camera[2, :3]

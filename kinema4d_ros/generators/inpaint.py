@@ -1,10 +1,10 @@
-"""The scene without the robot: what was behind it, guessed from what is around it.
+"""Inpainting of the robot: the hidden scene is estimated from its surroundings.
 
-    hole ─ smooth fill at the coarsest size ─> patches from elsewhere in the image that continue what surrounds
-    the hole, found and painted, from coarse to fine ─> image
+    hole ─ smooth fill at the coarsest size ─> matching patches from elsewhere in the image, searched and painted
+    from coarse to fine ─> image
 
-The patches carry on edges and textures where a smooth fill smears them. It is a guess all the same: nobody has
-seen what is there.
+Patches continue edges and textures where a smooth fill blurs them. The result is an estimate: the hidden scene was
+never observed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Mask = NDArray[np.bool_]
 
 
 def grow_mask(mask: Mask, radius_px: float) -> Mask:
-    """The mask (H, W) and every pixel within that distance of it."""
+    """Dilate a mask (H, W) by `radius_px`."""
     radius = math.floor(radius_px)
     if radius < 1 or not mask.any():
         return np.array(mask)
@@ -47,9 +47,9 @@ def grow_mask(mask: Mask, radius_px: float) -> Mask:
 
 
 def remove_robot(image: NDArray[np.uint8], hole: Mask, *, quick: bool = False) -> NDArray[np.uint8]:
-    """The image (H, W, 3) uint8 with the pixels of `hole` (H, W) replaced by a guess; the rest is untouched.
+    """Inpaint the pixels of `hole` (H, W) in an image (H, W, 3) uint8; other pixels are unchanged.
 
-    The same image and hole give the same guess. `quick` leaves the patches out: milliseconds, and smeared textures.
+    The result is deterministic. `quick` skips the patches: it takes milliseconds and blurs textures.
     """
     if image.dtype != np.uint8 or image.ndim != 3 or hole.shape != image.shape[:2]:
         raise GeneratorError(
@@ -81,7 +81,7 @@ def remove_robot(image: NDArray[np.uint8], hole: Mask, *, quick: bool = False) -
 
 
 def _pyramid(image: NDArray[np.uint8], hole: Mask) -> list[tuple[Image, Mask]]:
-    """The image and its hole at full size, half, a quarter, ...; hole pixels never mix into the known ones."""
+    """Build a pyramid of image and hole (1, 1/2, 1/4, ...); hole pixels are not averaged into known ones."""
     known = (~hole).astype(np.float32)
     colours = image.astype(np.float32) * known[..., None]
     levels = [(colours, hole)]
@@ -102,14 +102,14 @@ def _smooth(colours: Image, hole: Mask) -> Image:
 
 
 def _bordering(colours: Image, hole: Mask) -> Mask:
-    """Pixels whose colour also borders the hole: an object elsewhere must not appear behind the robot."""
+    """Mark pixels whose colour also occurs at the hole's border: objects elsewhere must not be copied into the hole."""
     bins = np.clip(colours / _BIN, 0, 255 // _BIN).astype(np.int64)
     count = 255 // _BIN + 1
     index = (bins[..., 0] * count + bins[..., 1]) * count + bins[..., 2]
     width = max(2, round(_RIM * max(hole.shape)))
     rim = (cv2.dilate(hole.astype(np.uint8), np.ones((2 * width + 1, 2 * width + 1), np.uint8)) != 0) & ~hole
     seen = np.bincount(index[rim], minlength=count**3).reshape(count, count, count) > 0
-    # Neighbouring bins too: shading and noise do not make another colour.
+    # Include neighbouring bins for shading and noise.
     familiar: Mask = binary_dilation(seen, np.ones((3, 3, 3))).ravel()[index]
     return familiar
 
@@ -117,7 +117,7 @@ def _bordering(colours: Image, hole: Mask) -> Mask:
 def _continue(
     filled: Image, hole: Mask, coarser: NDArray[np.int32] | None, level: int, coarsest: int
 ) -> tuple[Image, NDArray[np.int32]] | None:
-    """Paint the hole of one size; None where the image has too few whole patches to paint with."""
+    """Inpaint the hole at one level; None if the image has too few complete source patches."""
     size = 2 * _RADIUS + 1
     square = np.ones((size, size), np.uint8)
     whole = cv2.erode((~hole).astype(np.uint8), square, borderType=cv2.BORDER_CONSTANT, borderValue=0) != 0
@@ -139,7 +139,7 @@ def _continue(
         match[targets[inside, 0], targets[inside, 1]] = guess[inside]
     cost = np.full(hole.shape, np.inf, np.float32)
     pixels = np.argwhere(hole).astype(np.int32)
-    # Structure is decided where it is cheap: many passes when small, one at full size.
+    # Structure is decided at the coarse levels, where passes are cheap: many there, one at full size.
     passes, rounds = (10, 4) if level == coarsest else _EFFORT[min(level, len(_EFFORT) - 1)]
     picture = np.ascontiguousarray(filled, dtype=np.float32)
     for turn in range(passes):

@@ -1,10 +1,10 @@
-"""`GeneratorPool`: several generator nodes as one generator, for several workers, one of them at a node at a time.
+"""`GeneratorPool`: several generator nodes as one generator for several workers; one worker uses a node at a time.
 
-worker 1 ─┐              ┌─ gpu1   a worker takes the first node that no other has, and gives it back afterwards
+worker 1 ─┐              ┌─ gpu1   a worker locks the first free node and unlocks it afterwards
 worker 2 ─┼─ file locks ─┤
-worker 3 ─┘              └─ gpu2   a node that is gone or busy is set aside, and its rollout is asked of another
+worker 3 ─┘              └─ gpu2   an unavailable or busy node is skipped for a while, and another one is used
 
-Locks are files, so that a worker that is killed lets go of its node.
+File locks, because the lock of a killed worker is released by the kernel.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from kinema4d_ros.generators.spec import load_generator
 __all__ = ["GeneratorPool"]
 
 FIND_S = 20.0
-"""How long to look for a node before another is asked."""
+"""Time to wait for a node before another is tried."""
 GONE_S = 300.0
-"""How long a node that did not answer is left alone."""
+"""Time for which a node that did not answer is skipped."""
 BUSY_S = 1.0
-"""The same of one that has no place in its queue: somebody else uses it."""
+"""Time for which a node with a full queue is skipped."""
 POLL_S = 0.02
 
 _GONE = (ErrorCode.GENERATOR_UNAVAILABLE, ErrorCode.GENERATOR_TIMEOUT)
@@ -47,15 +47,15 @@ def _ask_node(namespace: str) -> Generator:
 
 
 class GeneratorPool:
-    """Asks whichever node is free.
+    """Generator that uses any free node.
 
     Args:
         namespaces: of the nodes.
-        locks: a folder that all workers share; made if it is missing.
-        turn: this worker's number: workers begin at different nodes.
-        make: a node's generator; by default the ROS action of its namespace.
-        patience_s: longest time to wait for a free node.
-        gone_s: how long a node that did not answer is left alone.
+        locks: folder shared by all workers; created if it is missing.
+        turn: index of this worker; workers start with different nodes.
+        make: creates a node's generator; by default the ROS action of its namespace.
+        patience_s: maximum time to wait for a free node.
+        gone_s: time for which a node that did not answer is skipped.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class GeneratorPool:
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
-        """The rollout of the first node that can make it.
+        """Generate a rollout on the first available node.
 
         Raises:
-            GeneratorError: GENERATOR_UNAVAILABLE if no node answers, GENERATOR_BUSY if none is free in time, or a
-                node's own error.
+            GeneratorError: GENERATOR_UNAVAILABLE if no node answers, GENERATOR_BUSY if none is free in time, or the
+                error of a node.
         """
         deadline = time.monotonic() + self._patience_s
         refused: dict[str, str] = {}
@@ -127,7 +127,7 @@ class GeneratorPool:
             time.sleep(POLL_S)
 
     def ready(self, timeout_s: float = FIND_S) -> tuple[str, ...]:
-        """Namespaces of the nodes that answer, looked for at the same time."""
+        """Return the namespaces of the nodes that answer within `timeout_s` for all of them together."""
         deadline = time.monotonic() + timeout_s
         found: list[str] = []
         while len(found) < len(self._names) and time.monotonic() < deadline:
@@ -139,14 +139,14 @@ class GeneratorPool:
         return tuple(name for name in self._names if name in found)
 
     def close(self) -> None:
-        """Leave the nodes."""
+        """Close the connections to the nodes."""
         for node in self._nodes.values():
-            with suppress(Exception):  # one that is gone cannot be left politely
+            with suppress(Exception):  # closing fails for a node that is gone
                 node.close()  # type: ignore[attr-defined]
         self._nodes.clear()
 
     def _in_turn(self, refused: dict[str, str]) -> list[str]:
-        """Those to be asked now. If all were gone before, they are asked once more rather than given up."""
+        """List the nodes to try now. If all are skipped for long, they are tried once more."""
         now = time.monotonic()
         turned = [*self._names[self._first :], *self._names[: self._first]]
         until = {name: self._aside.get(name, 0.0) for name in turned if name not in refused}
@@ -169,7 +169,7 @@ class GeneratorPool:
         return self._nodes[name]
 
     def _lock(self, name: str) -> int | None:
-        """An open file that nobody else has locked, or None."""
+        """Open and lock the node's file; None if another worker holds the lock."""
         path = self._folder / (re.sub(r"[^A-Za-z0-9_.]+", "-", f"node-{name or 'ros'}") + ".lock")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

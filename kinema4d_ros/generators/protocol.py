@@ -1,7 +1,7 @@
-"""What every generator is given and gives back: one request, progress on the way, one rollout.
+"""The generator protocol: request, progress, cancellation, rollout; and the hash of a request.
 
-A generator predicts what the world does while the exact robot moves. It reports progress, stops within
-one step when asked to, and never changes the robot.
+A generator predicts the scene while the exact robot moves. It reports progress, stops within one step when cancelled,
+and never changes the robot.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a generation stands: `step` of `steps` in `phase` are done; 0 of 0 when unknown."""
+    """Progress of a generation: `step` of `steps` in `phase` are done; 0 of 0 when unknown."""
 
     phase: str
     step: int = 0
@@ -43,21 +43,21 @@ class Progress:
 
 
 ReportProgress = Callable[[Progress], None]
-"""Called between steps, from the thread that generates."""
+"""Callback, called between steps from the thread that generates."""
 
 Cancel = Callable[[], bool]
-"""Asked between steps; True ends the work with `Cancelled`."""
+"""Callback, called between steps; True raises `Cancelled`."""
 
 
 @dataclass(frozen=True, eq=False)
 class GenerateRequest:
-    """One image, the exact robot over time, and what is known about the scene.
+    """Input of a generator: one image, the exact robot over time, and measured depth.
 
     Attributes:
-        image: (H, W, 3) uint8 RGB, rectified: what the camera saw when the robot was where frame 0 has it.
+        image: (H, W, 3) uint8 RGB, rectified, with the robot in the pose of frame 0.
         robot: the exact robot in the same camera, with its shaded colours in `robot.rgb` or None.
-        depth: (H, W) float32 measured z in metres of the same moment, NaN = none; or None without a measurement.
-        plan_hash: 64 hex digits, carried through to the rollout; "" when there is no plan.
+        depth: (H, W) float32 measured z in metres at the same time, NaN = unknown; None = not measured.
+        plan_hash: 64 hex digits, copied to the rollout; "" without a plan.
         seed: of all randomness.
     """
 
@@ -68,7 +68,7 @@ class GenerateRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check shapes, types and numbers; everything wrong is a GENERATOR_BAD_REQUEST."""
+        """Check shapes, types and values; errors have the code GENERATOR_BAD_REQUEST."""
         if not isinstance(self.robot, PointmapSequence):
             raise _refuse(f"robot is {type(self.robot).__name__}", "a PointmapSequence")
         size = (self.camera.height, self.camera.width)
@@ -103,28 +103,28 @@ class GenerateRequest:
 
 @runtime_checkable
 class Generator(Protocol):
-    """Predicts the world's reaction to the robot's motion."""
+    """Interface of generators, which predict the scene's reaction to the robot's motion."""
 
     @property
     def name(self) -> str:
-        """The back-end's name, for logs and reports."""
+        """Name of the back end in logs and reports."""
         ...
 
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
-        """The rollout of a request.
+        """Generate the rollout of a request.
 
         Args:
-            request: what to predict.
-            progress: told after every step.
-            cancel: asked between steps; when it says True, `Cancelled` is raised within one step.
+            request: to predict.
+            progress: called after every step.
+            cancel: called between steps; if it returns True, `Cancelled` is raised within one step.
         """
         ...
 
 
 def raise_if_cancelled(cancel: Cancel | None, progress: Progress) -> None:
-    """Raise `Cancelled`, saying how far the work had come, if the caller wants it to end."""
+    """Raise `Cancelled` with the current progress if `cancel` returns True."""
     if cancel is not None and cancel():
         where = f"step {progress.step} of {progress.steps} of " if progress.steps else ""
         raise Cancelled(f"cancelled by the caller at {where}'{progress.phase}'")
@@ -144,17 +144,17 @@ def _refuse(what: str, expected: str, hint: str = "") -> GeneratorError:
     return GeneratorError(what, expected=expected, hint=hint, code=ErrorCode.GENERATOR_BAD_REQUEST)
 
 
-# One hash for everything a generator was given, so that a result can name its inputs.
+# Hash of a request, with which a result names its inputs.
 
 _THREADS = 4
 
 
 def request_sha256(request: GenerateRequest) -> str:
-    """64 hex digits over image, measured depth, camera, times and robot frames; the seed is not part of it.
+    """Hash image, measured depth, camera, times and robot frames, without the seed, to 64 hex digits.
 
-    A robot frame counts with its link ids, the z of its robot pixels and its colours there: for a pinhole,
-    pixel and z give the point, and hashing a tenth of the 203 MB of 49 frames is what keeps this fast. The
-    frames' own hashes are hashed in order, so they can be computed side by side.
+    Of a robot frame the link ids and the z and colours of its robot pixels are hashed: for a pinhole camera pixel and
+    z give the point, and a tenth of the 203 MB of 49 frames is fast to hash. The hashes of the frames are hashed in
+    order, so they can be computed in parallel.
     """
     robot, camera = request.robot, request.camera
 

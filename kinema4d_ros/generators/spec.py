@@ -1,12 +1,12 @@
-"""`load_generator(spec)`: from a word on a command line or in a start-up parameter to an object that generates.
+"""`load_generator(spec)`: create a generator from a spec of the command line or of a start-up parameter.
 
-composite              the world at rest with the exact robot in it
+composite              the static scene with the exact robot composited into it
 nano, wan14b, ...      a preset of config/model
-path/to/preset.yaml    a preset of your own
+path/to/preset.yaml    a user's preset
 ros, ros:NAMESPACE     the generator node of a running graph
 ros:gpu1+ros:gpu2      one model that several nodes serve (`evaluate`), see `pool`
-package.module:Class   a class of your own
-auto                   the best that this machine can run
+package.module:Class   a user's class
+auto                   the best generator that this machine can run
 
 A class is imported and runs with the caller's rights. Never pass a spec that came in a message, a goal or a file.
 """
@@ -34,7 +34,7 @@ SPECS = "auto, composite, a preset's name or YAML file, ros:NAMESPACE, or packag
 
 Kind = Literal["composite", "preset", "ros", "class"]
 
-# What stands above the core is imported by name, and only when it is asked for.
+# Modules above the core layer are imported by name on first use.
 _BUILT_IN = {
     "composite": "kinema4d_ros.generators.composite:CompositeGenerator",
     "preset": "kinema4d_model.pipeline.backend:DiffusionGenerator",
@@ -42,7 +42,7 @@ _BUILT_IN = {
     "pool": "kinema4d_ros.generators.pool:GeneratorPool",
 }
 _NEEDS = {
-    "preset": ("torch, diffusers and what else requirements/model.in names", "make setup TORCH=cpu, or use composite"),
+    "preset": ("torch, diffusers and the rest of requirements/model.in", "make setup TORCH=cpu, or use composite"),
     "ros": ("ROS 2 and kinema4d_msgs", "make setup"),
 }
 
@@ -52,7 +52,7 @@ _NODE = re.compile(r"ros(:/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*/?)?)?", re.ASCII)
 
 @dataclass(frozen=True)
 class GeneratorSpec:
-    """A spec whose form is right; whether its weights, nodes or class are there is not looked at.
+    """A spec with valid syntax; whether its weights, nodes or class exist is not checked.
 
     >>> GeneratorSpec.parse("ros:gpu1+ros:/gpu2/").nodes, GeneratorSpec.parse("ros").nodes
     (('gpu1', 'gpu2'), ('',))
@@ -66,10 +66,10 @@ class GeneratorSpec:
 
     @classmethod
     def parse(cls, text: str) -> GeneratorSpec:
-        """From text; "auto" becomes what it stands for.
+        """Parse a spec; "auto" is resolved.
 
         Raises:
-            GeneratorError: GENERATOR_UNAVAILABLE with the specs there are.
+            GeneratorError: GENERATOR_UNAVAILABLE with the available specs.
         """
         if text == "auto":
             text = best_preset()
@@ -85,7 +85,7 @@ class GeneratorSpec:
         elif text in preset_names() or (text and _is_path(Path(text))):
             return cls("preset", text)
         raise GeneratorError(
-            f"generator '{text}' is not known",
+            f"generator '{text}' is unknown",
             expected=f"auto, composite, {', '.join(preset_names())}, the path of a preset's YAML file, ros:NAMESPACE, "
             "nodes joined by + (ros:gpu1+ros:gpu2, each once), or package.module:Class",
             code=ErrorCode.GENERATOR_UNAVAILABLE,
@@ -93,17 +93,17 @@ class GeneratorSpec:
 
 
 def load_generator(spec: str, *, offered: Mapping[str, Any] | None = None, **options: Any) -> Generator:
-    """The generator of a spec.
+    """Create the generator of a spec.
 
     Args:
-        spec: see above; from a command line or a start-up parameter only.
-        offered: options that it gets if its constructor names them, such as `device`.
-        options: that it must take. None, an empty text and an empty mapping are options that were not given.
+        spec: see above; only from the command line or a start-up parameter.
+        offered: options that are passed only if the constructor has them, such as `device`.
+        options: that the constructor must have. None, an empty text and an empty mapping count as not given.
 
     Raises:
-        GeneratorError: GENERATOR_UNAVAILABLE for what is not known, not installed or no generator,
-            GENERATOR_BAD_REQUEST for options that it does not take.
-        KinemaError: the generator's own reason, such as weights that are missing.
+        GeneratorError: GENERATOR_UNAVAILABLE if it is unknown, not installed or not a generator,
+            GENERATOR_BAD_REQUEST for unknown options.
+        KinemaError: the generator's own error, such as missing weights.
 
     >>> load_generator("composite", table_height_m=0.0).name
     'composite'
@@ -123,7 +123,7 @@ def load_generator(spec: str, *, offered: Mapping[str, Any] | None = None, **opt
 
 
 def best_preset() -> str:
-    """What "auto" stands for: the nano model where its packages and weights are installed, "composite" otherwise."""
+    """Resolve "auto": the nano model where its packages and weights are installed, "composite" otherwise."""
     if any(find_spec(name) is None for name in ("torch", "diffusers", "kinema4d_model")):
         return "composite"
     from kinema4d_model.shipped import shipped_weights
@@ -132,7 +132,7 @@ def best_preset() -> str:
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of the presets that come with the package, sorted."""
+    """Return the names of the presets of the package, sorted."""
     return tuple(sorted(path.stem for path in (share_directory() / "config" / "model").glob("*.yaml")))
 
 
@@ -161,7 +161,7 @@ def _import_class(spec: str) -> type:
             "install its package, or put its folder on PYTHONPATH",
         ) from error
     if not isinstance(found, type):
-        what = f"has no '{name}'" if found is None else f"has '{name}', but it is no class"
+        what = f"has no '{name}'" if found is None else f"has '{name}', but it is not a class"
         raise _unavailable(f"generator '{spec}': module {module} {what}", "package.module:Class")
     if not callable(getattr(found, "generate", None)):
         raise _unavailable(f"generator '{spec}': the class has no method generate", _PROTOCOL)
@@ -178,11 +178,11 @@ def _fitting(
     offered: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Arguments of a constructor: what the spec fixes, what was given, and of the offers those that it names."""
+    """Select the constructor's arguments: those fixed by the spec, those given, and those offered that it has."""
     given = {name: value for name, value in options.items() if not _is_empty(value)}
     try:
         parameters = inspect.signature(make).parameters
-    except ValueError:  # a compiled class that does not tell
+    except ValueError:  # a compiled class without a signature
         return {**given, **fixed}
     stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     known = [name for name, one in parameters.items() if one.kind not in stars and name not in fixed]
@@ -191,11 +191,11 @@ def _fitting(
     chosen = {**{name: value for name, value in offered.items() if name in known}, **given}
     missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in chosen]
     if unknown or missing:
-        words = [f"takes no option {', '.join(unknown)}"] if unknown else []
+        words = [f"has no option {', '.join(unknown)}"] if unknown else []
         words += [f"needs {', '.join(missing)}"] if missing else []
         raise GeneratorError(
             f"generator '{spec}' {' and '.join(words)}",
-            expected=f"options of {', '.join(known) or 'no name at all'}",
+            expected=f"options out of {', '.join(known) or 'none'}",
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         )
     return {**chosen, **fixed}
@@ -215,7 +215,7 @@ def _make_own(make: Callable[..., Any], spec: str, arguments: Mapping[str, Any])
         raise
     except Exception as error:  # the user's own code: whatever it raises
         raise _unavailable(
-            f"generator '{spec}': its constructor raised {type(error).__name__}: {error}", "a class that can be made"
+            f"generator '{spec}': its constructor raised {type(error).__name__}: {error}", "a class that can be created"
         ) from error
     if not isinstance(made, Generator):
         raise _unavailable(f"generator '{spec}': the class has no name", _PROTOCOL)
@@ -224,25 +224,25 @@ def _make_own(make: Callable[..., Any], spec: str, arguments: Mapping[str, Any])
     except TypeError as error:
         raise _unavailable(f"generator '{spec}': its generate cannot be called: {error}", _PROTOCOL) from None
     except ValueError:
-        pass  # compiled, and does not tell
+        pass  # compiled, without a signature
     return _OwnGenerator(made, spec)
 
 
 class _OwnGenerator:
-    """A user's generator whose rollouts are checked before anyone relies on them."""
+    """A user's generator with validated rollouts."""
 
     def __init__(self, made: Generator, spec: str) -> None:
         self._made, self._spec = made, spec
 
     @property
     def name(self) -> str:
-        """As the class has it."""
+        """Name of the user's class."""
         return str(self._made.name)
 
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
-        """The class's own rollout; GENERATOR_FAILED if it is none, or not of this request."""
+        """Generate and validate a rollout; GENERATOR_FAILED if it is not a rollout of this request."""
         rollout = self._made.generate(request, progress, cancel)
         if not isinstance(rollout, Rollout):
             raise GeneratorError(
@@ -262,7 +262,7 @@ class _OwnGenerator:
         return rollout
 
     def close(self) -> None:
-        """Close the class's own, if it can be."""
+        """Close the user's generator if it has `close`."""
         close = getattr(self._made, "close", None)
         if callable(close):
             close()

@@ -1,1 +1,1 @@
-"""Files and bytes: trajectories, images, videos, point clouds, rollout folders, and the wire formats."""
+"""File formats: trajectories, images, videos, point clouds, rollout folders, and the wire formats."""

@@ -1,6 +1,6 @@
-"""Trajectories from ROS 2 bags without ROS: MCAP and SQLite, joint states and planned paths.
+"""Trajectories from ROS 2 bags without ROS: MCAP (also unfinished) and SQLite, joint states and plans.
 
-sensor_msgs/JointState             every joint's own series, joined at all stamps
+sensor_msgs/JointState             one series per joint, interpolated at all stamps
 trajectory_msgs/JointTrajectory    one plan
 moveit_msgs/DisplayTrajectory      MoveIt's plan; its definition must be in the bag (MCAP: always)
 """
@@ -39,27 +39,27 @@ from kinema4d_ros.robot.model import Robot
 
 __all__ = ["JointSeries", "UnfinishedMcap", "opened_bag", "read_bag"]
 
-# Joint states into one table: every joint's own series, in order, joined at all stamps.
+# Joint states to one table.
 
 Array = NDArray[np.float64]
 
 
 class JointSeries:
-    """Collects messages that may each name other joints, in any order of names and stamps.
+    """Collector of joint states whose messages may contain different joints, in any order of names and stamps.
 
-    Several publishers (an arm and a gripper driver) then share one topic without trouble: each
-    joint is interpolated between its own samples, over the time in which all of them report.
+    Several publishers (an arm and a gripper driver) may share one topic: each joint is interpolated between its own
+    samples, over the time range that all of them cover.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Create an empty collector."""
         self._samples: dict[str, list[tuple[int, float]]] = {}
         self._without_positions = 0
         self._last_ns: dict[str, int] = {}
         self._late = 0
 
     def add(self, stamp_ns: int, names: list[str], positions: Array) -> None:
-        """One message; without positions (velocities only) it is counted and left out."""
+        """Add one message; a message without positions (velocities only) is counted and skipped."""
         if not positions.size:
             self._without_positions += 1
             return
@@ -78,13 +78,13 @@ class JointSeries:
 
     @property
     def names(self) -> list[str]:
-        """Every joint that had a position so far."""
+        """Joints that had a position so far."""
         return list(self._samples)
 
     def join(self, path: Path, keep: Collection[str] | None, notes: list[str]) -> tuple[list[str], Array, Array]:
-        """Names, times (T,) in seconds from 0 and positions (T, N); what had to be repaired goes to the notes.
+        """Return names, times (T,) in seconds from 0 and positions (T, N); repairs are added to `notes`.
 
-        `keep` chooses joints: those of another machine must not shorten the time in which all joints report.
+        `keep` selects joints: those of another machine must not shorten the common time range.
         """
         samples = self._samples if keep is None else {n: s for n, s in self._samples.items() if n in keep}
         if not samples:
@@ -99,7 +99,7 @@ class JointSeries:
             stamps, values = np.array([e[0] for e in entries]), np.array([e[1] for e in entries])
             order = np.argsort(stamps, kind="stable")
             stamps, values = stamps[order], values[order]
-            # Of samples with one stamp the last one written counts.
+            # Of samples with equal stamps, keep the last one written.
             last = np.append(stamps[1:] != stamps[:-1], True)
             repeated += int(np.sum(~last))
             series[name] = stamps[last], values[last]
@@ -107,9 +107,9 @@ class JointSeries:
         if begin > end:
             raise malformed(
                 path,
-                f"joints {', '.join(series)} never report at the same time",
+                f"joints {', '.join(series)} never overlap in time",
                 "joint states that overlap in time",
-                "give a robot that has only some of these joints",
+                "use a robot that has only some of these joints",
             )
         stamps = np.unique(np.concatenate([s for s, _ in series.values()]))
         stamps = stamps[(stamps >= begin) & (stamps <= end)]
@@ -119,34 +119,33 @@ class JointSeries:
 
     def _report(self, repeated: int, notes: list[str]) -> None:
         if self._without_positions:
-            notes.append(f"left out {self._without_positions} messages without positions")
+            notes.append(f"skipped {self._without_positions} messages without positions")
         if self._late:
-            notes.append(f"put {self._late} messages with earlier stamps than the one before in order")
+            notes.append(f"sorted {self._late} messages with earlier stamps than the one before")
         if repeated:
-            notes.append(f"left out {repeated} samples with a repeated stamp, the last one of each counts")
+            notes.append(f"dropped {repeated} samples with a repeated stamp and kept the last of each")
 
 
-# Bags whose recorder was killed: an MCAP file without its end is read up to its last whole chunk, with a notice.
+# Unfinished bags: an MCAP file without its end is read up to its last complete chunk, with a note.
 #
 # A finished bag has an index at its end and a metadata.yaml beside it. A recorder that is killed, or whose disk is
-# full,
-# writes neither. Where a metadata.yaml says that the recording was finished, a missing end is damage and not read.
+# full, writes neither. With a metadata.yaml the recording was finished; a missing end is then damage and is not read.
 
 MAGIC = b"\x89MCAP0\r\n"
 _HEADER, _MESSAGE, _CHUNK, _DATA_END = 0x01, 0x05, 0x06, 0x0F
 _RECORD = struct.Struct("<BQ")
 _CHUNK_START = struct.Struct("<QQQII")
-"""First and last stamp, size when unpacked, checksum, length of the compression's name."""
+"""First and last stamp, uncompressed size, checksum, length of the compression name."""
 
 MAX_CHUNK_BYTES = 2**30
 
 
 @contextmanager
 def opened_bag(path: Path) -> Iterator[tuple[Reader, str]]:
-    """A bag's reader, and in one sentence what is missing of it: empty for a finished one.
+    """Open a bag; yield its reader and one sentence about what is missing, "" for a finished bag.
 
     Raises:
-        FileFormatError: an unfinished recording in which nothing whole is left, or something that is no file.
+        FileFormatError: an unfinished recording without a complete message, or a path that is not a plain file.
     """
     require_plain(path)
     file = _unfinished_file(path)
@@ -163,13 +162,13 @@ def opened_bag(path: Path) -> Iterator[tuple[Reader, str]]:
             reader,
             (
                 f"{file.name} was never finished: its recorder was killed or its disk was full; "
-                f"{storage.metadata.message_count} messages are whole, {lost:,} bytes after them are not read"
+                f"{storage.metadata.message_count} messages are complete, {lost:,} bytes after them are not read"
             ),
         )
 
 
 def _unfinished_file(path: Path) -> Path | None:
-    """The MCAP file of a recording that nobody finished, or None."""
+    """Return the MCAP file of an unfinished recording, or None."""
     file = path
     if path.is_dir():
         found = sorted(path.glob("*.mcap"))
@@ -182,12 +181,12 @@ def _unfinished_file(path: Path) -> Path | None:
         begin = stream.read(len(MAGIC))
         size = stream.seek(0, 2)
         stream.seek(max(0, size - len(MAGIC)))
-        # A recorder that was killed in its first second may have left an empty file.
+        # A recorder killed in its first second may leave an empty file.
         return file if MAGIC.startswith(begin) and stream.read() != MAGIC else None
 
 
 class UnfinishedMcap(McapReader):
-    """Finds in the records themselves what a finished file's index would say."""
+    """MCAP reader that rebuilds the missing index of an unfinished file from its records."""
 
     def _open(self) -> None:
         stream = self.bio
@@ -196,11 +195,11 @@ class UnfinishedMcap(McapReader):
         records = list(_whole_records(stream))
         if not records or records[0][0] != _HEADER:
             raise FileFormatError(f"{self.path} ends before its first record", expected="a recording with messages")
-        # `meta_scan` below begins here and ends at `data_end`.
+        # `meta_scan` below reads from here to `data_end`.
         self.data_start = records[0][1] + records[0][2]
         end = next((start - _RECORD.size for kind, start, _ in records if kind == _DATA_END), None)
         self.data_end = records[-1][1] + records[-1][2] if end is None else end
-        # Messages are read chunk by chunk in the order of their stamps, which a clock that jumped may have shuffled.
+        # Chunks are read in the order of their stamps, which may differ from the file order after a clock jump.
         for kind, start, length in records:
             if kind == _CHUNK and self.data_start < start < self.data_end:
                 self.chunks.append(_chunk(stream, start, length))
@@ -219,14 +218,14 @@ class UnfinishedMcap(McapReader):
 
 
 def _whole_records(stream: BinaryIO) -> Iterator[tuple[int, int, int]]:
-    """Kind, start and length of the content of every record that is there to its last byte."""
+    """Yield kind, start and content length of every complete record."""
     size = stream.seek(0, 2)
     at = len(MAGIC)
     while at + _RECORD.size <= size:
         stream.seek(at)
         kind, length = _RECORD.unpack(stream.read(_RECORD.size))
         start = at + _RECORD.size
-        # A disk that lost power leaves zeros; what is no record ends the file.
+        # A power failure leaves zeros; the first invalid record ends the file.
         if not _HEADER <= kind <= _DATA_END or start + length > size:
             return
         yield kind, start, length
@@ -256,7 +255,7 @@ JOINT_STATE = "sensor_msgs/msg/JointState"
 PLAN = "trajectory_msgs/msg/JointTrajectory"
 DISPLAY = "moveit_msgs/msg/DisplayTrajectory"
 TYPES = (JOINT_STATE, PLAN, DISPLAY)
-"""What is read, in the order of preference when no topic is named: what happened before what was planned."""
+"""Supported message types, in order of preference if no topic is named: recorded motion before plans."""
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 
@@ -269,27 +268,27 @@ def read_bag(
     topic: str | None = None,
     message: int = -1,
 ) -> Reading:
-    """The trajectory on one topic of a bag: a folder with metadata.yaml, a .mcap or a .db3 file.
+    """Read the trajectory on one topic of a bag: a folder with metadata.yaml, a .mcap or a .db3 file.
 
-    An MCAP recording that was never finished is read as far as it goes, with a note.
+    An unfinished MCAP recording is read as far as it is complete, with a note.
 
     Args:
         path: the bag.
-        robot: whose joints to keep.
-        joints: how their names and the gripper's scale are to be read.
+        robot: robot whose joints to keep.
+        joints: joint map and gripper scale.
         topic: its name; by default the joint states with the most messages, else a plan.
-        message: which message of a plan topic, counted from 0 or from the end; the last one by default.
+        message: index of the message on a plan topic, from 0 or negative from the end; by default the last one.
     """
     try:
         return _read(path, robot, joints or JointOptions(), topic, message)
     except KinemaError:
         raise
-    except Exception as error:  # a broken file can make its parser fail in any way
+    except Exception as error:  # a damaged file can raise any exception in its parser
         raise malformed(
             path,
             f"the bag cannot be read: {type(error).__name__}: {error}",
             "a complete ROS 2 bag",
-            "it may have been cut off: try 'ros2 bag reindex', or 'mcap recover' for an MCAP file",
+            "it may be truncated: try 'ros2 bag reindex', or 'mcap recover' for an MCAP file",
         ) from error
 
 
@@ -343,12 +342,12 @@ def _messages(reader: Reader, connection: Connection) -> Iterator[tuple[int, Any
     if connection.msgtype not in store.fielddefs:
         if connection.msgdef.format != MessageDefinitionFormat.MSG:
             raise FileFormatError(
-                f"the bag does not say what a {connection.msgtype} is",
+                f"the bag has no definition of {connection.msgtype}",
                 expected="message definitions in the bag",
                 hint="record with the MCAP storage, which keeps them",
                 code=ErrorCode.FILE_UNSUPPORTED,
             )
-        store = get_typestore(Stores.ROS2_JAZZY)  # a bag's own types stay with this bag
+        store = get_typestore(Stores.ROS2_JAZZY)  # keep the types of this bag separate
         definitions = get_types_from_msg(connection.msgdef.data, connection.msgtype)
         store.register({name: d for name, d in definitions.items() if name not in store.fielddefs})
     for count, (_, received_ns, data) in enumerate(reader.messages(connections=[connection])):
@@ -389,7 +388,7 @@ def _plan(plan: Any) -> Table:
 
 
 def _display(display: Any) -> Table:
-    """MoveIt's plan: its parts one after another, and joints that rest (the gripper) where they start."""
+    """Return MoveIt's plan: its parts concatenated, and joints at rest (the gripper) at their start positions."""
     parts = [_plan(part.joint_trajectory) for part in display.trajectory]
     parts = [part for part in parts if len(part[1])]
     if not parts:
@@ -403,7 +402,7 @@ def _display(display: Any) -> Table:
                 expected="the same joints throughout",
             )
         ordered = part_positions[:, [part_names.index(name) for name in names]]
-        # The first point of a part repeats the last one of the part before.
+        # The first point of a part repeats the last point of the previous part.
         later = part_times > part_times[0] if part_times[0] <= 0 else np.ones(len(part_times), dtype=bool)
         times = np.concatenate([times, times[-1] + part_times[later]])
         positions = np.concatenate([positions, ordered[later]])

@@ -1,6 +1,6 @@
-"""YAML and JSON from outside as plain data: no aliases that explode, no doubled keys, no numbers without end.
+"""Safe parsing of YAML and JSON: limits on alias expansion, duplicate keys, nesting and integer size.
 
-What passes here is mappings, lists, text, numbers, dates and booleans, of a size that belongs to the file's own.
+The result contains only mappings, lists, text, numbers, dates and booleans, and its size is bounded.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ MAX_DEPTH = 100
 """Levels of nesting; the deepest document of this package has eight."""
 
 MAX_NODES = 100_000
-"""Values of a YAML document, aliases written out; the longest of this package has a few hundred."""
+"""Values in a YAML document with aliases expanded; the longest of this package has a few hundred."""
 
 MAX_INTEGER = 2**64
-"""Whole numbers stay below: a larger one is no count, no size and no seed, and overflows where it is used."""
+"""Exclusive bound of integers: larger ones are no valid count, size or seed and overflow later."""
 
 
 class _Refused(ValueError):  # noqa: N818 - it ends its sentence
-    """What is wrong with a document that a parser would have taken."""
+    """Reason why a syntactically valid document is rejected."""
 
 
-# libyaml reads a megabyte of numbers in seconds, where the same in Python takes most of a minute.
+# libyaml reads a megabyte of numbers in seconds; the Python loader takes most of a minute.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """Plain data; the graph of nodes is measured before the first object is made."""
+    """YAML loader for plain data that checks the node graph before it constructs any object."""
 
     def get_single_node(self) -> Any:
-        """The root, when what it spans is small enough to be written out."""
+        """Return the root node if its expanded size is within the limits."""
         node = super().get_single_node()
         if node is not None:
             self._measure(node, {}, ())
         return node
 
     def _measure(self, node: yaml.Node, known: dict[int, int], above: tuple[int, ...]) -> int:
-        """Values below a node, aliases counted as often as they appear."""
+        """Count the values below a node, with aliases expanded."""
         if id(node) in above:
             raise _Refused("a value contains itself")
         if len(above) >= MAX_DEPTH:
@@ -60,21 +60,21 @@ class _Loader(_Base):  # type: ignore[misc]
         for part in inside:
             count += self._measure(part, known, (*above, id(node)))
             if count > MAX_NODES:
-                raise _Refused(f"its aliases stand for more than {MAX_NODES:,} values")
+                raise _Refused(f"its aliases expand to more than {MAX_NODES:,} values")
         known[id(node)] = count
         return count
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        """A mapping without doubled keys: which of the two was meant cannot be known."""
+        """Construct a mapping; reject duplicate keys, because the intended one is unknown."""
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
         if twice:
-            raise _Refused(f"the key '{twice[0][:60]}' stands twice in one mapping, line {node.start_mark.line + 1}")
+            raise _Refused(f"the key '{twice[0][:60]}' appears twice in one mapping, line {node.start_mark.line + 1}")
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
 
     def construct_bounded_int(self, node: Any) -> int:
-        """A whole number of a sensible size."""
+        """Construct an integer within `MAX_INTEGER`."""
         return _bounded(int(self.construct_yaml_int(node)))
 
 
@@ -94,18 +94,18 @@ def _bounded_text(digits: str) -> int:
 
 
 def parse_yaml(data: bytes, name: object) -> Any:
-    """The document of a YAML file; `name` is what errors call it."""
+    """Parse a YAML document; `name` is used in errors."""
     try:
         text = data.decode("utf-8")
         _require_small(text)
-        # The loader is a SafeLoader that refuses more.
+        # The loader is a stricter SafeLoader.
         return yaml.load(text, Loader=_Loader)  # noqa: S506  # nosec B506
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, AttributeError, LookupError) as error:
         raise _unusable(name, "YAML", error, "a UTF-8 text file of plain YAML") from None
 
 
 def _require_small(text: str) -> None:
-    """Refuses depth and length while they are still a stream of events: what comes after recurses and takes long."""
+    """Reject excessive depth and length in the event stream: later stages recurse and are slow."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Base)):
         if count > 2 * MAX_NODES:
@@ -119,11 +119,11 @@ def _require_small(text: str) -> None:
 
 
 def parse_json(data: bytes, name: object) -> Any:
-    """The document of a JSON file; `name` is what errors call it."""
+    """Parse a JSON document; `name` is used in errors."""
     try:
         document = json.loads(data.decode("utf-8"), parse_int=_bounded_text)
         if b"\\ud" in data or b"\\uD" in data:
-            json.dumps(document, ensure_ascii=False).encode("utf-8")  # half a character cannot be written anywhere
+            json.dumps(document, ensure_ascii=False).encode("utf-8")  # lone surrogates cannot be encoded
         _require_shallow(document)
     except (ValueError, RecursionError) as error:
         raise _unusable(name, "JSON", error, "a complete JSON file in UTF-8") from None

@@ -1,6 +1,6 @@
-"""Files that are either complete or absent: writing through a temporary neighbour, reading small YAML documents.
+"""Atomic file and folder writes, bounded reads of YAML, JSON and NumPy archives, and uniform file errors.
 
-A writer that is killed leaves its neighbour behind; the next writer of the same file removes it.
+Writers use a temporary sibling path. A killed writer leaves it behind; the next writer of the same file removes it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NEIGHBOUR = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{12}(\.[^.]*)?")
 
 @lru_cache(maxsize=1)
 def _here() -> str:
-    """Where process numbers mean what they mean to us: a shared disk has writers on other machines."""
+    """Return an id of this host and PID namespace: on a shared disk, other machines have their own process ids."""
     with suppress(OSError):
         return hashlib.sha256(f"{platform.node()} {Path('/proc/self/ns/pid').readlink()}".encode()).hexdigest()[:8]
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
@@ -66,7 +66,7 @@ def _neighbour(path: Path) -> Path:
 
 
 def _sweep(target: Path) -> None:
-    """Remove neighbours of `target` whose writers were killed."""
+    """Remove temporary siblings of `target` whose writers were killed."""
     with suppress(OSError):
         for path in target.parent.glob(f".{_literal(target.stem)}.{_here()}-*"):
             found = _NEIGHBOUR.fullmatch(path.name)
@@ -85,7 +85,7 @@ def _literal(text: str) -> str:
 
 
 def swap(one: Path, other: Path) -> bool:
-    """Two paths change places at once: whoever is killed leaves either the old or the new. False where it cannot."""
+    """Exchange two paths atomically, so that a kill leaves either the old or the new one; False if unsupported."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -94,7 +94,7 @@ def swap(one: Path, other: Path) -> bool:
 
 
 def _is_about(error: OSError, temporary: Path, target: Path) -> bool:
-    """True for errors about this file or a full disk; the caller's block may raise others, which are its own."""
+    """Return True for errors about this file or a full disk; other errors belong to the caller's block."""
     if error.filename is None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
     name = Path(os.fsdecode(error.filename))
@@ -102,7 +102,7 @@ def _is_about(error: OSError, temporary: Path, target: Path) -> bool:
 
 
 def _os_error(error: Exception) -> OSError | None:
-    """The system's error in what a library raised: those written in Rust raise types of their own."""
+    """Extract the OSError from a library's exception: libraries written in Rust raise their own types."""
     if isinstance(error, OSError):
         return error
     found = _OS_ERROR.search(str(error))
@@ -112,16 +112,16 @@ def _os_error(error: Exception) -> OSError | None:
 def _not_writable(target: Path, error: OSError) -> FileFormatError:
     return FileFormatError(
         f"{target} cannot be written: {error.strerror or error}",
-        expected="a place this user may write to, with free space",
+        expected="a path that this user may write to, with free space",
         code=ErrorCode.FILE_NOT_WRITABLE,
     )
 
 
 @contextmanager
 def writing(target: str | Path, temporary: Path | None = None) -> Iterator[None]:
-    """Errors of the system in this block, about `target` or a full disk, become FILE_NOT_WRITABLE of `target`.
+    """Convert OS errors about `target` or a full disk in this block to FILE_NOT_WRITABLE of `target`.
 
-    `temporary` is what the block writes in the place of `target`; it stands for the target in messages, too.
+    `temporary` is the path that the block writes in place of `target`; messages name the target instead.
     """
     path = Path(target)
     written = path if temporary is None else temporary
@@ -140,9 +140,9 @@ def writing(target: str | Path, temporary: Path | None = None) -> Iterator[None]
 
 @contextmanager
 def replacing_file(path: str | Path) -> Iterator[Path]:
-    """A temporary path, same suffix and folder, that becomes `path` when the block ends without an error.
+    """Yield a temporary path, same suffix and folder, that is renamed to `path` if the block ends without an error.
 
-    The folder is created. On any error the temporary file goes and an older `path` stays as it was.
+    The folder is created. On any error the temporary file is removed and an existing `path` is kept.
     """
     target = Path(path)
     temporary = _neighbour(target)
@@ -159,21 +159,21 @@ def replacing_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: str | Path, is_ours: Callable[[Path], bool]) -> Iterator[Path]:
-    """A temporary folder that becomes `path` when the block ends without an error.
+    """Yield a temporary folder that is renamed to `path` if the block ends without an error.
 
-    An existing `path` is replaced only if it is an empty folder or `is_ours(path)` says so;
-    anything else is refused before any work is done.
+    An existing `path` is replaced only if it is an empty folder or `is_ours(path)` is true; anything else is
+    rejected before any work is done.
     """
     target = Path(path)
     if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or is_ours(target))):
         raise FileFormatError(
             f"{target} exists and holds something else",
             expected="a new path, an empty folder, or an earlier result of the same kind",
-            hint="choose another path, or move what is there",
+            hint="choose another path, or move the existing one",
             code=ErrorCode.FILE_NOT_WRITABLE,
         )
     temporary = _neighbour(target)
-    # Where two folders cannot change places at once, a kill in between leaves the old one under a name nobody sweeps.
+    # Without an atomic exchange, a kill in between leaves the old folder under this name, which `_sweep` keeps.
     old = target.with_name(f".{target.stem}.replaced-{uuid.uuid4().hex[:12]}{target.suffix}")
     _sweep(target)
     try:
@@ -195,7 +195,7 @@ def replacing_folder(path: str | Path, is_ours: Callable[[Path], bool]) -> Itera
 
 
 def read_bytes(path: str | Path, limit: int | None = None) -> bytes:
-    """The file's content, or an error that names it; `limit` is the largest size in bytes that makes sense."""
+    """Return the content of a file, or raise an error that names it; `limit` is the largest accepted size in bytes."""
     source = Path(path)
     try:
         status = source.stat()
@@ -216,7 +216,7 @@ def read_bytes(path: str | Path, limit: int | None = None) -> bytes:
 
 
 def require_plain(path: str | Path) -> None:
-    """Refuse pipes, sockets and devices at a path and directly in it, for parsers that open files themselves."""
+    """Reject pipes, sockets and devices at a path and directly in it, for parsers that open files themselves."""
     there = Path(path)
     entries = sorted(there.iterdir()) if there.is_dir() else [there]
     for entry in entries:
@@ -225,7 +225,7 @@ def require_plain(path: str | Path) -> None:
 
 
 def what_it_is(status: os.stat_result) -> str:
-    """Nothing for a plain file; else what is there: reading a pipe waits for ever, reading a device never ends."""
+    """Return "" for a plain file, else its type: reading a pipe blocks forever, reading a device never ends."""
     mode = status.st_mode
     if stat.S_ISREG(mode):
         return ""
@@ -235,7 +235,7 @@ def what_it_is(status: os.stat_result) -> str:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping at the top of a small YAML file, plain data only."""
+    """Return the top-level mapping of a small YAML file, plain data only."""
     document = parse_yaml(read_bytes(path, _MAX_YAML_BYTES), path)
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise FileFormatError(
@@ -245,7 +245,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def read_json(path: str | Path, limit: int = _MAX_JSON_BYTES) -> Any:
-    """The document of a JSON file, plain data of a sensible size and depth."""
+    """Return the document of a JSON file, plain data with bounded size and depth."""
     return parse_json(read_bytes(path, limit), path)
 
 
@@ -253,19 +253,19 @@ def read_json(path: str | Path, limit: int = _MAX_JSON_BYTES) -> Any:
 def reading(
     path: str | Path, expected: str, *, error: type[KinemaError] = FileFormatError, code: ErrorCode | None = None
 ) -> Iterator[None]:
-    """Every error of the block names the file; what a damaged file did to its parser becomes one of ours.
+    """Add the file name to every error of the block; convert parser exceptions to `error`.
 
     Args:
         path: of the file or folder.
         expected: what it should have been.
-        error, code: of errors that nobody raised on purpose.
+        error, code: type and code for unexpected exceptions.
     """
     try:
         yield
     except KinemaError as found:
         found.name_file(path)
         raise
-    except Exception as damage:  # a damaged file can make its parser fail in any way
+    except Exception as damage:  # a damaged file can raise any exception in its parser
         detail = f"{type(damage).__name__}: {damage}" if str(damage) else type(damage).__name__
         raise error(f"{path} cannot be read: {detail}", expected=expected, code=code) from damage
 
@@ -280,27 +280,26 @@ def write_yaml(path: str | Path, document: Mapping[str, Any], comment: str = "")
         os.fsync(file.fileno())
 
 
-# NumPy archives (.npz) from outside: plain arrays, as large as they say and no larger, never an object.
-#
-# An archive is measured before it is unpacked, so that neither a bomb nor a forged header costs memory.
+# Untrusted NumPy archives (.npz): plain arrays only, no pickled objects. Sizes are checked before unpacking, so that
+# neither a zip bomb nor a forged header allocates memory.
 
 MAX_ARRAY_BYTES = 256 * 2**20
-"""All arrays of an archive together, unpacked."""
+"""Total uncompressed size of the arrays in an archive."""
 
 _KINDS = "biufU"
 """Booleans, numbers and text."""
 
 
 def read_arrays(path: str | Path, names: Iterable[str], limit: int = MAX_ARRAY_BYTES) -> dict[str, NDArray[Any]]:
-    """The named arrays of an archive.
+    """Read the named arrays of an archive.
 
     Args:
         path: of the .npz file.
-        names: of the arrays that must be there; others are left alone.
-        limit: bytes that the archive may have, packed and unpacked.
+        names: of the required arrays; others are ignored.
+        limit: maximum size of the archive in bytes, packed and unpacked.
 
     Raises:
-        FileFormatError: no archive, cut off, larger than the limit, without one of the arrays, or with objects in it.
+        FileFormatError: not an archive, truncated, larger than the limit, an array is missing, or it has objects.
     """
     wanted = list(names)
     expected = f"a NumPy archive with {', '.join(wanted)}"
@@ -331,7 +330,7 @@ def _read_member(path: str | Path, archive: zipfile.ZipFile, entry: zipfile.ZipI
         if dtype.kind not in _KINDS or any(n < 0 for n in shape) or claimed > entry.file_size:
             raise FileFormatError(
                 f"{path}: {entry.filename} claims shape {shape} of {dtype}",
-                expected="numbers and text, all of them there",
+                expected="complete arrays of numbers or text",
             )
         data = file.read(claimed + 1)
     if len(data) != claimed:

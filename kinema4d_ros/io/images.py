@@ -1,4 +1,4 @@
-"""Pictures for people: the robot over the camera image, depth in colour, many frames in one strip.
+"""Image output for users: robot overlays, coloured depth, frame strips, backgrounds; reading and writing images.
 
 All images are (H, W, 3) uint8 RGB.
 """
@@ -30,7 +30,7 @@ _MAX_PIXELS = 100_000_000
 
 
 def require_image(image: NDArray[np.generic], name: str, size: tuple[int, int] | None = None) -> Image:
-    """The image itself, or an error unless it is (H, W, 3) uint8 and of `size` (width, height)."""
+    """Return the image, or raise an error unless it is (H, W, 3) uint8 and of `size` (width, height)."""
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         raise RenderError(f"{name} is {image.dtype} of shape {image.shape}", expected="uint8 RGB of shape (H, W, 3)")
     if size is not None and image.shape[1::-1] != size:
@@ -43,7 +43,7 @@ def require_image(image: NDArray[np.generic], name: str, size: tuple[int, int] |
 
 
 def overlay(image: Image, rgb: Image, mask: NDArray[np.bool_], alpha: float = 0.7) -> Image:
-    """`rgb` over `image` where `mask` (H, W) is True; alpha 1 hides the image, 0 hides the robot."""
+    """Blend `rgb` over `image` where `mask` (H, W) is True; alpha 1 hides the image, 0 hides the robot."""
     background = require_image(image, "image")
     robot = require_image(rgb, "rgb", (background.shape[1], background.shape[0]))
     if mask.dtype != np.bool_ or mask.shape != background.shape[:2]:
@@ -57,16 +57,16 @@ def overlay(image: Image, rgb: Image, mask: NDArray[np.bool_], alpha: float = 0.
 
 
 def colour_depth(depth_m: NDArray[np.floating], near_m: float | None = None, far_m: float | None = None) -> Image:
-    """Depth (H, W) in metres as colours from red (near) to blue (far); NaN, nothing, is black.
+    """Colour depth (H, W) in metres from red (near) to blue (far); NaN, no depth, is black.
 
-    Limits default to the picture's own; give them to keep colours steady over a video.
+    The limits default to those of the image; set them to keep the colours constant over a video.
     """
     valid = np.isfinite(depth_m)
     near = (float(depth_m[valid].min()) if valid.any() else 0.0) if near_m is None else near_m
     far = (float(depth_m[valid].max()) if valid.any() else 1.0) if far_m is None else far_m
     share = (np.where(valid, depth_m, far) - near) / (far - near) if far > near else np.zeros(depth_m.shape)
     level = np.rint(255 * (1.0 - np.clip(share, 0.0, 1.0))).astype(np.uint8)
-    # Both ends of the colour table are nearly black, which means nothing here.
+    # Both ends of the colour table are nearly black, which stands for no depth.
     level = (16 + level.astype(np.uint16) * 223 // 255).astype(np.uint8)
     out: Image = cv2.applyColorMap(level, cv2.COLORMAP_TURBO)[..., ::-1].copy()
     out[~valid] = 0
@@ -74,7 +74,7 @@ def colour_depth(depth_m: NDArray[np.floating], near_m: float | None = None, far
 
 
 def strip(frames: Sequence[Image], columns: int, labels: Sequence[str] | None = None) -> Image:
-    """Frames side by side, `columns` to a row, white gaps between; labels are written into the corners."""
+    """Arrange frames in rows of `columns` with white gaps; labels are drawn into the corners."""
     if not frames or columns < 1:
         raise RenderError(f"{len(frames)} frames in {columns} columns", expected="at least one of each")
     if labels is not None and len(labels) != len(frames):
@@ -97,7 +97,7 @@ def _labelled(image: Image, text: str) -> Image:
     out: Image = image.copy()
     scale = max(0.4, image.shape[0] / 600)
     x, y = round(10 * scale), round(28 * scale)
-    # A black rim drawn by shifting: thickness means different things in different OpenCV releases.
+    # Draw a black outline by shifting: the thickness argument differs between OpenCV releases.
     for dx, dy in ((-1, -1), (-1, 1), (1, -1), (1, 1), (0, 0)):
         colour = (255, 255, 255) if dx == 0 else (0, 0, 0)
         cv2.putText(out, text, (x + dx, y + dy), cv2.FONT_HERSHEY_SIMPLEX, scale, colour, 1, cv2.LINE_AA)
@@ -105,11 +105,11 @@ def _labelled(image: Image, text: str) -> Image:
 
 
 def write_image(path: str | Path, image: Image) -> None:
-    """Write a PNG or JPEG, by the path's suffix, completely or not at all."""
+    """Write a PNG or JPEG, by the suffix of the path, completely or not at all."""
     target = Path(path)
     if target.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         raise FileFormatError(
-            f"'{target.suffix}' of {target} is not a picture format written here",
+            f"'{target.suffix}' of {target} is not a supported image format",
             expected=".png, .jpg or .jpeg",
             code=ErrorCode.FILE_UNSUPPORTED,
         )
@@ -120,23 +120,23 @@ def write_image(path: str | Path, image: Image) -> None:
 
 
 def read_image(path: str | Path) -> Image:
-    """A picture file as RGB; grey and 16-bit pictures are converted."""
+    """Read an image file as RGB; grey and 16-bit images are converted."""
     bgr = decode_image(read_bytes(path, _MAX_FILE_BYTES), path, cv2.IMREAD_COLOR)
     return np.ascontiguousarray(bgr[..., ::-1])
 
 
 def decode_image(data: bytes, name: object, flags: int) -> NDArray[Any]:
-    """What OpenCV makes of a picture file's bytes; `name` is what errors call it.
+    """Decode the bytes of an image file with OpenCV; `name` is used in errors.
 
-    The size is read first: a small file can claim, or unpack to, more pixels than there is memory.
+    The size is read first: a small file can claim, or unpack to, more pixels than fit into memory.
     """
     expected = f"a PNG, JPEG or similar of at most {_MAX_PIXELS:,} pixels"
     try:
         with warnings.catch_warnings(), PIL.Image.open(io.BytesIO(data)) as header:
             warnings.simplefilter("ignore")
             width, height = header.size
-    except Exception as error:  # a damaged header can make its parser fail in any way
-        raise FileFormatError(f"{name} is not a picture, or is damaged", expected=expected) from error
+    except Exception as error:  # a damaged header can raise any exception in its parser
+        raise FileFormatError(f"{name} is not an image, or is damaged", expected=expected) from error
     if not 0 < width * height <= _MAX_PIXELS:
         raise FileFormatError(f"{name} claims {width} x {height} pixels", expected=expected)
     try:
@@ -144,16 +144,16 @@ def decode_image(data: bytes, name: object, flags: int) -> NDArray[Any]:
     except cv2.error:
         image = None
     if image is None:
-        raise FileFormatError(f"{name} is not a picture, or is damaged", expected=expected)
+        raise FileFormatError(f"{name} is not an image, or is damaged", expected=expected)
     return np.asarray(image)
 
 
-# A quiet background for pictures of a robot alone: a soft wall and a floor with a 10 cm grid.
+# Neutral background for images of a robot alone: a plain wall and a floor with a 10 cm grid.
 
 GRID_M = 0.1
 LINE_M = 0.0015
 FADE_M = 1.6
-"""Distance from the base at which the floor has melted into the wall."""
+"""Distance from the base at which the floor has faded into the wall."""
 
 WALL_TOP = np.array([206.0, 212.0, 222.0])
 WALL_FOOT = np.array([236.0, 238.0, 242.0])
@@ -162,7 +162,7 @@ LINE = np.array([186.0, 191.0, 200.0])
 
 
 def studio(camera: PinholeCamera) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8 RGB: what the camera sees of the plane z = 0 of the base frame, and of nothing else."""
+    """Render the plane z = 0 of the base frame as seen by the camera: (H, W, 3) uint8 RGB."""
     height, width = camera.height, camera.width
     rays = camera.rays() @ camera.base_T_camera[:3, :3].T
     eye = camera.base_T_camera[:3, 3]
@@ -174,7 +174,7 @@ def studio(camera: PinholeCamera) -> NDArray[np.uint8]:
     shade = np.linspace(0.0, 1.0, height)[:, None, None]
     image = np.broadcast_to(WALL_TOP + shade * (WALL_FOOT - WALL_TOP), (height, width, 3)).copy()
 
-    # A line narrower than a pixel would flicker: blend it over the width that one pixel covers.
+    # A line narrower than a pixel would flicker: blend it over the width of one pixel.
     step = np.where(on_floor, distance, 1.0) / camera.K[0, 0]
     offset = np.abs((xy + GRID_M / 2) % GRID_M - GRID_M / 2).min(axis=-1)
     line = np.clip((LINE_M / 2 + step - offset) / step, 0.0, 1.0) * np.clip(LINE_M / step, 0.25, 1.0)

@@ -1,10 +1,10 @@
-"""Which robot joint each recorded column is: by name, by a joint map, and by the scale of the gripper.
+"""Mapping of recorded columns to robot joints, gripper scales, and shared parts of the trajectory readers.
 
---joint-map joint_0=panda_joint1,hand=gripper   RECORDED=ROBOT; RECORDED= leaves the column out; or a YAML file of these
---gripper-range OPEN,CLOSED                     what the recording says of an open and of a closed gripper:
+--joint-map joint_0=panda_joint1,hand=gripper   RECORDED=ROBOT; RECORDED= skips the column; or a YAML file of these
+--gripper-range OPEN,CLOSED                     recorded values of an open and of a closed gripper:
                                                 1,0 (1 = open)  0,1 (1 = closed)  0.085,0 (metres)  100,0 (percent)
 
-No arm joint is ever left at home or zero: an arm joint without values is an error with both lists of names.
+An arm joint never defaults to home or zero: without values it is an error that lists both sets of names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 GRIPPER = "gripper"
-"""The gripper's opening in the recording's own scale: a column's name, and a robot's name in a joint map."""
+"""Name of the gripper opening in the recording's own scale: as a column, and as a target in a joint map."""
 
 GRIPPER_COLUMNS: Mapping[str, str] = {
     GRIPPER: "",
@@ -54,19 +54,19 @@ GRIPPER_COLUMNS: Mapping[str, str] = {
     "gripper_open": "open",
     "gripper_closed": "closed",
 }
-"""Columns that are the gripper of any robot, and what their names say of the scale; "" = nothing."""
+"""Column names of the gripper of any robot, and the scale that the name implies; "" = none."""
 
 _RANGES = "--gripper-range OPEN,CLOSED: 1,0 if 1 is open; 0,1 if 1 is closed; 100,0 for percent open"
 
 
 @dataclass(frozen=True)
 class JointOptions:
-    """How a recording's joints are to be read.
+    """Joint map and gripper scale of a recording.
 
     Attributes:
-        joint_map: robot's joint, or "gripper", by recorded name; "" leaves a recorded joint out.
-        gripper_range: recorded values of an open and of a closed gripper; None = they must be known by name.
-        range_source: who says so, for notes.
+        joint_map: robot joint, or "gripper", by recorded name; "" skips a recorded joint.
+        gripper_range: recorded values of an open and of a closed gripper; None = the column name must imply them.
+        range_source: origin of the range, for notes.
     """
 
     joint_map: Mapping[str, str] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class JointOptions:
     range_source: str = "--gripper-range"
 
     def __post_init__(self) -> None:
-        """Refuse a range that says nothing."""
+        """Reject a range that is not finite or has two equal ends."""
         if self.gripper_range is None:
             return
         if not np.all(np.isfinite(self.gripper_range)) or self.gripper_range[0] == self.gripper_range[1]:
             raise _invalid(f"gripper range {self.gripper_range}", "two different numbers: OPEN,CLOSED")
 
     def check(self, path: Path, robot: Robot | None, names: Iterable[str]) -> None:
-        """Refuse a map with names that neither the recording, which has `names`, nor the robot has."""
+        """Reject a map with names that the recording (`names`) or the robot does not have."""
         if robot is None:
             if self.joint_map or self.gripper_range:
                 raise _invalid(f"{path}: a joint map or gripper range without a robot", "a robot: --robot")
@@ -101,7 +101,7 @@ class JointOptions:
 
 
 def parse_joint_map(text: str) -> dict[str, str]:
-    """A joint map of `RECORDED=ROBOT,...`, or of a YAML or JSON file with lines `RECORDED: ROBOT`."""
+    """Parse a joint map from `RECORDED=ROBOT,...`, or from a YAML or JSON file with lines `RECORDED: ROBOT`."""
     if "=" not in text:
         document = read_yaml(text)
         pairs = [(str(key), "" if value is None else value) for key, value in document.items()]
@@ -121,7 +121,7 @@ def parse_joint_map(text: str) -> dict[str, str]:
 
 
 def parse_gripper_range(text: str) -> tuple[float, float]:
-    """`OPEN,CLOSED`, or `OPEN:CLOSED` where a comma has another meaning."""
+    """Parse `OPEN,CLOSED`, or `OPEN:CLOSED` where a comma has another meaning."""
     try:
         opened, closed = (float(part) for part in text.replace(":", ",").split(","))
     except ValueError:
@@ -130,7 +130,7 @@ def parse_gripper_range(text: str) -> tuple[float, float]:
 
 
 def moves_arm(robot: Robot, names: Iterable[str], options: JointOptions) -> bool:
-    """Whether any of the recorded names is a joint of the arm."""
+    """Return True if any of the recorded names is a joint of the arm."""
     arm = {joint.name for joint in robot.arm}
     return any(options.joint_map.get(name, name) in arm for name in names)
 
@@ -138,20 +138,20 @@ def moves_arm(robot: Robot, names: Iterable[str], options: JointOptions) -> bool
 def match_joints(
     path: Path, robot: Robot, names: Sequence[str], options: JointOptions, notes: list[str], *, whole_arm: bool = True
 ) -> dict[str, str]:
-    """The robot's name by recorded name, without those that are left out; "gripper" is in the recording's scale.
+    """Return the robot joint by recorded name, without skipped joints; "gripper" is in the recording's scale.
 
-    Recordings often hold other joints as well (a second arm, a base). They are left out with a note.
+    Recordings often contain other joints (a second arm, a base). They are skipped with a note.
 
     Args:
         path: of the recording, for messages.
-        robot: whose joints they become.
-        names: recorded.
-        options: map and gripper range; `check` has seen them.
-        notes: what was left out is added here.
-        whole_arm: False lets commands for a part of the arm pass, as long as no recorded name stays unmatched.
+        robot: robot whose joints to match.
+        names: recorded names.
+        options: joint map and gripper range, already checked by `check`.
+        notes: skipped joints are added here.
+        whole_arm: False accepts commands for a part of the arm, if every recorded name matches.
 
     Raises:
-        FileFormatError: UNKNOWN_JOINT if an arm joint has no values, ARGUMENT_INVALID if two become one.
+        FileFormatError: UNKNOWN_JOINT if an arm joint has no values, ARGUMENT_INVALID if two map to one joint.
     """
     known, hand = set(_known(robot)), robot.gripper
     has_hand = hand is not None and bool({hand.joint, *(v.name for v in hand.vendor)} & set(names))
@@ -168,8 +168,8 @@ def match_joints(
         if len(twice) > 1:
             raise _invalid(
                 f"{path}: {' and '.join(twice)} are both read as '{joint}'",
-                "one recorded joint for each of the robot",
-                f"leave one out: --joint-map {twice[0]}=",
+                "one recorded joint for each robot joint",
+                f"skip one: --joint-map {twice[0]}=",
             )
     covered = set(joints.values())
     covered |= {m.joint for j in robot.joints if j.name in covered and (m := j.mimic) is not None}
@@ -185,11 +185,11 @@ def match_joints(
         )
     left_out = [name for name in names if name not in matched]
     if left_out:
-        notes.append(f"left out joints that robot '{robot.name}' does not have: {', '.join(left_out)}")
+        notes.append(f"skipped joints that robot '{robot.name}' does not have: {', '.join(left_out)}")
     fingers = [] if hand is None else [v.joint for v in hand.vendor if v.name in covered] + [hand.joint] * has_hand
     idle = [name for name in robot.joint_names if name not in (*covered, *fingers, *arm)]
     if idle and whole_arm:
-        notes.append(f"no values for {', '.join(idle)} of robot '{robot.name}': taken as at home")
+        notes.append(f"no values for {', '.join(idle)} of robot '{robot.name}': taken as the home position")
     return matched
 
 
@@ -202,9 +202,9 @@ def to_robot(
     notes: list[str],
     matched: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, ...], Array]:
-    """Names and columns (T, N) in the robot's terms, radians and metres; without a robot, as they were recorded.
+    """Convert names and columns (T, N) to robot joints in radians and metres; without a robot return them as recorded.
 
-    `matched` is what `match_joints` found before, for a whole of which these names are a part.
+    `matched` is an earlier result of `match_joints` for a larger set that includes these names.
     """
     if robot is None:
         return tuple(names), positions
@@ -217,13 +217,13 @@ def to_robot(
             continue
         column, joint = positions[:, i], matched[name]
         hand = robot.gripper
-        # A joint that the robot itself calls "gripper" may still be recorded in another scale.
+        # A robot joint that is itself named "gripper" may still be recorded in another scale.
         own = hand is not None and name == hand.joint != GRIPPER and options.gripper_range is None
         if hand is not None and joint in (GRIPPER, hand.joint) and not own:
             column, joint, scaled = _gripper(path, hand, name, column, options, notes), hand.joint, True
         columns.append(column)
         named.append(joint)
-    # `matched` may be of a whole whose gripper is in another part.
+    # The gripper of `matched` may be in another part of the recording.
     hands = {GRIPPER} if robot.gripper is None else {GRIPPER, robot.gripper.joint}
     if options.gripper_range is not None and not scaled and not hands & set(matched.values()):
         notes.append("no recorded column is the gripper: --gripper-range had no effect")
@@ -239,12 +239,12 @@ def _advice(free: list[str], missing: list[str]) -> str:
     if len(free) == len(missing):
         pairs = ",".join(f"{a}={b}" for a, b in zip(free, missing, strict=True))
         return f"if they are in the same order: --joint-map {pairs}; else map them one by one, or check --robot"
-    return "name them by --joint-map RECORDED=ROBOT,..., or check that --robot is the one that was recorded"
+    return "map them with --joint-map RECORDED=ROBOT,..., or check that --robot is the recorded robot"
 
 
 def _gripper(path: Path, hand: Gripper, name: str, values: Array, options: JointOptions, notes: list[str]) -> Array:
-    """(T,) positions of the gripper's joint from recorded values in any scale."""
-    if not values.size:  # a plan without points is a stop
+    """Return (T,) positions of the gripper's joint from recorded values in any scale."""
+    if not values.size:  # a plan without points is a stop command
         return values
     said, scale = options.range_source, options.gripper_range
     if scale is None:
@@ -258,10 +258,10 @@ def _gripper(path: Path, hand: Gripper, name: str, values: Array, options: Joint
     if scale is None or opening is None or opening.min() < -RANGE_TOLERANCE or opening.max() > 1 + RANGE_TOLERANCE:
         beyond = "" if scale is None else f", beyond {scale[0]:g} (open) to {scale[1]:g} (closed)"
         raise _invalid(
-            f"{path}: the gripper's scale is {'not known' if scale is None else 'another'}: {seen}{beyond}",
+            f"{path}: the gripper's scale is {'unknown' if scale is None else 'different'}: {seen}{beyond}",
             f"{_RANGES}; {hand.width_open_m:g},{hand.width_closed_m:g} for metres between the fingers; "
             f"{hand.open:g},{hand.closed:g} for positions of '{hand.joint}'",
-            f"look at a picture in which the gripper is closed; --joint-map {name}= leaves the gripper at home",
+            f"check an image in which the gripper is closed; --joint-map {name}= keeps the gripper at home",
         )
     notes.append(f"gripper '{name}': {scale[0]:g} = open, {scale[1]:g} = closed ({said})")
     return hand.position(opening)
@@ -271,10 +271,10 @@ def _invalid(what: str, expected: str, hint: str = "") -> KinemaError:
     return FileFormatError(what, expected=expected, hint=hint, code=ErrorCode.ARGUMENT_INVALID)
 
 
-# What all readers share: the result with its notes, size bounds, and errors of files.
+# Shared by all readers: result with notes, size limits and file errors.
 
 MAX_BYTES = 256 * 2**20
-"""Largest table file that is read: hours of motion at 1 kHz."""
+"""Maximum size of a table file: hours of motion at 1 kHz."""
 
 MAX_SAMPLES = 4_000_000
 MAX_JOINTS = 256
@@ -282,23 +282,23 @@ MAX_JOINTS = 256
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """A trajectory from a file, and in plain sentences what the reader chose, merged or left out."""
+    """Trajectory from a file, with notes about what the reader chose, merged or skipped."""
 
     trajectory: JointTrajectory
     notes: tuple[str, ...] = ()
 
 
 def malformed(path: Path, what: str, expected: str, hint: str = "") -> FileFormatError:
-    """The error for a file that is not what its name or header says."""
+    """Build the error for a file that does not match its name or header."""
     return FileFormatError(f"{path}: {what}", expected=expected, hint=hint)
 
 
 def require_file(path: Path, max_bytes: int = MAX_BYTES) -> None:
-    """An error unless the path is a file that is neither empty nor larger than the bound."""
+    """Raise an error unless the path is a file that is neither empty nor larger than `max_bytes`."""
     if not path.is_file():
         raise FileFormatError(f"{path} is not a file", expected="an existing file", code=ErrorCode.FILE_MISSING)
     size = path.stat().st_size
     if size == 0:
-        raise malformed(path, "the file is empty", "a trajectory", "the recording or the copy may have been cut off")
+        raise malformed(path, "the file is empty", "a trajectory", "the recording or the copy may be truncated")
     if size > max_bytes:
         raise malformed(path, f"the file has {size:,} bytes", f"at most {max_bytes:,}", "cut out the part to preview")

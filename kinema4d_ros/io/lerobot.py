@@ -1,9 +1,9 @@
-"""Trajectories from LeRobot dataset folders, v2.1 (one file an episode) and v3.0 (many episodes a file).
+"""Trajectories from LeRobot dataset folders, v2.1 (one file per episode) and v3.0 (many episodes per file).
 
 meta/info.json                                 version, fps, feature names
 v2.1  data/chunk-000/episode_000003.parquet
 v3.0  data/chunk-000/file-000.parquet          rows of many episodes
-      meta/episodes/chunk-000/file-000.parquet which file holds which episode
+      meta/episodes/chunk-000/file-000.parquet file of each episode
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def read_lerobot(
     names: Sequence[str] | None = None,
     degrees: bool = False,
 ) -> Reading:
-    """One episode of a LeRobot dataset.
+    """Read one episode of a LeRobot dataset.
 
-    A dimension called `gripper` becomes the robot's gripper joint; LeRobot does not say in which scale it is, so the
-    gripper's range must be given. A suffix `.pos` is dropped from names. Dimensions without names are called 0, 1, ...
+    A dimension named `gripper` becomes the robot's gripper joint; LeRobot does not define its scale, so the gripper
+    range must be given. The suffix `.pos` is dropped from names. Dimensions without names are called 0, 1, ...
 
     Args:
         path: the dataset's folder.
-        robot: whose joints to keep; without one, columns keep the dataset's names and values.
-        joints: how their names and the gripper's scale are to be read.
+        robot: robot whose joints to keep; without one, columns keep the dataset's names and values.
+        joints: joint map and gripper scale.
         episode: its index.
-        feature: `observation.state` (what the arm did, the default where there is one) or `action`.
+        feature: `observation.state` (measured, the default if present) or `action`.
         names: joint names to use instead of the dataset's, one for each dimension.
         degrees: the dataset has degrees where the robot has radians.
     """
@@ -106,7 +106,7 @@ def _info(path: Path) -> dict[str, Any]:
 
 
 def _episode_file(path: Path, info: dict[str, Any], episode: int) -> Path:
-    """The parquet file of an episode, by the standard layout: templates in info.json are not trusted as paths."""
+    """Return the parquet file of an episode by the standard layout; path templates in info.json are not trusted."""
     if str(info["codebase_version"]).startswith("v2."):
         size = info.get("chunks_size", 1000)
         if not isinstance(size, int) or size < 1:
@@ -155,7 +155,7 @@ def _read(file: Path, columns: list[str], episode: int | None) -> Any:
             file,
             f"it cannot be read: {str(error).splitlines()[0]}",
             f"a parquet file with the columns {', '.join(columns)}",
-            "the file may have been cut off",
+            "the file may be truncated",
         ) from None
 
 
@@ -170,7 +170,7 @@ def _rows(file: Path, feature: str, episode: int, fps: float) -> tuple[NDArray[n
     try:
         values = np.array(table[feature].to_pylist(), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise malformed(file, f"feature '{feature}' is no table of numbers: {error}", "equal rows of numbers") from None
+        raise malformed(file, f"'{feature}' is not a table of numbers: {error}", "equal rows of numbers") from None
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2 or values.shape[1] > MAX_JOINTS:
@@ -181,7 +181,7 @@ def _rows(file: Path, feature: str, episode: int, fps: float) -> tuple[NDArray[n
 
 
 def _names(path: Path, feature: Any, given: Sequence[str] | None, width: int) -> list[str]:
-    """The names of a feature's dimensions: those that are given, the dataset's, or 0, 1, ... where it has none."""
+    """Return the names of a feature's dimensions: the given ones, the dataset's, or 0, 1, ... if it has none."""
     found = _stated(feature) if given is None else [_plain(name) for name in given]
     if found is None:
         return [str(i) for i in range(width)]
@@ -190,13 +190,13 @@ def _names(path: Path, feature: Any, given: Sequence[str] | None, width: int) ->
             path,
             f"{width} dimensions, but {len(found)} joint names: {', '.join(found)}",
             f"{width} names",
-            "mend 'names' in meta/info.json" if given is None else "",
+            "fix 'names' in meta/info.json" if given is None else "",
         )
     return found
 
 
 def _stated(feature: Any) -> list[str] | None:
-    """Names of any layout: a list, a list of lists, lists by kind ({"motors": [...]}), places by name; None = none."""
+    """Return names of any layout: list, nested lists, lists by kind ({"motors": [...]}), indices by name; or None."""
     names = _flat(feature.get("names"), 3) if isinstance(feature, dict) else []
     return [_plain(name) for name in names] or None
 
@@ -223,7 +223,7 @@ def _to_radians(
     slides = set() if robot is None else {joint.name for joint in robot.joints if joint.kind == "prismatic"}
     still = slides | {GRIPPER}
     if robot is not None and robot.gripper is not None and joints.gripper_range is not None:
-        still.add(robot.gripper.joint)  # the range is in recorded units
+        still.add(robot.gripper.joint)  # the gripper range is in recorded units
     turning = [
         i
         for i, name in enumerate(names)

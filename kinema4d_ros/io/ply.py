@@ -1,4 +1,4 @@
-"""Point clouds as binary PLY, which MeshLab, CloudCompare, Blender and Open3D read."""
+"""Point clouds as binary PLY, readable by MeshLab, CloudCompare, Blender and Open3D."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def write_ply(
     *,
     comment: str = "",
 ) -> int:
-    """Write the finite points of xyz (..., 3), metres, with colours rgb (..., 3); returns how many.
+    """Write the finite points of xyz (..., 3), metres, with colours rgb (..., 3); return their number.
 
-    Coordinates are written as they are: say in `comment` which frame they are in.
+    Coordinates are written unchanged: name their frame in `comment`.
     """
     if xyz.ndim < 2 or xyz.shape[-1] != 3:
         raise PointmapError(f"xyz has shape {xyz.shape}", expected="(..., 3)")

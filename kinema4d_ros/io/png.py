@@ -1,4 +1,4 @@
-"""PNG pictures of 8 and 16 bits in memory, with every damaged or unexpected byte refused before it is decoded."""
+"""In-memory PNG images of 8 and 16 bits; damaged or unexpected data is rejected before decoding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = [cv2.IMWRITE_PNG_COMPRESSION, 3, cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_
 
 
 def encode_png(image: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
-    """PNG of a grey (H, W) or RGB (H, W, 3) image, uint8 or uint16, lossless."""
+    """Encode a grey (H, W) or RGB (H, W, 3) image, uint8 or uint16, as lossless PNG."""
     fits = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
     if image.dtype not in (np.uint8, np.uint16) or not fits or 0 in image.shape:
         raise PointmapError(
@@ -41,10 +41,10 @@ def decode_png(
     channels: int = 1,
     name: str = "the PNG",
 ) -> NDArray[Any]:
-    """The grey (H, W) or RGB (H, W, 3) image of a PNG that must have exactly this size and type.
+    """Decode a PNG that must have exactly this size and type to a grey (H, W) or RGB (H, W, 3) image.
 
-    The header is compared and every checksum verified first: decoders fill in what a truncated file
-    lacks, and allocate whatever size a forged header asks for. `name` is what errors call the image.
+    The header and all checksums are verified first: decoders fill in missing data of a truncated file, and
+    allocate any size that a forged header states. `name` identifies the image in errors.
     """
     found = _header(data, name)
     wanted = (width, height, 8 * np.dtype(dtype).itemsize, _GREY if channels == 1 else _RGB)
@@ -57,7 +57,7 @@ def decode_png(
 
 
 def _header(data: bytes, name: str) -> tuple[int, int, int, int]:
-    """Width, height, bits and colour type; walks all chunks to the end."""
+    """Return width, height, bits and colour type; check all chunks to the end."""
     if data[:8] != _SIGNATURE:
         raise _corrupt(f"{name} has {len(data)} bytes that start with {bytes(data[:8])!r}", "a PNG")
     header: tuple[int, int, int, int] | None = None
@@ -76,7 +76,7 @@ def _header(data: bytes, name: str) -> tuple[int, int, int, int]:
         if kind == b"IEND" and header is not None:
             return header
         position = end
-    raise _corrupt(f"{name} ends after {len(data)} bytes, in the middle", "a complete PNG")
+    raise _corrupt(f"{name} is truncated after {len(data)} bytes", "a complete PNG")
 
 
 def _describe(width: int, height: int, bits: int, colour: int) -> str:

@@ -1,4 +1,4 @@
-"""Where this package's data files are: `urdf/`, `config/`, `calibration/` of a checkout or of an install."""
+"""Paths of the data files of this package: `urdf/`, `config/`, `calibration/` of a checkout or an install."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["share_directory", "share_path"]
 
 @lru_cache(maxsize=1)
 def share_directory() -> Path:
-    """The folder that holds `urdf/`: the checkout, an ament prefix's share folder, or the venv's."""
+    """Return the folder that contains `urdf/`: the checkout, an ament prefix's share folder, or the venv's."""
     checkout = Path(__file__).resolve().parents[2]
     prefixes = [Path(p) for p in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if p]
     candidates = [checkout, *(p / "share" / "kinema4d_ros" for p in [*prefixes, Path(sys.prefix)])]
@@ -30,7 +30,7 @@ def share_directory() -> Path:
 
 
 def share_path(relative: str) -> Path:
-    """The path of a data file such as "urdf/yam.urdf"; an error names it when it is missing."""
+    """Return the path of a data file such as "urdf/yam.urdf"; raise an error if it is missing."""
     path = share_directory() / relative
     if not path.exists():
         raise FileFormatError(

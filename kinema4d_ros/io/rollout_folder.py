@@ -1,16 +1,16 @@
-"""Rollouts on disk: one folder that ordinary viewers open and that reads back bit by bit.
+"""Rollouts on disk: a folder that common viewers open and that loads bit by bit as it was saved.
 
     FOLDER/
-      meta.json             ids, times, camera, provenance, and the SHA-256 of every file below but the previews
+      meta.json             ids, times, camera, provenance, and the SHA-256 of every frame file below
       rgb/0000.png ...      8-bit colour
-      xyz/0000.tiff ...     three channels of float32: x, y, z in metres, camera optical frame, NaN = nothing here
-      robot_mask/0000.png   8-bit grey, 255 = the exact robot
+      xyz/0000.tiff ...     three channels of float32: x, y, z in metres, camera optical frame, NaN = no point
+      robot_mask/0000.png   8-bit grey, 255 = rendered robot (exact)
       camera.yaml           the camera as a calibration file, for other tools
       preview.mp4           the images as a video
       first.ply, last.ply   coloured point clouds of the first and last frame, base frame
 
-TIFF with the floating-point predictor and Deflate keeps every bit, NaN among them. Measured against the same
-numbers in a compressed .npz it takes a third of the space for exact surfaces, three quarters for noisy depth.
+TIFF with the floating-point predictor and Deflate is lossless, including NaN. Compared with a compressed .npz it
+takes a third of the space for exact surfaces and three quarters for noisy depth (measured).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Encode = Callable[[int], bytes]
 
 
 def save_rollout(rollout: Rollout, folder: str | Path) -> Path:
-    """Write `folder`, completely or not at all; an earlier rollout in its place is replaced."""
+    """Write `folder`, completely or not at all; an existing rollout there is replaced."""
     target = Path(folder)
     kinds: dict[str, Encode] = {
         "rgb/{:04d}.png": lambda t: encode_png(rollout.rgb[t]),
@@ -68,14 +68,14 @@ def save_rollout(rollout: Rollout, folder: str | Path) -> Path:
 
             _parallel(write, range(len(rollout)))
         _write_previews(rollout, temporary)
-        # Written last, so that a folder with a meta.json is a complete one even if a rename was not atomic.
+        # Written last, so that a folder with a meta.json is complete even if a rename was not atomic.
         text = json.dumps(_meta(rollout, digests), indent=1, allow_nan=False)
         (temporary / "meta.json").write_text(text + "\n", encoding="utf-8")
     return target
 
 
 def load_rollout(folder: str | Path) -> Rollout:
-    """The rollout that `save_rollout` wrote; every frame file is compared with its hash before it is decoded."""
+    """Load a rollout written by `save_rollout`; every frame file is compared with its hash before decoding."""
     with reading(folder, "the folder of a saved rollout"):
         return _load(Path(folder))
 
@@ -98,7 +98,7 @@ def _load(source: Path) -> Rollout:
 
     shape = (len(times), camera.height, camera.width)
     _require_frames(source, shape)
-    # A forged meta.json must not make the reader allocate: the first picture has to be of the size it claims.
+    # A forged meta.json must not cause a large allocation: the first image must have the stated size.
     _png(source, "rgb/0000.png", digests, camera, 3)
     rgb, xyz = np.empty((*shape, 3), np.uint8), np.empty((*shape, 3), np.float32)
     mask = np.empty(shape, np.bool_)
@@ -133,7 +133,7 @@ def _meta(rollout: Rollout, digests: dict[str, str]) -> dict[str, Any]:
         "plan_hash": rollout.plan_hash,
         "frames": len(rollout),
         "times": rollout.times.tolist(),
-        # Not from camera.yaml: a quaternion and another pixel convention would cost the last bits.
+        # Not from camera.yaml: its quaternion and pixel convention would change the last bits.
         "camera": {
             "width": camera.width,
             "height": camera.height,
@@ -166,7 +166,7 @@ def _is_rollout(folder: Path) -> bool:
 def _read_meta(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileFormatError(
-            f"{folder} is {'a file' if folder.exists() else 'not there'}",
+            f"{folder} is {'a file' if folder.exists() else 'missing'}",
             expected="the folder of a saved rollout",
             code=ErrorCode.FILE_MISSING,
         )
@@ -199,7 +199,7 @@ def _require_frames(source: Path, shape: tuple[int, ...]) -> None:
     if missing:
         raise FileFormatError(
             f"{source} lacks frame {missing[0]} of {shape[0]}" + (f" and {len(missing) - 1} more" * (len(missing) > 1)),
-            expected="one picture of each kind for every frame",
+            expected="one image of each kind for every frame",
             hint=_RESAVE,
             code=ErrorCode.FILE_MISSING,
         )
@@ -234,7 +234,7 @@ def _tiff(folder: Path, name: str, digests: dict[str, str], camera: PinholeCamer
     except cv2.error:
         image = None
     if image is None or image.dtype != np.float32 or image.shape != (camera.height, camera.width, 3):
-        found = "not a picture" if image is None else f"{image.dtype} of shape {image.shape}"
+        found = "not an image" if image is None else f"{image.dtype} of shape {image.shape}"
         raise FileFormatError(
             f"{folder / name} is {found}", expected=f"float32 of shape ({camera.height}, {camera.width}, 3)"
         )
@@ -254,6 +254,6 @@ def _encode_tiff(xyz: NDArray[np.float32]) -> bytes:
 
 
 def _parallel(work: Callable[[int], None], items: Sequence[int]) -> None:
-    """Coding pictures and hashing release the interpreter lock."""
+    """Run on all cores; image coding and hashing release the GIL."""
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(work, items))

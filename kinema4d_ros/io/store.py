@@ -1,12 +1,12 @@
-"""Pointmap sequences on disk: a folder of PNGs, a camera file and a little JSON, nothing that needs this package.
+"""Pointmap sequences on disk: a folder of PNGs, a camera file and JSON, readable without this package.
 
 NAME/
   meta.json           format, version, encoding, size, times, link names
   camera.yaml         camera file, see calibration/README.md
   link_ids/00000.png  8-bit grey, 0 = no robot, i + 1 = link i
   depth/00000.png     16-bit grey, z in 0.1 mm, 0 = no robot      (encoding "depth16")
-  points.npz          points (N, 3) float32 in metres, in the order of the pixels that are not 0
-                      in link_ids, frame by frame, row by row     (encoding "float32", lossless)
+  points.npz          points (N, 3) float32 in metres, in the order of the non-zero pixels of
+                      link_ids, by frame and row                  (encoding "float32", lossless)
   rgb/00000.png       8-bit RGB, if the sequence has colours
 """
 
@@ -41,10 +41,10 @@ def save_pointmaps(
     """Write a sequence as the folder `path`, completely or not at all.
 
     Args:
-        path: a new or empty folder, or one that this function wrote before, which is replaced.
-        sequence: what to write.
+        path: a new or empty folder, or an existing pointmap folder, which is replaced.
+        sequence: the sequence.
         lossless: float32 points exactly; otherwise depth rounded to 0.1 mm, about nine times smaller.
-        link_names: names of the robot's links, for the reader of meta.json.
+        link_names: names of the robot's links, for information in meta.json.
     """
     meta = {
         "format": _FORMAT,
@@ -74,7 +74,7 @@ def save_pointmaps(
 
 
 def load_pointmaps(path: str | Path) -> PointmapSequence:
-    """Read a folder that `save_pointmaps` wrote; whatever is missing, damaged or inconsistent is named."""
+    """Load a folder written by `save_pointmaps`; errors name what is missing, damaged or inconsistent."""
     with reading(path, "a folder that save_pointmaps wrote"):
         return _load(Path(path))
 
@@ -116,7 +116,7 @@ def _lossless(
 
 
 def _read_points(path: Path, count: int) -> NDArray[np.float32]:
-    """(count, 3) float32; the archive's own sizes are checked before anything is unpacked."""
+    """Read (count, 3) float32; the archive's sizes are checked before unpacking."""
     expected = f"points.npz with 'points' of shape ({count}, 3), float32"
     try:
         points: NDArray[np.float32] = read_arrays(path, ("points",), limit=24 * count + 65536)["points"]

@@ -1,4 +1,4 @@
-"""Trajectories as plain tables: CSV, JSON and NPZ, read with bounds and written back.
+"""Trajectories as plain tables: bounded readers and writers for CSV, JSON and NPZ.
 
 CSV: a header `time,joint1,joint2,...`, then numbers; seconds, radians, metres. A unit in brackets
     converts a column: `time[ms]`, `joint1[deg]`, `finger[mm]`. Lines that start with `#` are comments.
@@ -33,7 +33,7 @@ COLUMN = re.compile(r"\s*([^\[\],]+?)\s*(?:\[(\w+)\])?\s*")
 
 
 def read_csv(path: Path) -> JointTrajectory:
-    """A trajectory from a CSV file."""
+    """Read a trajectory from a CSV file."""
     require_file(path)
     expected = "a header 'time,joint1,joint2,...' and rows of as many numbers"
     try:
@@ -51,7 +51,7 @@ def read_csv(path: Path) -> JointTrajectory:
     except UnicodeDecodeError as error:
         raise malformed(path, f"it is not UTF-8 text: {error}", expected) from None
     except ValueError as error:
-        raise malformed(path, str(error), expected, "the file may have been cut off") from None
+        raise malformed(path, str(error), expected, "the file may be truncated") from None
     if len(table) > MAX_SAMPLES:
         raise malformed(path, f"it has more than {MAX_SAMPLES:,} rows", "fewer", "cut out the part to preview")
     if table.size and table.shape[1] != len(names):
@@ -61,7 +61,7 @@ def read_csv(path: Path) -> JointTrajectory:
 
 
 def read_json(path: Path) -> JointTrajectory:
-    """A trajectory from a JSON file."""
+    """Read a trajectory from a JSON file."""
     require_file(path)
     expected = f'an object with "format": "{JSON_FORMAT}", "version": 1, "names", "times" and "positions"'
     data = parse_document(path, MAX_BYTES)
@@ -76,7 +76,7 @@ def read_json(path: Path) -> JointTrajectory:
 
 
 def read_npz(path: Path) -> JointTrajectory:
-    """A trajectory from a NumPy archive."""
+    """Read a trajectory from a NumPy archive."""
     require_file(path)
     expected = "arrays names (N,) of text, times (T,) and positions (T, N)"
     arrays = read_arrays(path, ("names", "times", "positions"), MAX_BYTES)
@@ -86,7 +86,7 @@ def read_npz(path: Path) -> JointTrajectory:
 
 
 def write_trajectory(trajectory: JointTrajectory, path: str | Path) -> None:
-    """Writes a .csv, .json or .npz file that `read_trajectory` reads back exactly."""
+    """Write a .csv, .json or .npz file that `read_trajectory` reads back exactly."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix == ".csv":

@@ -1,4 +1,4 @@
-"""`read_trajectory`: one call for every kind of file, told apart by folder layout and suffix."""
+"""`read_trajectory`: one reader for every kind of trajectory file, chosen by folder layout and suffix."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OPTIONS = {
 
 
 def read_trajectory(path: str | Path, robot: Robot | None = None, **options: Any) -> JointTrajectory:
-    """The trajectory in a file; what the reader chose or left out goes to the log.
+    """Read the trajectory in a file; choices of the reader and skipped data are logged as warnings.
 
     Args:
         path: a .csv, .json or .npz file, a ROS 2 bag (folder, .mcap or .db3), or a LeRobot
             dataset folder (v2.1 or v3.0).
-        robot: whose joints to keep; every joint of its arm must have values.
-        **options: `joint_map` and `gripper_range` (--joint-map, --gripper-range), see `match.JointOptions`;
+        robot: robot whose joints to keep; every joint of its arm must have values.
+        **options: `joint_map` and `gripper_range` (--joint-map, --gripper-range), see `joint_match.JointOptions`;
             for bags `topic` and `message`, see `bags.read_bag`; for LeRobot datasets `episode`,
             `feature`, `names` and `degrees`, see `lerobot.read_lerobot`.
 
@@ -40,12 +40,12 @@ def read_trajectory(path: str | Path, robot: Robot | None = None, **options: Any
     """
     reading = read_with_notes(path, robot, **options)
     for note in reading.notes:
-        _log.warning("%s: %s", path, note)  # choices made for the user: shown without any set-up of logging
+        _log.warning("%s: %s", path, note)  # choices made for the user: visible without logging configuration
     return reading.trajectory
 
 
 def read_with_notes(path: str | Path, robot: Robot | None = None, **options: Any) -> Reading:
-    """Like `read_trajectory`, with the notes in the result."""
+    """Read like `read_trajectory`, and return the notes with the result."""
     with reading(path, "a complete trajectory file"):
         return _read(Path(path), robot, options)
 
@@ -63,7 +63,7 @@ def _read(path: Path, robot: Robot | None, options: dict[str, Any]) -> Reading:
         joints.check(path, robot, table.names)
         names, positions = to_robot(path, robot, table.names, table.positions, joints, notes)
         return Reading(JointTrajectory(names, table.times, positions), tuple(notes))
-    # pyarrow and rosbags are loaded only by those who have such files.
+    # Import pyarrow and rosbags only when they are needed.
     if path.is_dir() and (path / "meta" / "info.json").is_file():
         from kinema4d_ros.io.lerobot import read_lerobot
 
@@ -75,7 +75,7 @@ def _read(path: Path, robot: Robot | None, options: dict[str, Any]) -> Reading:
         _allow(path, options, "a ROS 2 bag")
         return read_bag(path, robot, joints, **options)
     raise FileFormatError(
-        f"{path} is no kind of trajectory file known here",
+        f"{path} is not a supported trajectory file",
         expected="a .csv, .json, .npz, .mcap or .db3 file, a folder with metadata.yaml (ROS 2 bag) "
         "or with meta/info.json (LeRobot dataset)",
         code=ErrorCode.FILE_UNSUPPORTED,
@@ -83,7 +83,7 @@ def _read(path: Path, robot: Robot | None, options: dict[str, Any]) -> Reading:
 
 
 def _is_bag(folder: Path) -> bool:
-    """A recording, finished or not."""
+    """Return True for a recording, finished or not."""
     return (folder / "metadata.yaml").is_file() or any(folder.glob("*.mcap"))
 
 

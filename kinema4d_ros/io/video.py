@@ -1,4 +1,4 @@
-"""MP4 files that ordinary players open: H.264, yuv420p, index at the front."""
+"""MP4 files for common players: H.264, yuv420p, index at the front."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _BT709 = 1
 
 
 class VideoWriter:
-    """Writes RGB frames to an MP4; the file appears, complete, when the block ends without an error.
+    """Writer of RGB frames to an MP4, created completely when the block ends without an error.
 
     Args:
-        path: where to.
+        path: of the file.
         fps: frames per second.
         size: (width, height) in pixels. The chroma of H.264 needs even sides, so an odd one gets
             its last column or row repeated once.
@@ -36,7 +36,7 @@ class VideoWriter:
     """
 
     def __init__(self, path: str | Path, fps: float, size: tuple[int, int], *, crf: int = 18) -> None:
-        """Check the parameters; nothing is opened before the block starts."""
+        """Check the parameters; the file is opened when the block starts."""
         if not (np.isfinite(fps) and 0 < fps <= 1000):
             raise RenderError(f"{fps} frames per second", expected="more than 0, at most 1000")
         if min(size) < 2 or not 0 <= crf <= 51:
@@ -51,7 +51,7 @@ class VideoWriter:
         self._container: Any = None
         self._stream: Any = None
         self.frames = 0
-        """How many frames were written."""
+        """Number of frames written."""
 
     def __enter__(self) -> VideoWriter:
         """Open a temporary file beside the target."""
@@ -65,7 +65,7 @@ class VideoWriter:
             except (ValueError, av.FFmpegError) as error:
                 raise SetupError(
                     f"this PyAV cannot write H.264: {error}",
-                    expected="PyAV with libx264, as its wheels have",
+                    expected="PyAV with libx264, as in its wheels",
                     hint="pip install --force-reinstall av",
                 ) from None
             width, height = (side + side % 2 for side in self._size)
@@ -77,7 +77,7 @@ class VideoWriter:
         return self
 
     def write(self, frame: NDArray[np.uint8]) -> None:
-        """Append one (H, W, 3) uint8 RGB frame of the size given."""
+        """Append one (H, W, 3) uint8 RGB frame of the video's size."""
         if self._container is None:
             raise RenderError("a frame was written to a video that is not open", expected="a `with` block around it")
         image = require_image(frame, f"video frame {self.frames}", self._size)
@@ -97,7 +97,7 @@ class VideoWriter:
             self._stack = ExitStack()
             container, self._container = self._container, None
             if error is not None:
-                # Inside the stack, so that its managers see an error and leave no file behind.
+                # Inside the stack, so that its context managers see an error and remove the file.
                 raise error
             if self.frames == 0:
                 raise RenderError("a video without frames was closed", expected="at least one frame")

@@ -1,4 +1,4 @@
-"""Pointmaps small enough to send: 16-bit depth PNGs at 0.1 mm for the robot, 16-bit XYZ PNGs for predictions.
+"""Wire formats of pointmaps: 16-bit depth PNGs at 0.1 mm for the robot, 16-bit XYZ PNGs for predictions.
 
 For a pinhole camera z and K give XYZ, so a robot frame needs one number per pixel: 0 = no robot,
 n = a depth of n * 0.1 mm, up to 6.5535 m. Rounding moves z by at most 0.05 mm.
@@ -34,12 +34,12 @@ __all__ = [
 DEPTH_UNIT_M = 1e-4
 MAX_DEPTH_M = 65535 * DEPTH_UNIT_M
 SOME_LINK = 255
-"""Link id of robot pixels when the sender left the ids out."""
+"""Link id of robot pixels if the sender omitted the ids."""
 
 
 @dataclass(frozen=True, eq=False)
 class WireFrames:
-    """A pointmap sequence as it travels.
+    """Encoded pointmap sequence.
 
     Attributes:
         depth: T PNGs, 16-bit grey, z in `depth_unit_m`, 0 = no robot.
@@ -58,7 +58,7 @@ class WireFrames:
 
 @dataclass(frozen=True, eq=False)
 class XyzImage:
-    """One predicted frame as it travels: xyz = offset + scale * value per axis, all three values 0 = nothing.
+    """Encoded predicted frame: xyz = offset + scale * value per axis, all three values 0 = no point.
 
     Attributes:
         png: 16-bit RGB PNG, red = x, green = y, blue = z.
@@ -71,7 +71,7 @@ class XyzImage:
 
 
 def encode_frames(sequence: PointmapSequence, *, link_ids: bool = True) -> WireFrames:
-    """Depth PNGs, and link-id PNGs unless left out, of a sequence."""
+    """Encode a sequence as depth PNGs, and link-id PNGs unless disabled."""
     depth = np.empty(sequence.link_ids.shape, np.uint16)
     found = map_frames(
         lambda t: quantise_frame(sequence.xyz[t], sequence.link_ids[t], DEPTH_UNIT_M, depth[t]), range(len(sequence))
@@ -92,7 +92,7 @@ def encode_frames(sequence: PointmapSequence, *, link_ids: bool = True) -> WireF
 
 
 def decode_frames(frames: WireFrames) -> PointmapSequence:
-    """The sequence of wire frames; without ids every robot pixel belongs to `SOME_LINK`."""
+    """Decode wire frames; without ids every robot pixel belongs to `SOME_LINK`."""
     camera, unit = frames.camera, frames.depth_unit_m
     if not frames.depth or not (np.isfinite(unit) and unit > 0):
         raise PointmapError(
@@ -118,16 +118,16 @@ def decode_frames(frames: WireFrames) -> PointmapSequence:
 
 
 def encode_xyz(xyz: NDArray[np.float32]) -> XyzImage:
-    """A PNG of points (H, W, 3) float32, metres, NaN = nothing; each axis errs by at most half of `scale`."""
+    """Encode points (H, W, 3) float32, metres, NaN = no point, as a PNG; error per axis at most half of `scale`."""
     if xyz.ndim != 3 or xyz.shape[2] != 3:
         raise PointmapError(f"xyz has shape {xyz.shape}", expected="(H, W, 3)")
     if np.isinf(xyz).any():
-        raise PointmapError("xyz holds infinity", expected="finite metres, NaN where nothing is")
+        raise PointmapError("xyz holds infinity", expected="finite metres, NaN where there is no point")
     valid = ~np.isnan(xyz).any(-1)
     points = xyz[valid].astype(np.float64)
     low, high = (points.min(0), points.max(0)) if len(points) else (np.zeros(3), np.zeros(3))
     scale = (high - low) / 65534
-    # 0 means nothing, so the smallest value is 1 and the offset lies one step below it.
+    # 0 means no point, so the smallest value is 1 and the offset is one step below it.
     steps = np.divide(points - low, scale, out=np.zeros_like(points), where=scale > 0)
     image = np.zeros(xyz.shape, np.uint16)
     image[valid] = np.rint(steps).astype(np.uint16) + 1
@@ -135,7 +135,7 @@ def encode_xyz(xyz: NDArray[np.float32]) -> XyzImage:
 
 
 def decode_xyz(frame: XyzImage, *, width: int, height: int) -> NDArray[np.float32]:
-    """Points (H, W, 3) float32, metres, NaN = nothing."""
+    """Decode points (H, W, 3) float32, metres, NaN = no point."""
     offset, scale = _axis_values(frame.offset, "offset"), _axis_values(frame.scale, "scale")
     image = decode_png(frame.png, width=width, height=height, dtype=np.uint16, channels=3)
     out: NDArray[np.float32] = (offset + scale * image).astype(np.float32)
@@ -157,7 +157,7 @@ def _axis_values(values: ArrayLike, name: str) -> NDArray[np.float64]:
 def _decode_all(
     images: Sequence[bytes], name: str, camera: PinholeCamera, dtype: type[np.uint8] | type[np.uint16]
 ) -> NDArray[Any]:
-    """(T, H, W) of T grey PNGs of the camera's size."""
+    """Decode T grey PNGs of the camera's size to (T, H, W)."""
 
     def read(item: tuple[int, bytes]) -> NDArray[Any]:
         index, data = item

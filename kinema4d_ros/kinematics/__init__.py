@@ -1,8 +1,8 @@
-"""Kinematics: joint positions to link poses, tool poses to joint positions, one protocol for every back-end.
+"""Forward and inverse kinematics with one protocol for every back-end.
 
 >>> from kinema4d_ros.kinematics import choose_kinematics
 >>> from kinema4d_ros.robot import Robot
->>> kinematics = choose_kinematics(Robot.load("yam"))        # moveit where it is installed, else pinocchio
+>>> kinematics = choose_kinematics(Robot.load("yam"))        # moveit if installed, else pinocchio
 >>> path = kinematics.solve_path(base_T_tool)                # doctest: +SKIP
 """
 

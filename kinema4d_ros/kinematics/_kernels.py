@@ -1,4 +1,4 @@
-"""The compiled walk from the base to every link: 20 times faster than batched numpy at 49 configurations."""
+"""Numba kernels: forward kinematics of the whole tree and one damped least-squares IK step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def walk_tree(
     parent_T_joint: Floats,
     out: Floats,
 ) -> None:
-    """Writes `base_T_link` (T, L, 4, 4) into `out`; the arrays are those of `forward._Tree`."""
+    """Write `base_T_link` (T, L, 4, 4) into `out`; the arrays are those of `forward._Tree`.
+
+    20 times faster than batched numpy at 49 configurations.
+    """
     m = np.empty((3, 3))
     r = np.empty((3, 3))
     t = np.empty(3)
@@ -62,7 +65,7 @@ def walk_tree(
             here[3, 3] = 1.0
 
 
-# One damped least-squares step that stops at joint limits, compiled: numpy spends 20 times as long on 6 x 6.
+# Damped least-squares step within joint limits; numpy takes 20 times as long for 6 x 6.
 
 Array = NDArray[np.float64]
 
@@ -81,11 +84,11 @@ def damped_step(
     upper: Array,
     drift: Array,
 ) -> Array:
-    """(A,) the next configuration, inside [lower, upper].
+    """Return the next configuration (A,), inside [lower, upper].
 
     Solves `min |W (J step - error)|^2 + damping |step - drift|^2`, scaled so that no joint moves more than
-    `max_step`. Joints that it would push past a limit are set onto it and taken out, and the
-    rest is solved again, at most `MAX_FREEZES` times.
+    `max_step`. Joints that would pass a limit are fixed at it, and the rest is solved again, at
+    most `MAX_FREEZES` times.
 
     Args:
         q: (A,) configuration inside the limits.
@@ -96,7 +99,7 @@ def damped_step(
         max_step: radians or metres.
         lower: (A,) limits.
         upper: (A,) limits.
-        drift: (A,) the step to prefer where the error does not care; zero for the shortest.
+        drift: (A,) preferred step in the null space of the error; zero for the shortest.
     """
     joints = q.shape[0]
     frozen = np.zeros(joints, dtype=np.bool_)
@@ -144,7 +147,7 @@ def damped_step(
 
 @numba.njit(cache=True)
 def _cholesky_solve(A: Array, y: Array) -> None:
-    """Overwrites y with A^-1 y; A (6, 6) is symmetric positive, its lower half is overwritten."""
+    """Overwrite y with A^-1 y; A (6, 6) is symmetric positive definite, its lower half is overwritten."""
     for r in range(6):
         for c in range(r + 1):
             total = A[r, c]

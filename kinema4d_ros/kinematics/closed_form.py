@@ -1,15 +1,15 @@
-"""All joint positions that reach a pose, exactly, for six-joint arms whose axes 2, 3, 4 are parallel.
+"""Closed-form inverse kinematics for six-joint arms whose axes 2, 3 and 4 are parallel: all solutions.
 
-That is the family of the YAM and of the UR arms: a turning column, three parallel axes, and two
-last axes that cross in a point. `ParallelAxesArm.of(robot)` looks at the axes, not at the name,
-and is None for any other geometry.
+This family includes the YAM and the UR arms: a rotating base, three parallel axes, and two last axes
+that intersect in a point. `ParallelAxesArm.of(robot)` checks the axes, not the name, and is None for
+any other geometry.
 
-Written on screw axes at q = 0: `base_T_tool(q) = e1 e2 e3 e4 e5 e6 M`, where `e_i` turns by `q_i`
+Based on screw axes at q = 0: `base_T_tool(q) = e1 e2 e3 e4 e5 e6 M`, where `e_i` rotates by `q_i`
 about the fixed line (a_i, p_i). With n the direction of axes 2 to 4:
-  q1: e2 e3 e4 keep the n-component of the point W where axes 5 and 6 cross.      2 answers
-  q5: they also keep the n-component of the direction of axis 6.                  2 answers
-  q6, q2 + q3 + q4: what is left of the rotation.
-  q3: the distance of axis 4 from axis 2 (the elbow), then q2, then q4.           2 answers
+  q1: e2 e3 e4 keep the n-component of the point W where axes 5 and 6 meet.       2 solutions
+  q5: they also keep the n-component of the direction of axis 6.                  2 solutions
+  q6, q2 + q3 + q4: the remaining rotation.
+  q3: the distance of axis 4 from axis 2 (the elbow), then q2, then q4.           2 solutions
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ Array = NDArray[np.float64]
 
 ANGLE_TOLERANCE = 1e-4
 DISTANCE_TOLERANCE_M = 1e-4
-"""How far the axes may be from the ideal: URDFs write pi with six digits. Answers are off by as much."""
+"""Accepted deviation of the axes from the ideal: URDFs write pi with six digits. Solutions deviate by as much."""
 
 SINGULAR = 1e-7
 
 LIMIT_SLACK = 1e-3
-"""Radians past a limit that are clipped onto it: next to singularities the axes' deviation is magnified."""
+"""Radians past a limit that are clipped to it: near singularities the deviation of the axes is amplified."""
 
 SLACK = 1e-5
-"""Metres (or radians) out of reach that count as full stretch: there the axes' deviation decides."""
+"""Metres (or radians) out of reach that count as full stretch, to allow for the deviation of the axes."""
 
 
 class ParallelAxesArm:
-    """The closed form for one arm; `robot.arm` order, radians."""
+    """Closed-form solver for one arm; `robot.arm` order, radians."""
 
     def __init__(self, axes: Array, points: Array, base_T_tool: Array, lower: Array, upper: Array) -> None:
-        """Take axes (6, 3) and points (6, 3) at q = 0, the tool there, and the limits (6,); see `of`."""
+        """Store axes (6, 3) and points (6, 3) at q = 0, the tool pose there, and the limits (6,); see `of`."""
         self._a, self._p = axes, points
         self._tool_T_base = invert(base_T_tool)
         self._lower, self._upper = lower, upper
@@ -52,7 +52,7 @@ class ParallelAxesArm:
 
     @classmethod
     def of(cls, robot: Robot) -> ParallelAxesArm | None:
-        """The solver for this robot's arm, or None when its axes are not of this family."""
+        """Return the solver for this robot's arm, or None if its axes are not of this family."""
         if len(robot.arm) != 6 or any(joint.kind == "prismatic" for joint in robot.arm):
             return None
         zero = forward_all(robot, np.zeros((1, len(robot.actuated))))[0]
@@ -73,7 +73,7 @@ class ParallelAxesArm:
         return cls(axes, points, zero[index[robot.tool_link]], lower, upper)
 
     def solve(self, base_T_tool: Array, near: Array, *, stretch: bool = False) -> Array:
-        """(K, 6) configurations inside the limits that reach a pose (4, 4); closest to `near` (6,) first.
+        """Return (K, 6) configurations inside the limits that reach a pose (4, 4); closest to `near` (6,) first.
 
         K is at most 8. See `solve_all`.
         """
@@ -83,16 +83,16 @@ class ParallelAxesArm:
         return np.take(q, order, axis=0)
 
     def solve_all(self, base_T_tool: Array, near: Array, *, stretch: bool = False) -> Array:
-        """(T, 8, 6) configurations inside the limits that reach poses (T, 4, 4); NaN = no such solution.
+        """Return (T, 8, 6) configurations inside the limits that reach poses (T, 4, 4); NaN = no such solution.
 
-        Whole turns are chosen to lie inside the limits and, within them, close to `near` (6,).
-        At a wrist singularity joint 6 keeps the value it has in `near`.
+        Whole turns are chosen inside the limits and, within them, close to `near` (6,). At a wrist singularity joint 6
+        keeps its value in `near`.
 
         Args:
             base_T_tool: the poses, metres.
-            near: what to be close to.
-            stretch: for poses out of reach, return where the arm stretches or folds towards them,
-                clipped to the limits: good seeds for a search for the closest pose.
+            near: reference configuration.
+            stretch: for poses out of reach, return configurations stretched or folded towards them, clipped to the
+                limits: good seeds for a search for the closest pose.
         """
         G = base_T_tool @ self._tool_T_base
         q1 = self._column(G, stretch)
@@ -139,7 +139,7 @@ class ParallelAxesArm:
     def _inside(self, q: Array, near: Array, clip: bool) -> Array:
         turn = 2 * np.pi
         q = q + turn * np.round((near - q) / turn)
-        # The nearest whole turn may lie outside limits that the next one lies inside of.
+        # The nearest whole turn may be outside the limits while the next one is inside.
         q = np.where(q < self._lower - LIMIT_SLACK, q + turn, np.where(q > self._upper + LIMIT_SLACK, q - turn, q))
         inside = np.all((q >= self._lower - LIMIT_SLACK) & (q <= self._upper + LIMIT_SLACK), axis=-1)
         return np.where(inside[..., None] | clip, np.clip(q, self._lower, self._upper), np.nan)
@@ -155,27 +155,27 @@ def _across(n: Array, v: Array) -> Array:
 
 
 def _angle_about(axis: Array, start: Array, end: Array) -> Array:
-    """The turn about `axis` that brings the part of `start` across it onto that of `end`."""
+    """Return the rotation about `axis` that maps `start` to `end`, both projected perpendicular to the axis."""
     u, w = _across(axis, start), _across(axis, end)
     angle: Array = np.arctan2(np.cross(u, w) @ axis, np.sum(u * w, axis=-1))
     return angle
 
 
 def _arccos(cosine: Array, slack: Array, clamp: bool) -> Array:
-    """The arc cosine; past 1 by more than the slack it is NaN, unless clamped."""
+    """Return the arc cosine; NaN for arguments past 1 by more than the slack, unless clamped."""
     allowed = (np.abs(cosine) <= 1 + slack) | clamp
     return np.where(allowed, np.arccos(np.clip(cosine, -1.0, 1.0)), np.nan)
 
 
 def _harmonic(a: ArrayLike, b: ArrayLike, c: Array, clamp: bool) -> Array:
-    """(..., 2) angles x with a cos x + b sin x = c."""
+    """Return (..., 2) angles x with a cos x + b sin x = c."""
     amplitude = np.maximum(np.hypot(a, b), SINGULAR)
     half = _arccos(c / amplitude, SLACK / amplitude, clamp)
     return np.arctan2(b, a)[..., None] + np.stack([half, -half], axis=-1)
 
 
 def _crossing(p: Array, a: Array, q: Array, b: Array) -> tuple[Array, float]:
-    """The point nearest to two lines, and how far apart they are there."""
+    """Return the point nearest to two lines, and the distance of the lines."""
     (s, t), *_ = np.linalg.lstsq(np.stack([a, -b], axis=1), q - p, rcond=None)
     on_a, on_b = p + s * a, q + t * b
     return (on_a + on_b) / 2, float(np.linalg.norm(on_a - on_b))

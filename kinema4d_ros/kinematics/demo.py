@@ -1,8 +1,8 @@
-"""The demonstration plan: ten seconds in which the YAM picks something up and puts it down elsewhere.
+"""Demonstration plan: a ten-second pick and place of the YAM.
 
 `python -m kinema4d_ros.kinematics.demo FILE` writes it as a CSV; `config/demo/pick_and_place.csv` is its
-output. The tool's path is straight down to the object, over in one arc, straight up and home, every leg
-with minimum-jerk timing; the joints follow by inverse kinematics.
+output. The tool moves straight down to the object, over in one arc, straight up and home, every leg with
+minimum-jerk timing; the joint positions come from inverse kinematics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 RATE_HZ = 20.0
 DIGITS = 5
-"""Decimals in the file: 0.01 mrad, about where the inverse kinematics stops."""
+"""Decimals in the file: 0.01 mrad, about the accuracy of the inverse kinematics."""
 
 PICK = (0.38, -0.16, 0.03)
 PLACE = (0.33, 0.20, 0.03)
@@ -40,7 +40,7 @@ OPEN_M, HELD_M = 0.08, 0.04
 
 @dataclass(frozen=True)
 class Leg:
-    """A part of the motion: where the tool goes, how long it takes, how wide the gripper is at its end."""
+    """Part of the motion: target of the tool, duration, and gripper width at its end."""
 
     duration_s: float
     to: Array
@@ -49,7 +49,7 @@ class Leg:
 
 
 def pick_and_place(robot: Robot) -> JointTrajectory:
-    """The plan for a robot of the YAM's size whose tool points down at home; rounded as in the file."""
+    """Build the plan for a robot of the YAM's size whose tool points down at home; rounded as in the file."""
     if robot.gripper is None:
         raise RobotError(
             f"robot '{robot.name}' has no gripper to pick with", expected="a gripper", code=ErrorCode.NO_GRIPPER
@@ -80,20 +80,20 @@ def pick_and_place(robot: Robot) -> JointTrajectory:
 
 
 def _over(ready: Array, point: tuple[float, float, float], height_m: float = 0.0) -> Array:
-    """The tool at a height over a point, held as in `ready` and turned with the arm."""
+    """Return the tool pose at a height over a point, oriented as in `ready` and rotated with the arm."""
     x, y, z = point
     turned = axis_angle([0, 0, 1], np.arctan2(y, x)) @ ready
     return make(turned[:3, :3], [x, y, z + height_m])
 
 
 def _minimum_jerk(samples: int) -> Array:
-    """(samples,) progress from just after 0 to 1 with zero speed and acceleration at both ends."""
+    """Return (samples,) progress from just after 0 to 1 with zero speed and acceleration at both ends."""
     s = np.arange(1, samples + 1) / samples
     return s**3 * (10 - 15 * s + 6 * s**2)
 
 
 def _along(start: Array, end: Array, s: Array, arc_m: float) -> Array:
-    """Straight, or over an arc: a cubic Bezier that leaves straight up and arrives straight down."""
+    """Interpolate straight, or over an arc: a cubic Bezier that starts straight up and ends straight down."""
     if not arc_m:
         return slerp(start, end, s)
     poses = slerp(start, end, s**2 * (3 - 2 * s))

@@ -1,4 +1,4 @@
-"""Forward kinematics of a whole trajectory at once: joint positions in, every link's pose out."""
+"""Forward kinematics of a whole trajectory: the pose of every link for all joint positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIXED, TURNS, SLIDES = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class _Tree:
-    """A robot's joints as the arrays the compiled walk reads; entry k leads to link k + 1."""
+    """Joints of a robot as arrays for the compiled kernel; entry k leads to link k + 1."""
 
     parent: NDArray[np.int64]
     kind: NDArray[np.int64]
@@ -33,10 +33,10 @@ _trees: WeakKeyDictionary[Robot, _Tree] = WeakKeyDictionary()
 
 
 def forward_all(robot: Robot, q: ArrayLike) -> NDArray[np.float64]:
-    """`base_T_link` of every link for every configuration.
+    """Compute `base_T_link` of every link for every configuration.
 
     Args:
-        robot: the tree.
+        robot: the robot.
         q: (T, J) positions in `robot.joint_names` order, radians or metres.
 
     Returns:
@@ -54,7 +54,7 @@ def forward_all(robot: Robot, q: ArrayLike) -> NDArray[np.float64]:
             expected="finite radians or metres",
             code=ErrorCode.TRAJECTORY_NOT_FINITE,
         )
-    # numba is loaded by the first call, not by importing the package: half a second.
+    # Import numba on the first call, not with the package: it takes half a second.
     from kinema4d_ros.kinematics._kernels import walk_tree
 
     tree = _tree(robot)

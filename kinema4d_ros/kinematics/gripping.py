@@ -1,6 +1,6 @@
-"""Where a robot grips: the frame between its fingers along a motion, and the shape of the fingers.
+"""Grip frame between the fingers along a motion, and the geometry of the fingers.
 
-The grip frame stands at the grasp point, x along the direction in which the leading finger opens, z along the approach.
+The grip frame is at the grasp point, x along the opening direction of the leading finger, z along the approach.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LEAST_STROKE_M = 1e-4
 def grip_track(
     robot: Robot, positions: NDArray[np.float64], base_T_link: NDArray[np.float64] | None = None
 ) -> GripTrack | None:
-    """The hand along joint positions (T, J); None for a robot without a gripper.
+    """Return the gripper track along joint positions (T, J); None for a robot without a gripper.
 
     Args:
         robot: with its gripper and tool link.
         positions: in `robot.joint_names` order.
-        base_T_link: (T, L, 4, 4) if they are known already.
+        base_T_link: (T, L, 4, 4) if already computed.
     """
     if robot.gripper is None:
         return None
@@ -49,7 +49,7 @@ def grip_track(
 
 
 def finger_links(robot: Robot) -> tuple[str, ...]:
-    """Links that the gripper's joint moves, itself or by mimics, and what hangs on them; none without a gripper."""
+    """Return the links moved by the gripper's joint, directly or by mimics, and their children; empty without one."""
     if robot.gripper is None:
         return ()
     leader = robot.gripper.joint
@@ -57,11 +57,11 @@ def finger_links(robot: Robot) -> tuple[str, ...]:
 
 
 def finger_shape(robot: Robot) -> Fingers:
-    """The fingers as the robot's description has them, or derived from the URDF; `source` says which.
+    """Return the finger geometry from the robot's description, or derived from the URDF; `source` says which.
 
-    Derived from the collision shapes of the finger links, or the visual ones without those, in the closed gripper: the
-    pad is as wide as the finger is at the grasp point; the length is at most half of the open width, because what lies
-    farther back belongs to the hand.
+    It is derived from the collision shapes of the finger links, or from the visual ones without those, with the
+    gripper closed. The pad is as wide as the finger at the grasp point. The length is at most half of the open width,
+    because geometry farther back belongs to the gripper's body.
     """
     gripper = robot.gripper
     if gripper is None:
@@ -72,7 +72,7 @@ def finger_shape(robot: Robot) -> Fingers:
 
 
 def tool_T_grip(robot: Robot) -> NDArray[np.float64]:
-    """(4, 4) metres: the grip frame in the tool link's; the identity without a gripper."""
+    """Return (4, 4) metres: the grip frame in the tool frame; the identity without a gripper."""
     if robot.gripper is None:
         return np.eye(4)
     if robot not in _GRIPS:
@@ -93,7 +93,7 @@ def _derived(robot: Robot, gripper: Gripper) -> Fingers:
         for shape in (link.collisions if source == "collision" else link.visuals)
     ]
     if not shapes:
-        _log.warning("the fingers of '%s' have no shapes and no description: their pads count as points", robot.name)
+        _log.warning("the fingers of '%s' have no shapes or description: the pads are treated as points", robot.name)
         return Fingers()
     tip = max(float(_bounds(*shape)[1, 2]) for shape in shapes)
     back = min(float(_bounds(*shape)[0, 2]) for shape in shapes)
@@ -117,13 +117,13 @@ def _derived(robot: Robot, gripper: Gripper) -> Fingers:
 
 
 def _leading_finger(robot: Robot, gripper: Gripper) -> list[Link]:
-    """The link that the gripper's joint moves and all that hang on it: a knuckle carries its finger and tip."""
+    """Return the link moved by the gripper's joint and its descendants: a knuckle carries its finger and tip."""
     names = _moved_by(robot, {gripper.joint})
     return [link for link in robot.links if link.name in names]
 
 
 def _moved_by(robot: Robot, joints: Collection[str]) -> tuple[str, ...]:
-    """Links that these joints move, and all that hang on those."""
+    """Return the links that these joints move, and their descendants."""
     found: dict[str, None] = {}
     for joint in robot.joints:  # parents before their children
         if joint.name in joints or joint.parent in found:
@@ -132,7 +132,7 @@ def _moved_by(robot: Robot, joints: Collection[str]) -> tuple[str, ...]:
 
 
 def _bounds(shape: Geometry, grip_T_link: NDArray[np.float64], above: float = -np.inf) -> NDArray[np.float64]:
-    """(2, 3) least and largest coordinates of a shape where z > above, grip frame; infinities without a part there."""
+    """Return (2, 3) smallest and largest coordinates of a shape where z > above, grip frame; infinite if empty."""
     corners = apply(grip_T_link @ shape.link_T_geometry, shape.mesh.vertices)[shape.mesh.faces]
     points = [corners.reshape(-1, 3)]
     if np.isfinite(above):
@@ -150,7 +150,7 @@ def _link_index(robot: Robot, name: str) -> int:
 
 
 def _tool_T_grip(robot: Robot, gripper: Gripper) -> NDArray[np.float64]:
-    """(4, 4): x where the leading finger goes when it opens, z as near the tool's as can be."""
+    """Return (4, 4): x along the opening direction of the leading finger, z as close to the tool's as possible."""
     fingers = gripper.fingers or Fingers()
     grip = np.eye(4)
     grip[:3, 3] = fingers.grasp_point_m
@@ -168,7 +168,7 @@ def _tool_T_grip(robot: Robot, gripper: Gripper) -> NDArray[np.float64]:
 
 
 def _opening_way(robot: Robot, gripper: Gripper) -> NDArray[np.float64]:
-    """(3,) metres, tool frame: where the leading finger goes from closed to open."""
+    """Return (3,) metres, tool frame: motion of the leading finger from closed to open."""
     tool = _link_index(robot, robot.tool_link)
     q = np.stack([robot.home_position()] * 2)
     q[:, robot.joint_names.index(gripper.joint)] = gripper.closed, gripper.open
@@ -179,7 +179,7 @@ def _opening_way(robot: Robot, gripper: Gripper) -> NDArray[np.float64]:
         ways.append(opened[:3, 3] - closed[:3, 3])
     if np.linalg.norm(ways[0]) >= LEAST_STROKE_M:
         return np.asarray(ways[0])
-    # A knuckle only turns; its tip swings: outwards, which is how it opens, and back along the approach.
+    # A knuckle only rotates; its tip swings outwards, the opening direction, and back along the approach.
     way = max(ways, key=lambda w: float(np.linalg.norm(w)))
     outwards = way * [1.0, 1.0, 0.0]
     return np.asarray(outwards if np.linalg.norm(outwards) > abs(way[2]) else way)

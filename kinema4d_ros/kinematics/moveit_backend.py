@@ -1,8 +1,8 @@
-"""`MoveItKinematics`: the same protocol on MoveIt's robot model and its configured solver, through moveit_py.
+"""`MoveItKinematics`: kinematics with MoveIt's robot model and its configured solver, through moveit_py.
 
-`moveit.core.robot_model.RobotModel(urdf, srdf)` alone has no solver plug-in; only a model that MoveIt
-loaded together with kinematics.yaml has. So this takes the model of a running `MoveItPy`, or starts
-one with the files of `config/moveit/`.
+`moveit.core.robot_model.RobotModel(urdf, srdf)` has no solver plug-in; only a model that MoveIt loaded together with
+kinematics.yaml has one. This back-end therefore uses the model of a running `MoveItPy`, or starts one with the files
+of `config/moveit/`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Array = NDArray[np.float64]
 STEP_TIMEOUT_S = 0.005
 START_TIMEOUT_S = 0.5
 NODE_NAME = "moveit_py"
-"""MoveItPy writes its parameters for a node of this name, whatever name it is given."""
+"""Node name in the parameter file: MoveItPy always uses this one, regardless of the given name."""
 
 
 class MoveItKinematics:
     """Forward and inverse kinematics through MoveIt; see `protocol.Kinematics`.
 
-    MoveIt's solvers return a solution or nothing. Where a pose is out of reach the arm therefore
-    waits in the last configuration, which `NoSolution` reports as the closest one.
+    MoveIt's solvers return a solution or nothing. If a pose is out of reach the arm therefore stays in the
+    last configuration, which `NoSolution` reports as the closest one.
 
     Args:
         robot: the same robot that MoveIt has loaded.
@@ -54,28 +54,28 @@ class MoveItKinematics:
 
     @property
     def robot(self) -> Robot:
-        """The robot this solves for."""
+        """Robot of this solver."""
         return self._robot
 
     def forward(self, q: ArrayLike) -> Array:
-        """(L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
+        """Return (L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
         values = np.asarray(q, dtype=np.float64)
-        forward_all(self._robot, values[None])  # the same checks and messages as everywhere
+        forward_all(self._robot, values[None])  # same checks and messages as the other back-ends
         return self._solver.link_poses(values)
 
     def forward_all(self, q: ArrayLike) -> Array:
-        """(T, L, 4, 4) `base_T_link` at configurations (T, J): the compiled walk, MoveIt has no batch."""
+        """Return (T, L, 4, 4) `base_T_link` at configurations (T, J), by the compiled kernel: MoveIt has no batch."""
         return forward_all(self._robot, q)
 
     def inverse(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> Array:
-        """(J,) positions for one tool pose (4, 4), or `NoSolution`; see `protocol.Kinematics`."""
+        """Return (J,) positions for one tool pose (4, 4), or raise `NoSolution`; see `protocol.Kinematics`."""
         path = self.solve_path(np.asarray(base_T_tool, dtype=np.float64)[None], seed)
         path.require_reached()
         q: Array = path.q[0]
         return q
 
     def solve_path(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> IKPath:
-        """Joint positions along tool poses (T, 4, 4); see `protocol.Kinematics`."""
+        """Return joint positions along tool poses (T, 4, 4); see `protocol.Kinematics`."""
         poses = require_poses(base_T_tool)
         start = require_seed(self._robot, seed)
         near = start[[self._robot.joint_names.index(joint.name) for joint in self._robot.arm]]
@@ -150,7 +150,7 @@ def _pose_message(model_T_tool: Array) -> Any:
 
 
 def _start_moveit(robot: Robot) -> Any:
-    """A MoveItPy with this robot's files of `config/moveit/`."""
+    """Start a MoveItPy with this robot's files in `config/moveit/`."""
     try:
         from moveit.planning import MoveItPy
     except ImportError as error:

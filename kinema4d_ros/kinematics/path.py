@@ -1,12 +1,12 @@
-"""Inverse kinematics along a path without flips: each pose continues from the one before.
+"""Inverse kinematics along a path without flips: each solution continues from the previous one.
 
-A *flip* is a step between consecutive samples in which the arm changes its configuration instead
-of following the path: some joint moves more than `MAX_JOINT_STEP`, and
-- half-way (in joint space) the tool is off its straight way by more than `FLIP_EXCURSION_M` and by
-  more than the two poses asked for are apart,
-- or the tool itself jumps by more than twice that distance and `FLIP_EXCURSION_M`.
-Fast but honest joint motion next to a singularity keeps the tool on its path and is not a flip.
-`is_flip` is that definition; `follow` never makes one.
+A *flip* is a step between consecutive samples in which the arm changes its configuration instead of
+following the path: some joint moves more than `MAX_JOINT_STEP`, and
+- halfway (in joint space) the tool deviates from the straight line by more than `FLIP_EXCURSION_M` and by
+  more than the distance of the two target poses,
+- or the tool itself jumps by more than twice that distance plus `FLIP_EXCURSION_M`.
+Fast joint motion near a singularity that keeps the tool on its path is not a flip.
+`is_flip` implements this definition; `follow` never makes a flip.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
 Array = NDArray[np.float64]
 
 MAX_JOINT_STEP = 0.25
-"""Radians (or metres) a joint may move between neighbouring poses before the step is looked at closely."""
+"""Radians (or metres) a joint may move between neighbouring poses without further checks."""
 
 FLIP_EXCURSION_M = 0.02
-"""Metres (rotation weighed in) that the tool may leave its way between two samples."""
+"""Metres (including weighted rotation) that the tool may deviate from its path between two samples."""
 
 MAX_HALVINGS = 5
 MAX_EXITS = 3
@@ -51,27 +51,27 @@ AT_LIMIT = 1e-4
 
 
 class LocalSolver(Protocol):
-    """What `follow` needs: a local search and the tool's pose; positions are of the arm, (A,)."""
+    """Solver used by `follow`: a local search and the tool's pose; positions are of the arm, (A,)."""
 
     def tool_pose(self, q: Array) -> Array:
-        """(4, 4) `base_T_tool`."""
+        """Return (4, 4) `base_T_tool`."""
         ...
 
     def solve(self, base_T_tool: Array, seed: Array, posture: Array | None = None) -> LocalSolution:
-        """The configuration closest to the pose that a search from the seed finds, if possible near a posture."""
+        """Search from the seed for the configuration closest to the pose, if possible near a posture."""
         ...
 
 
 def pose_distance(a_T_b: Array, a_T_c: Array) -> float:
-    """Weighted distance of two poses in metres; a radian counts `ROTATION_WEIGHT_M`."""
+    """Return the weighted distance of two poses in metres; a radian counts as `ROTATION_WEIGHT_M`."""
     turned = float(rotation_angle(a_T_b, a_T_c))
     return float(np.hypot(np.linalg.norm(a_T_b[:3, 3] - a_T_c[:3, 3]), ROTATION_WEIGHT_M * turned))
 
 
 def is_flip(solver: LocalSolver, q0: Array, q1: Array, asked_m: float) -> bool:
-    """Whether going from q0 to q1 (A,) in one step is a flip, as this module defines it.
+    """Return True if moving from q0 to q1 (A,) in one step is a flip, as defined in the module docstring.
 
-    `asked_m` is the `pose_distance` of the two poses that were asked for.
+    `asked_m` is the `pose_distance` of the two target poses.
     """
     if np.max(np.abs(q1 - q0)) <= MAX_JOINT_STEP:
         return False
@@ -83,10 +83,10 @@ def is_flip(solver: LocalSolver, q0: Array, q1: Array, asked_m: float) -> bool:
 
 
 def follow(solver: LocalSolver, base_T_tool: Array, first: LocalSolution) -> list[LocalSolution]:
-    """One solution for each pose (T, 4, 4), starting from the given one for the first pose.
+    """Return one solution for each pose (T, 4, 4), starting from the given one for the first pose.
 
-    Where poses are out of reach the arm stays as close to them as it can, and it comes back on
-    the branch on which it left whenever a motion without a flip leads there.
+    If poses are out of reach the arm stays as close to them as possible, and it returns on the branch on which it
+    left if a motion without a flip leads there.
     """
     solutions = [first]
     exits: list[int] = []
@@ -106,11 +106,11 @@ def follow(solver: LocalSolver, base_T_tool: Array, first: LocalSolution) -> lis
 def _return_to_branch(
     solver: LocalSolver, base_T_tool: Array, solutions: list[LocalSolution], exits: list[int]
 ) -> bool:
-    """Changes the last solutions if a branch the arm was on before reaches the last pose; True if it tried.
+    """Change the last solutions if an earlier branch of the arm reaches the last pose; return True if it tried.
 
-    At full stretch two branches meet, and which one the arm is on shows only later, when one
-    of them ends. Following the other one backwards from here to where they meet joins them.
-    `exits` are the samples before which the arm was on the branches to try, last one first.
+    At full stretch two branches meet, and the branch of the arm shows only later, when one of them ends.
+    Following the other one backwards from here to where they meet joins them. `exits` are the samples before which
+    the arm was on the branches to try, last one first.
     """
     k = len(solutions) - 1
     for left in reversed(exits):
@@ -135,12 +135,12 @@ def _advance(solver: LocalSolver, previous: Array, pose: Array, q: Array, postur
     solution = _closest(solver, pose, q, posture)
     if np.abs(solution.q - q).max() <= MAX_JOINT_STEP:
         return solution
-    # A long step may be the path's own (a singularity near by) or a jump to another branch.
-    # Walking there in small steps tells the two apart.
+    # A long step may belong to the path (near a singularity) or be a jump to another branch.
+    # Small steps distinguish the two.
     for halvings in range(1, MAX_HALVINGS + 1):
         walked = _walk(solver, slerp(previous, pose, np.arange(1, 2**halvings + 1) / 2**halvings), q, posture)
         if walked is not None:
-            # Small steps may lead around a corner that one long step cuts: the samples are what the arm follows.
+            # Small steps may follow a corner that one long step cuts; the arm executes only the samples.
             if not is_flip(solver, q, walked.q, pose_distance(previous, pose)):
                 return walked
             return _creep(solver, pose, q, walked.q)
@@ -162,7 +162,7 @@ def _walk(solver: LocalSolver, poses: Array, q: Array, posture: Array) -> LocalS
 
 
 def _creep(solver: LocalSolver, pose: Array, q: Array, goal: Array) -> LocalSolution:
-    """The first `MAX_JOINT_STEP` of the way to a configuration that no continuous motion leads to."""
+    """Move by at most `MAX_JOINT_STEP` towards a configuration that no continuous motion reaches."""
     step = goal - q
     q = q + step * (MAX_JOINT_STEP / np.max(np.abs(step)))
     here = solver.tool_pose(q)
@@ -170,13 +170,13 @@ def _creep(solver: LocalSolver, pose: Array, q: Array, goal: Array) -> LocalSolu
 
 
 def require_poses(base_T_tool: ArrayLike) -> Array:
-    """The poses as (T, 4, 4) float64, T >= 1, or an error that says which one is no rigid transform."""
+    """Return the poses as (T, 4, 4) float64, T >= 1, or raise an error that names the first non-rigid one."""
     poses = np.asarray(base_T_tool, dtype=np.float64)
     if poses.size == 0:
         raise TrajectoryError("the path of poses is empty", expected="(T, 4, 4)", code=ErrorCode.TRAJECTORY_EMPTY)
     if poses.ndim != 3 or poses.shape[1:] != (4, 4):
         raise TrajectoryError(f"poses have shape {poses.shape}", expected="(T, 4, 4)")
-    # One look at all poses; only a suspect gets the slow check that can say what is wrong with it.
+    # Fast check of all poses; the slow check that explains the problem runs only for suspects.
     R = poses[:, :3, :3]
     with np.errstate(invalid="ignore", over="ignore"):
         skew = np.max(np.abs(np.swapaxes(R, 1, 2) @ R - np.eye(3)), axis=(1, 2))
@@ -189,7 +189,7 @@ def require_poses(base_T_tool: ArrayLike) -> Array:
 
 
 def require_seed(robot: Robot, seed: ArrayLike | None) -> Array:
-    """(J,) float64: the seed, or the robot's home when there is none."""
+    """Return the seed as (J,) float64, or the robot's home if there is none."""
     if seed is None:
         return robot.home_position()
     q = np.asarray(seed, dtype=np.float64)
@@ -206,7 +206,7 @@ def require_seed(robot: Robot, seed: ArrayLike | None) -> Array:
 
 
 def make_path(robot: Robot, solver: LocalSolver, solutions: Sequence[LocalSolution], start: Array) -> IKPath:
-    """The solutions as an `IKPath`; joints off the arm keep their value in `start` (J,)."""
+    """Build an `IKPath` from the solutions; joints outside the arm keep their value in `start` (J,)."""
     columns = [robot.joint_names.index(joint.name) for joint in robot.arm]
     q = np.tile(start, (len(solutions), 1))
     q[:, columns] = [s.q for s in solutions]
@@ -232,7 +232,7 @@ def _reason(robot: Robot, q: Array) -> str:
 
 
 def count_flips(solver: LocalSolver, base_T_tool: Array, q: Array) -> int:
-    """How many steps of arm positions q (T, A), made for poses (T, 4, 4), are flips."""
+    """Count the flips in arm positions q (T, A) for poses (T, 4, 4)."""
     return sum(
         is_flip(solver, q[k], q[k + 1], pose_distance(base_T_tool[k], base_T_tool[k + 1])) for k in range(len(q) - 1)
     )

@@ -1,7 +1,7 @@
-"""`PinocchioKinematics`: the kinematics that need no ROS: compiled forward, damped inverse on pinocchio.
+"""`PinocchioKinematics`: kinematics without ROS: compiled forward, damped inverse on pinocchio.
 
 first pose                                    rest of the path
-closed form, where the axes allow it ─┐
+closed form, if the axes allow it ────┐
 seeds from a table of configurations ─┴─> damped descent ─> follow(): continue, never flip
 """
 
@@ -23,7 +23,7 @@ from kinema4d_ros.robot.model import Robot
 
 __all__ = ["ArmModel", "PinocchioKinematics"]
 
-# Damped closed-loop inverse kinematics of one arm, on pinocchio: local, seeded, inside the limits.
+# Damped closed-loop inverse kinematics of one arm: local, seeded, inside the limits.
 
 MAX_ITERATIONS = 50
 POSITION_GOAL_M = 1e-5
@@ -36,13 +36,13 @@ POSTURE_WEIGHT = 0.01
 
 
 class ArmModel:
-    """The chain from base to tool as a pinocchio model, built from the robot without a second URDF parser.
+    """Chain from base to tool as a pinocchio model, built from the robot without a second URDF parser.
 
-    Positions here are over `robot.arm` only, (A,).
+    Positions are those of `robot.arm` only, (A,).
     """
 
     def __init__(self, robot: Robot) -> None:
-        """Build the model; a mimic joint on the chain is refused."""
+        """Build the model; reject a mimic joint on the chain."""
         self.robot = robot
         self.lower = np.array([j.limits.lower for j in robot.arm])
         self.upper = np.array([j.limits.upper for j in robot.arm])
@@ -70,21 +70,21 @@ class ArmModel:
         self._weights = np.array([1.0] * 3 + [ROTATION_WEIGHT_M] * 3)
 
     def tool_pose(self, q: Array) -> Array:
-        """(4, 4) `base_T_tool` at arm positions (A,)."""
+        """Return (4, 4) `base_T_tool` at arm positions (A,)."""
         pin.forwardKinematics(self._model, self._data, q)
         placement = pin.updateFramePlacement(self._model, self._data, self._tool)
         return np.array(placement.homogeneous)
 
     def solve(self, base_T_tool: Array, seed: Array, posture: Array | None = None) -> LocalSolution:
-        """The configuration closest to a pose that a damped descent from the seed (A,) finds.
+        """Search from the seed (A,) for the configuration closest to a pose, by damped descent.
 
-        Each step solves for the weighted pose error with damping that grows with it, so far
-        targets are approached calmly and singular ones do not explode. A joint that a step
-        would push past its limit stops there, and the others make up for it.
+        Each step solves for the weighted pose error with damping that grows with it, so that the search is stable
+        far from the target and near singularities. A joint that would pass its limit stops there, and the others
+        compensate.
 
-        With a posture (A,), configurations near it are preferred, weakly and only as far as the
-        pose is out of reach: an arm stretched towards a far target then keeps its elbow on the
-        side from which it came, at the price of a fraction of a millimetre.
+        With a posture (A,), configurations near it are preferred, weakly and only as far as the pose is out of reach:
+        an arm stretched towards a far target then keeps its elbow on the same side, at the cost of a fraction of a
+        millimetre.
         """
         target = pin.SE3(base_T_tool)
         q = np.clip(seed, self.lower, self.upper)
@@ -93,7 +93,7 @@ class ArmModel:
         for iteration in range(MAX_ITERATIONS + 1):
             pin.computeJointJacobians(self._model, self._data, q)
             placement = pin.updateFramePlacement(self._model, self._data, self._tool)
-            # Distance and angle apart, not a screw: far from the target too, closest means closest.
+            # Separate distance and angle, not a screw, so that the result is closest also far from the target.
             left = placement.actInv(target)
             error[:3], error[3:] = left.translation, pin.log3(left.rotation)
             weighted = self._weights * error
@@ -124,9 +124,9 @@ Array = NDArray[np.float64]
 TABLE_SIZE = 4096
 RESTARTS = 24
 SEARCHED_STARTS = 3
-"""Solutions that a search without a closed form stops at: it takes longer for each."""
+"""Number of solutions after which a search without a closed form stops, to bound its time."""
 SAME_BRANCH = 0.1
-"""Radians: solutions closer than this in every joint are one."""
+"""Radians: solutions closer than this in every joint are the same."""
 
 
 class PinocchioKinematics:
@@ -146,31 +146,31 @@ class PinocchioKinematics:
 
     @property
     def robot(self) -> Robot:
-        """The robot this solves for."""
+        """Robot of this solver."""
         return self._robot
 
     def forward(self, q: ArrayLike) -> Array:
-        """(L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
+        """Return (L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
         poses: Array = self.forward_all(np.asarray(q, dtype=np.float64)[None])[0]
         return poses
 
     def forward_all(self, q: ArrayLike) -> Array:
-        """(T, L, 4, 4) `base_T_link` at configurations (T, J)."""
+        """Return (T, L, 4, 4) `base_T_link` at configurations (T, J)."""
         return forward_all(self._robot, q)
 
     def inverse(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> Array:
-        """(J,) positions for one tool pose (4, 4), or `NoSolution`; see `protocol.Kinematics`."""
+        """Return (J,) positions for one tool pose (4, 4), or raise `NoSolution`; see `protocol.Kinematics`."""
         path = self.solve_path(np.asarray(base_T_tool, dtype=np.float64)[None], seed)
         path.require_reached()
         q: Array = path.q[0]
         return q
 
     def solve_path(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> IKPath:
-        """Joint positions along tool poses (T, 4, 4); see `protocol.Kinematics`.
+        """Return joint positions along tool poses (T, 4, 4); see `protocol.Kinematics`.
 
-        With a seed the path starts on the solution that continues from it. Without one, every
-        solution of the first pose is tried, those closest to home first, and the first that
-        follows the whole path is taken, or else the one that follows most of it.
+        With a seed the path starts with the solution that continues from it. Without one, every solution of the first
+        pose is tried, those closest to home first; the first one that follows the whole path is used, or else the one
+        that follows most of it.
         """
         poses = require_poses(base_T_tool)
         start = require_seed(self._robot, seed)
@@ -191,7 +191,7 @@ class PinocchioKinematics:
         return make_path(self._robot, self._arm, best, start)
 
     def _starts(self, pose: Array, near: Array) -> list[LocalSolution]:
-        """Distinct solutions for a pose, closest to `near` first; when there is none, the closest miss."""
+        """Return distinct solutions for a pose, closest to `near` first; if there is none, the closest miss."""
         seeds = [] if self._closed_form is None else list(self._closed_form.solve(pose, near))
         found = self._distinct(pose, seeds, near, limit=8)
         if found:
@@ -222,7 +222,7 @@ class PinocchioKinematics:
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
-        """Configurations (N, A) spread over the limits, always the same, and their tool poses (N, 4, 4)."""
+        """Configurations (N, A) distributed over the limits, deterministic, and their tool poses (N, 4, 4)."""
         lower = np.where(np.isfinite(self._arm.lower), self._arm.lower, -np.pi)
         upper = np.where(np.isfinite(self._arm.upper), self._arm.upper, np.pi)
         configurations = np.random.default_rng(0).uniform(lower, upper, (TABLE_SIZE, lower.size))

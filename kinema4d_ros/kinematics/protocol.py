@@ -1,4 +1,4 @@
-"""What every kinematics back-end can do, and what it says when a pose cannot be reached."""
+"""Protocol of the kinematics back-ends, its results and errors, and the choice of a back-end."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = [
 ]
 
 POSITION_TOLERANCE_M = 1e-3
-"""A pose counts as reached when the tool is this close to it ..."""
+"""A pose is reached if the tool is this close to it ..."""
 
 ROTATION_TOLERANCE_RAD = float(np.radians(0.5))
-"""... and turned by no more than this."""
+"""... and rotated by at most this angle."""
 
 ROTATION_WEIGHT_M = 0.2
-"""Metres that one radian of tool rotation is worth: about the distance from wrist to fingertip."""
+"""Metres per radian of tool rotation: about the distance from wrist to fingertip."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalSolution:
-    """Where a search for one pose stopped: arm positions (A,), and what is left to the target."""
+    """Result of a local search for one pose: arm positions (A,) and the remaining error."""
 
     q: NDArray[np.float64]
     position_error_m: float
@@ -44,7 +44,7 @@ class LocalSolution:
 
     @property
     def reached(self) -> bool:
-        """Within `POSITION_TOLERANCE_M` and `ROTATION_TOLERANCE_RAD`."""
+        """True within `POSITION_TOLERANCE_M` and `ROTATION_TOLERANCE_RAD`."""
         return self.position_error_m <= POSITION_TOLERANCE_M and self.rotation_error_rad <= ROTATION_TOLERANCE_RAD
 
     @property
@@ -54,14 +54,14 @@ class LocalSolution:
 
 
 class NoSolution(KinematicsError):  # noqa: N818 - it reads as what it is
-    """A pose the tool cannot reach, and the closest one that it can.
+    """Unreachable tool pose, with the closest reachable one.
 
     Attributes:
-        reason: one line: out of reach, or stopped by which joint limits.
+        reason: one line: out of reach, or the joint limits that stop it.
         closest_q: (J,) the closest configuration found, in `robot.joint_names` order.
         closest_base_T_tool: (4, 4) the tool's pose there.
-        position_error_m: distance between the tools of the two poses.
-        rotation_error_rad: angle between them.
+        position_error_m: distance between the two tool positions.
+        rotation_error_rad: angle between the two orientations.
         sample: index of the pose in its path, 0 for a single pose.
     """
 
@@ -98,13 +98,13 @@ class IKPath:
     """Joint positions along a path of tool poses.
 
     Attributes:
-        q: (T, J) float64 in `robot.joint_names` order; where a pose is out of reach, the closest
+        q: (T, J) float64 in `robot.joint_names` order; for a pose out of reach, the closest
             reachable configuration that continues the motion.
         base_T_tool: (T, 4, 4) float64, metres, base frame: the tool's pose at `q`.
         reached: (T,) bool, within `POSITION_TOLERANCE_M` and `ROTATION_TOLERANCE_RAD`.
         position_error_m: (T,) float64.
         rotation_error_rad: (T,) float64.
-        reasons: for each pose, "" or why it was not reached.
+        reasons: for each pose, "" or the reason why it was not reached.
     """
 
     q: NDArray[np.float64]
@@ -115,7 +115,7 @@ class IKPath:
     reasons: tuple[str, ...]
 
     def require_reached(self, first: int = 0) -> None:
-        """Raises `NoSolution` for the first pose that was not reached; `first` counts the poses before this path."""
+        """Raise `NoSolution` for the first pose not reached; `first` is the number of poses before this path."""
         if bool(np.all(self.reached)):
             return
         sample = int(np.argmin(self.reached))
@@ -132,49 +132,49 @@ class IKPath:
 class Kinematics(Protocol):
     """Forward and inverse kinematics of one robot. Poses are `base_T_...`, metres, float64.
 
-    Positions are over `robot.joint_names`; joints off the arm's chain (the gripper) keep the
-    value they have in the seed.
+    Positions are in `robot.joint_names` order; joints outside the arm's chain (the gripper) keep
+    their value in the seed.
     """
 
     @property
     def robot(self) -> Robot:
-        """The robot this solves for."""
+        """Robot of this solver."""
         ...
 
     def forward(self, q: ArrayLike) -> NDArray[np.float64]:
-        """(L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
+        """Return (L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
         ...
 
     def forward_all(self, q: ArrayLike) -> NDArray[np.float64]:
-        """(T, L, 4, 4) `base_T_link` at configurations (T, J)."""
+        """Return (T, L, 4, 4) `base_T_link` at configurations (T, J)."""
         ...
 
     def inverse(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> NDArray[np.float64]:
-        """(J,) positions that put the tool at a pose (4, 4), within the limits, or `NoSolution`.
+        """Return (J,) positions inside the limits for a tool pose (4, 4), or raise `NoSolution`.
 
-        With a seed (J,) the answer is the solution that continues from it; without one, the
-        solution closest to the robot's home.
+        With a seed (J,) the result is the solution that continues from it; without one, the solution closest to the
+        robot's home.
         """
         ...
 
     def solve_path(self, base_T_tool: ArrayLike, seed: ArrayLike | None = None) -> IKPath:
-        """Joint positions along poses (T, 4, 4), each continuing from the one before; never raises for reach."""
+        """Return joint positions along poses (T, 4, 4), each continuing from the previous; never raises for reach."""
         ...
 
 
-# Which kinematics this machine uses: MoveIt where it is installed, pinocchio elsewhere, or the one asked for.
+# Choice of the back-end: by name, else MoveIt if installed, else pinocchio.
 
 BACKENDS = {
     "moveit": ("moveit", "sudo apt install ros-jazzy-moveit-py"),
     "pinocchio": ("pinocchio", "pip install pin"),
 }
-"""Name of each back-end: the module it needs and the command that installs it, best first."""
+"""Required module and install command by back-end name, preferred one first."""
 
 
 def choose_kinematics(robot: Robot, name: str = "auto") -> Kinematics:
-    """The kinematics of a robot by back-end name; "auto" takes the first one that is installed.
+    """Return the kinematics of a robot by back-end name; "auto" uses the first one that is installed.
 
-    A back-end that is asked for by name and missing is an error, never silently replaced.
+    A back-end that is selected by name but not installed is an error; it is never silently replaced.
     """
     if name not in {"auto", *BACKENDS}:
         raise KinematicsError(

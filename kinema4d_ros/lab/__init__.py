@@ -1,7 +1,8 @@
-"""The MuJoCo lab: a stand-in for the real arm, camera and table, with ground truth; headless and seeded.
+"""The MuJoCo lab: a simulation of arm, camera, table and objects with ground truth; headless and seeded.
 
 make_scenario ─> LabSimulation ─> state, follow, step
-pick_plan, place_plan, push_plan: scripted joint trajectories for it
+LabCamera: images of its states, with depth and segmentation
+pick_plan, place_plan, push_plan: scripted joint trajectories
 """
 
 from kinema4d_ros.lab.materials import Style

@@ -1,4 +1,4 @@
-"""Pictures through a distorting lens: drawn with a pinhole that sees enough, then bent."""
+"""Images with lens distortion: rendered with a larger pinhole camera, then remapped."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kinema4d_ros.core.camera import PinholeCamera
 __all__ = ["Lens"]
 
 MAX_GROWTH = 1.0
-"""The pinhole image may be larger than the camera's by this fraction on each side; what lies beyond is black."""
+"""Largest growth of the pinhole image on each side, as a fraction of the camera's size; pixels beyond are black."""
 
 
 class Lens:
-    """Bends images of a pinhole camera into those of a camera with distortion; does nothing without one.
+    """Remapping of pinhole images to a camera with distortion; the identity for a camera without distortion.
 
     Attributes:
-        pinhole: what to draw with: same place, same focal length, larger where the lens sees more.
+        pinhole: camera to render with: same pose and focal length, larger where the lens sees more.
     """
 
     def __init__(self, camera: PinholeCamera) -> None:
-        """Find the pinhole image that covers everything the lens sees."""
+        """Compute the pinhole image that covers the lens's field of view, and the remapping."""
         self.pinhole = camera.rectified()
         self._maps: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
         if not camera.has_distortion:
@@ -35,12 +35,12 @@ class Lens:
         high = np.minimum(np.ceil(np.nanmax(uv, axis=(0, 1))) + 1, (1 + MAX_GROWTH) * size).astype(int)
         width, height = (high - low).tolist()
         self.pinhole = self.pinhole.cropped(int(low[0]), int(low[1]), width, height)
-        # OpenCV counts from pixel centres; rays without a direction end outside.
+        # OpenCV's pixel centres are integers; pixels without a ray (NaN) map outside the image.
         source = np.nan_to_num(uv - low - 0.5, nan=-1e6).astype(np.float32)
         self._maps = np.ascontiguousarray(source[..., 0]), np.ascontiguousarray(source[..., 1])
 
     def bend(self, image: NDArray[Any], sampling: Literal["linear", "nearest"]) -> NDArray[Any]:
-        """(H, W[, C]) of the camera from (h, w[, C]) of the pinhole; 0 where the lens sees nothing."""
+        """Remap a pinhole image (h, w[, C]) to the camera's (H, W[, C]); 0 where the pinhole image has no data."""
         if self._maps is None:
             return image
         flags = cv2.INTER_LINEAR if sampling == "linear" else cv2.INTER_NEAREST

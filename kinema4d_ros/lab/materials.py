@@ -1,4 +1,4 @@
-"""How things look: materials, textures made from noise, and styles of the room picked by a seed."""
+"""Appearance of the lab: materials, procedural table textures, and room styles chosen by a seed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Material:
 
     Attributes:
         rgb: linear, 0 to 1.
-        mirror: reflection seen head-on, 0.02 to 0.3; grazing views always mirror.
-        gloss: exponent of highlights; also how sharp the mirrored room is.
-        textured: colour comes from the table's texture instead.
+        mirror: reflectance at normal incidence, 0.02 to 0.3; grazing views always reflect.
+        gloss: exponent of highlights; also sets the sharpness of the reflected room.
+        textured: take the colour from the table's texture instead of `rgb`.
     """
 
     rgb: tuple[float, float, float]
@@ -36,7 +36,7 @@ class Material:
 
 @dataclass(frozen=True)
 class Style:
-    """The room's looks.
+    """Appearance of the room.
 
     Attributes:
         table: one of `TABLES`.
@@ -45,7 +45,7 @@ class Style:
         warmth: -1 (cold) to 1 (warm) light.
         seed: of the texture's noise.
         tint: multiplies the table's colours, sRGB-like, 0 to 1.5.
-        robot_rgb: sRGB colour of the robot's shell instead of the drawing's; rubber stays as it is.
+        robot_rgb: sRGB colour that replaces the colour of the robot's shell; rubber keeps its own.
     """
 
     table: str = "oak"
@@ -58,7 +58,7 @@ class Style:
 
     @classmethod
     def varied(cls, seed: int) -> Style:
-        """A style by seed: for training data; the default one is for demonstrations."""
+        """Draw a style by seed, for training data; the default style is for demonstrations."""
         rng = np.random.default_rng([seed, 77])
         tone = rng.uniform(0.55, 0.88)
         tint = rng.uniform(-0.04, 0.04, 3)
@@ -75,14 +75,14 @@ class Style:
 
 
 def linear(srgb: ArrayLike) -> tuple[float, float, float]:
-    """(3,) linear light of an sRGB colour, both 0 to 1."""
+    """Convert an sRGB colour to linear light (3,), both 0 to 1."""
     c = np.asarray(srgb, dtype=np.float64)[:3]
     r, g, b = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
     return float(r), float(g), float(b)
 
 
 def table_texture(style: Style, extent_m: tuple[float, float], pixels: int = TEXTURE_PIXELS) -> Floats:
-    """(N, N, 3) float32 linear colours over a table of (x, y) metres; rows go along y, columns along x."""
+    """Make the texture of a table of (x, y) metres: (N, N, 3) float32 linear colours, rows along y, columns along x."""
     rng = np.random.default_rng([style.seed, 5])
     tint = _floats(style.tint)
     if style.table == "checker":
@@ -101,7 +101,7 @@ def _floats(values: ArrayLike) -> Floats:
 
 
 def _noise(rng: np.random.Generator, rows: int, columns: int, pixels: int) -> Floats:
-    """(N, N) smooth noise, 0 to 1, with that many bumps down and across."""
+    """Make smooth noise (N, N), 0 to 1, with the given number of bumps down and across."""
     coarse = rng.random((rows + 1, columns + 1), dtype=np.float32)
     size = (pixels, pixels)
     return np.clip(np.asarray(cv2.resize(coarse, size, interpolation=cv2.INTER_CUBIC), dtype=np.float32), 0.0, 1.0)
@@ -116,13 +116,13 @@ def _checker(extent_m: tuple[float, float], pixels: int, side_m: float = 0.05) -
 
 
 def _wood(rng: np.random.Generator, extent_m: tuple[float, float], light: Floats, dark: Floats, n: int) -> Floats:
-    """Planks along x: each with its own tone, rings bent by slow noise, and fine pores along the grain."""
+    """Make planks along x, each with its own tone, rings distorted by low-frequency noise, and fine pores."""
     plank_m = 0.13
     y = (np.arange(n, dtype=np.float32) + 0.5) / n * extent_m[1]
     plank = np.floor(y / plank_m).astype(int)
     count = int(plank.max()) + 1
     tone = rng.uniform(-0.16, 0.16, count).astype(np.float32)[plank][:, None]
-    # Noise is shifted along x from plank to plank, so that the grain breaks at every joint.
+    # Shift the noise along x from plank to plank, so that the grain is discontinuous at every joint.
     shift = rng.integers(0, n, count)[plank]
     columns = (np.arange(n)[None, :] + shift[:, None]) % n
     rows = np.arange(n)[:, None]
@@ -134,6 +134,6 @@ def _wood(rng: np.random.Generator, extent_m: tuple[float, float], light: Floats
     mix = np.clip(0.30 + 0.30 * rings**2 + 0.35 * (grain - 0.5) + tone, 0.0, 1.0)[..., None]
     colour = light * (1 - mix) + dark * mix
     colour = colour * (1.0 - 0.22 * np.clip(pores - 0.62, 0.0, 1.0) / 0.38)[..., None]
-    # Wider than a pixel and soft: a sharp thin line would break into dots in the distance.
+    # Wider than a pixel and soft: a thin sharp line would alias at a distance.
     joint = np.exp(-((np.abs(within - np.round(within)) * plank_m / 0.0016) ** 2))
     return np.asarray(colour * (1.0 - 0.45 * joint[..., None]), dtype=np.float32)

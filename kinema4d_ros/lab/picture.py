@@ -1,4 +1,4 @@
-"""`LabCamera`: what the lab's camera sees, drawn with our own rasteriser: no OpenGL, no display.
+"""`LabCamera`: images of the lab, rendered with our own rasteriser without OpenGL or a display.
 
 LabState ─> poses ─┬─> rasteriser, twice the size ─> light_picture() ─> rgb
 calibration file ──┤─> rasteriser, from the lamp ──> shadows
@@ -39,20 +39,18 @@ from kinema4d_ros.robot.model import Geometry, Robot
 
 __all__ = ["FULL", "SMALL", "Drawing", "LabCamera", "LabImage", "Painter", "Quality", "join_packed"]
 
-# What a lab picture may save where nobody could see it: small pictures need no fine shadows and textures.
-
 _CELLS = 256
-"""Along a side of the shadow map: whatever its size, a cell covers the same piece of the room."""
+"""Cells along a side of the shadow map; a cell covers the same part of the room at every shadow map size."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How finely a picture's helpers are drawn; the picture itself, depth and segmentation stay exact.
+    """Resolution of shadows and textures; geometry, depth and segmentation are exact at every quality.
 
     Attributes:
         shadow_pixels: side of the shadow map, a multiple of 256.
         texture_pixels: side of the table's texture.
-        shadow_grid_m: vertices of the robot nearer than about this are one in its shadow; 0 = the exact robot.
+        shadow_grid_m: vertices of the robot closer than about this are merged for its shadow; 0 = the exact robot.
     """
 
     shadow_pixels: int = 1024
@@ -60,7 +58,7 @@ class Quality:
     shadow_grid_m: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse sizes that cannot be drawn."""
+        """Reject sizes that cannot be rendered."""
         if self.shadow_pixels < _CELLS or self.shadow_pixels % _CELLS or not 64 <= self.texture_pixels <= 8192:
             raise RenderError(
                 f"shadow_pixels is {self.shadow_pixels}, texture_pixels is {self.texture_pixels}",
@@ -75,13 +73,13 @@ class Quality:
         return _CELLS
 
     def shadow_robot(self, robot: Robot) -> Packed:
-        """The robot that throws the shadow."""
+        """Return the triangles of the robot that cast the shadow."""
         return _coarse(robot, self.shadow_grid_m) if self.shadow_grid_m else Scene.from_robot(robot).packed_rgb
 
 
 FULL = Quality()
 SMALL = Quality(shadow_pixels=512, texture_pixels=512, shadow_grid_m=0.004)
-"""For pictures of about 150 x 100 pixels: half the time, and no difference that one could point at."""
+"""For images of about 150 x 100 pixels: half the time, without a visible difference."""
 
 
 @lru_cache(maxsize=4)
@@ -94,16 +92,13 @@ def _coarse(robot: Robot, grid_m: float) -> Packed:
     return Scene(parts, len(robot.links)).packed_rgb
 
 
-# Geometry buffers for the lab's pictures: points, ids and faces of every pixel, by the robot's own rasteriser.
-
-
 class Drawing(NamedTuple):
-    """What a painter drew; the arrays are the painter's own and change with its next drawing of that size.
+    """Geometry buffers rendered by a `Painter`, which owns and reuses them for its next drawing of that size.
 
     Attributes:
         xyz: (H, W, 3) float32, metres, camera frame, NaN = nothing.
         ids: (H, W) uint8, 1 + link, 0 = nothing.
-        face: (H, W) int32, face of `packed`; meaningless where nothing is.
+        face: (H, W) int32, face of `packed`; undefined where ids is 0.
         camera_T_link: (L, 3, 4) float64.
         packed: the triangles.
         face_cluster: (F,) int32, the cluster of each face.
@@ -125,16 +120,16 @@ class _Buffers(NamedTuple):
 
 
 class Painter:
-    """Draws packed triangles again and again, in memory that it keeps."""
+    """Renderer of packed triangles that keeps its buffers between drawings."""
 
     def __init__(self, packed: Packed, link_count: int) -> None:
-        """Take triangles of `link_count` links."""
+        """Prepare the triangles of `link_count` links."""
         self.packed, self.link_count = packed, link_count
         self._face_cluster = np.repeat(np.arange(len(packed.cluster_part), dtype=np.int32), np.diff(packed.face_start))
         self._buffers: dict[tuple[int, int], _Buffers] = {}
 
     def draw(self, base_T_link: NDArray[np.float64], camera: PinholeCamera) -> Drawing:
-        """Draw links at poses (L, 4, 4) in metres for a camera without distortion."""
+        """Render links at poses (L, 4, 4) in metres for a camera without distortion."""
         size = (camera.height, camera.width)
         if size not in self._buffers:
             self._buffers[size] = _Buffers(
@@ -160,7 +155,7 @@ class Painter:
 
 
 def join_packed(packs: Sequence[tuple[Packed, int]]) -> Packed:
-    """One `Packed` from several, each with what to add to its link numbers; parts keep their order."""
+    """Join several `Packed`, each with an offset for its link numbers; parts keep their order."""
     joined: dict[str, Any] = {}
     for name in Packed._fields:
         arrays = [getattr(packed, name) for packed, _ in packs]
@@ -178,7 +173,7 @@ def join_packed(packs: Sequence[tuple[Packed, int]]) -> Packed:
 
 
 def _camera_numbers(camera: PinholeCamera) -> NDArray[np.float64]:
-    """(9,) as `render_frame` wants them."""
+    """Return the camera parameters (9,) of `render_frame`."""
     (fx, skew, cx), (_, fy, cy), _ = camera.K
     corners = np.array([[u, v, 1.0] for u in (0, camera.width) for v in (0, camera.height)])
     reach = float(np.linalg.norm(corners @ np.linalg.inv(camera.K).T, axis=1).max())
@@ -189,24 +184,24 @@ LAMP_RADIUS_M = 0.05
 LAMP_FOV_DEG = 62.0
 LAMP_TARGET = (0.22, 0.0, 0.10)
 SKY_STEP = 4
-"""Ambient occlusion is computed at every fourth subsample: every second pixel."""
+"""Ambient occlusion is computed at every fourth subsample, which is every second pixel."""
 
 STILL = 1e-6
-"""Poses that differ by less, in metres and matrix entries, are the same picture."""
+"""Poses that differ by less, in metres and rotation matrix entries, reuse the last image."""
 
 _FURNITURE = ("table", "floor", "back_wall", "side_wall")
 
 
 @dataclass(frozen=True, eq=False)
 class LabImage:
-    """A picture and, on request, its ground truth at the pixel centres.
+    """An image and, if requested, its ground truth at the pixel centres.
 
     Attributes:
         rgb: (H, W, 3) uint8, sRGB.
-        camera: that took it; with lens distortion if the calibration has it.
+        camera: of the image; with lens distortion if the calibration has it.
         time_s: simulation time.
-        depth_m: (H, W) float32, metres along the optical axis, NaN = nothing; None if not asked for.
-        segmentation: (H, W) uint8, 0 = nothing, otherwise 1 + position in `names`; None if not asked for.
+        depth_m: (H, W) float32, metres along the optical axis, NaN = nothing; None if not requested.
+        segmentation: (H, W) uint8, 0 = nothing, otherwise 1 + index in `names`; None if not requested.
         names: links of the robot first (in `robot.links` order), then furniture, then objects.
     """
 
@@ -218,16 +213,16 @@ class LabImage:
     names: tuple[str, ...]
 
     def mask(self, name: str) -> NDArray[np.bool_]:
-        """(H, W) bool, where one link, object or piece of furniture is seen."""
+        """Return the visible pixels of one link, object or piece of furniture, (H, W) bool."""
         if self.segmentation is None:
-            raise RenderError("the picture has no segmentation", expected="capture(..., truth=True)")
+            raise RenderError("the image has no segmentation", expected="capture(..., truth=True)")
         if name not in self.names:
-            raise RenderError(f"nothing is called {name!r} in the picture", expected=f"one of {', '.join(self.names)}")
+            raise RenderError(f"{name!r} is not in the image", expected=f"one of {', '.join(self.names)}")
         return np.asarray(self.segmentation == self.names.index(name) + 1)
 
 
 class _World(NamedTuple):
-    """Everything packed for one set of objects."""
+    """Packed geometry and materials of the scene for one set of objects."""
 
     everything: Painter
     casters: Painter
@@ -236,16 +231,16 @@ class _World(NamedTuple):
 
 
 class LabCamera:
-    """Takes pictures of lab states. Not thread safe: one camera, one thread; states may come from anywhere.
+    """Camera that renders lab states. Not thread safe: use one camera per thread; states may be shared.
 
     Args:
         robot: the robot of the states.
-        camera: by default the demonstration camera, `calibration/demo_lab.yaml`.
+        camera: by default the demo camera, `calibration/demo_lab.yaml`.
         room: of the simulation.
         style: table, walls and light.
-        threads: that light the picture; drawing takes one. The result is the same.
-        noise: standard deviation of sensor noise, 8-bit steps; seeded by the picture's time.
-        quality: of shadows and textures; `SMALL` for small pictures in large numbers.
+        threads: used for shading; rasterising uses one. The result does not depend on it.
+        noise: standard deviation of sensor noise, 8-bit steps; seeded by the image's time.
+        quality: of shadows and textures; `SMALL` for many small images.
     """
 
     def __init__(
@@ -259,7 +254,7 @@ class LabCamera:
         noise: float = 0.0,
         quality: Quality = FULL,
     ) -> None:
-        """Pack the robot and the room; objects are packed when a state first shows them."""
+        """Pack the robot and the room; objects are packed when a state first contains them."""
         self.camera = camera or read_camera(share_path("calibration/demo_lab.yaml"))
         if threads < 1 or not noise >= 0.0:
             raise RenderError(f"threads is {threads}, noise is {noise}", expected="1 or more, and 0 or more")
@@ -294,13 +289,14 @@ class LabCamera:
 
     @classmethod
     def of(cls, lab: LabSimulation, camera: PinholeCamera | None = None, **options: object) -> LabCamera:
-        """A camera for a simulation: its robot, its room."""
+        """Make a camera with the robot and the room of a simulation."""
         return cls(lab.robot, camera, room=lab.room, **options)  # type: ignore[arg-type]
 
     def capture(self, lab: LabSimulation | LabState, *, truth: bool = False) -> LabImage:
-        """A picture of a state; `truth` adds depth and segmentation.
+        """Render a state; `truth` adds depth and segmentation.
 
-        They are exact at pixel centres; with lens distortion, at the nearest pixel centre of the pinhole image.
+        Depth and segmentation are exact at pixel centres; with lens distortion, at the nearest pixel centre of
+        the pinhole image.
         """
         state = lab.state() if isinstance(lab, LabSimulation) else lab
         world = self._pack(state)
@@ -325,7 +321,7 @@ class LabCamera:
         return LabImage(rgb, self.camera, state.time_s, depth, segmentation, world.names)
 
     def _unchanged(self, poses: NDArray[np.float64]) -> bool:
-        """Nothing moved by more than a micron since the last picture: it would be the same again."""
+        """Return whether all poses are within `STILL` of those of the last image, which can then be reused."""
         last = self._last_poses
         return last is not None and last.shape == poses.shape and bool(np.abs(last - poses).max() < STILL)
 
@@ -370,7 +366,7 @@ class LabCamera:
         drawing = world.casters.draw(poses, self._lamp)
         side, cells = self._quality.shadow_pixels, self._quality.shadow_cells
         depth = np.empty((side, side), np.float32)
-        # What could block or miss within reach of the widest penumbra, by cell: most pixels need no more.
+        # Depth extremes by cell over the widest penumbra: most pixels are fully lit or shadowed and need only these.
         low, high = (np.empty((cells, cells), np.float32) for _ in range(2))
         gather_shadow(drawing.xyz, drawing.ids, depth, low, high)
         reach = np.ones((9, 9), np.uint8)
@@ -424,7 +420,7 @@ class LabCamera:
         top, thick, high = room.table_z, room.table_thickness, room.wall_height
         wall = self._style.wall_rgb
         far, floor = 3.0, room.floor_z
-        # Clusters of small boxes cull and sort well; one huge wall would only be drawn later.
+        # Separate slabs cull and sort better than one large mesh of the room.
         shapes = [
             (0, _slab((x0, y0, top - thick), (x1, y1, top))),
             (1, _slab((room.back_wall_x, -far, floor - 0.05), (far, room.side_wall_y, floor))),
@@ -454,7 +450,7 @@ def _robot_material(shape: Geometry, style: Style) -> Material:
 
 
 def _tone_curve() -> NDArray[np.uint8]:
-    """(N,) 8-bit sRGB of linear light in steps of 1/256: a filmic shoulder keeps lamps from burning out."""
+    """Compute (N,) 8-bit sRGB of linear light in steps of 1/256, with a filmic shoulder against overexposure."""
     x = (np.arange(256 * 8) + 0.5) / 256.0
     y = np.clip((x * (2.51 * x + 0.03)) / (x * (2.43 * x + 0.59) + 0.14), 0.0, 1.0)
     srgb = np.where(y <= 0.0031308, 12.92 * y, 1.055 * y ** (1 / 2.4) - 0.055)

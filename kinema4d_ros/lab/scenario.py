@@ -1,8 +1,8 @@
-"""Seeded table layouts: canonical (one target), cluttered (neighbours within 5 cm), dynamic (many, in the way).
+"""Seeded scene layouts: canonical (one target), cluttered (objects within 5 cm), dynamic (many, with occlusion).
 
 `config/lab/NAME.yaml` holds the ranges of a scenario:
 
-    workspace:   {radius_m: [lo, hi], bearing_deg: [lo, hi]}  where the target stands, seen from the base
+    workspace:   {radius_m: [lo, hi], bearing_deg: [lo, hi]}  position of the target relative to the base
     target:      {shapes, width_m, height_m}
     distractors: {count, shapes, width_m, height_m, gap_to_target_m}  the gap is between outlines, from above
     passage:     {opening_m, post_width_m, post_height_m}  two posts on either side of the target (optional)
@@ -30,18 +30,16 @@ from kinema4d_ros.physics.objects import LabObject, PlacedObject, Shape
 
 __all__ = ["Scenario", "ScenarioError", "demo_eye", "hidden_fraction", "make_scenario", "scenario_names"]
 
-# How much of an object others hide from a point, without drawing anything.
-
 
 def hidden_fraction(target: PlacedObject, others: Sequence[PlacedObject], p_eye: ArrayLike) -> float:
-    """0 to 1: the share of the target's side and top that other objects hide from a point (3,), base frame.
+    """Estimate the share (0 to 1) of the target's side and top that other objects hide from a point (3,), base frame.
 
-    Points of the target's surface are joined with the eye; spheres and bins count as their bounding
-    cylinder and box. Good to a few percent: for layouts, not for pictures.
+    Casts rays from points of the target's surface to the eye; spheres and bins are replaced by their bounding
+    cylinder and box. Accurate to a few percent: for layouts, not for rendering.
     """
     eye = np.asarray(p_eye, dtype=np.float64)
     points = apply(target.base_T_object, _surface(target.object))
-    # Only the half that faces the eye can be seen at all.
+    # Only the half that faces the eye is visible.
     points = points[(points - target.position) @ (eye - target.position) > 0]
     hidden = np.zeros(len(points), dtype=bool)
     for other in others:
@@ -70,7 +68,7 @@ def _surface(thing: LabObject) -> NDArray[np.float64]:
 
 
 def _crosses(thing: LabObject, start: NDArray[np.float64], ray: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(N,) whether the segments start + t ray, 0 < t < 1, pass through the object, all in its frame."""
+    """Return (N,) whether the segments start + t ray, 0 < t < 1, intersect the object, in its frame."""
     half = np.array(thing.size) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         t0, t1 = (-half - start) / ray, (half - start) / ray
@@ -92,7 +90,7 @@ MIN_GAP_M = 0.006
 TRIES = 400
 LAYOUTS = 200
 KEEP_CLEAR_M = 0.17
-"""Nothing stands closer to the arm's own axis than this."""
+"""Smallest distance of an object from the arm's base axis."""
 
 _DENSITY = 650.0
 _COLOURS: dict[str, tuple[float, float, float]] = {
@@ -111,22 +109,22 @@ _TARGET_COLOURS = ("red", "blue", "green", "yellow", "orange")
 
 
 class ScenarioError(KinemaError):
-    """A scenario that does not exist, or that leaves no room for its objects."""
+    """Error of an unknown scenario, or of one that leaves no room for its objects."""
 
     default_code = ErrorCode.SCENARIO_UNKNOWN
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """A layout: what stands where, and which object is meant.
+    """A layout: the placed objects, the target and its goal.
 
     Attributes:
         name: "canonical", "cluttered", "dynamic" or the name of a file in `config/lab/`.
-        seed: what it was made from.
-        objects: the target first; poses are those before the physics settle.
+        seed: of the layout.
+        objects: the target first; poses before the physics settles.
         target: the name of the object to act on.
-        goal: (2,) x, y in metres: a free spot of the table to bring the target to.
-        style: picks table, wall and light variations of pictures; equal seeds look alike.
+        goal: (2,) x, y in metres: a free place on the table for the target, base frame.
+        style: seed of table, wall and light variations in images; equal scenario seeds give equal styles.
     """
 
     name: str
@@ -138,23 +136,23 @@ class Scenario:
 
 
 def scenario_names() -> tuple[str, ...]:
-    """The scenarios there are, by name."""
+    """List the names of all scenarios, sorted."""
     return tuple(sorted(p.stem for p in (share_directory() / "config" / "lab").glob("*.yaml")))
 
 
 @lru_cache(maxsize=1)
 def demo_eye() -> NDArray[np.float64]:
-    """(3,) where the demonstration camera is, metres, base frame."""
+    """Return the position (3,) of the demo camera, metres, base frame."""
     return read_camera(share_path("calibration/demo_lab.yaml")).base_T_camera[:3, 3]
 
 
 def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike | None = None) -> Scenario:
-    """The layout of a scenario for a seed.
+    """Draw the layout of a scenario for a seed.
 
-    `camera_position` (3,) metres, base frame, is what occluders hide from; by default the demonstration camera's.
+    `camera_position` (3,) metres, base frame, is the viewpoint for occluders; by default the demo camera's.
 
     Raises:
-        ScenarioError: `SCENARIO_UNKNOWN`, with the names there are.
+        ScenarioError: `SCENARIO_UNKNOWN`, with the known names.
     """
     if name not in scenario_names():
         raise ScenarioError(
@@ -166,7 +164,7 @@ def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike | None = 
         raise ScenarioError(f"seed is {seed}", expected="0 or more")
     config = _read(name)
     eye = demo_eye() if camera_position is None else np.asarray(camera_position, dtype=np.float64)
-    # The name takes part, so that equal seeds of two scenarios are not the same table.
+    # The name is part of the seed, so that equal seeds of two scenarios give different scenes.
     rng = np.random.default_rng([seed, *name.encode()])
     for _ in range(LAYOUTS):
         layout = _Layout(config, rng, eye)
@@ -176,7 +174,7 @@ def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike | None = 
     raise ScenarioError(
         f"scenario {name!r} leaves no room for its objects (seed {seed})",
         expected="ranges in its file that fit the workspace",
-        hint="fewer or smaller distractors, or larger gaps",
+        hint="use fewer or smaller distractors, or larger gaps",
     )
 
 
@@ -190,7 +188,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 class _Layout:
-    """One attempt at a layout; `build` says whether everything found its place."""
+    """One attempt at a layout; `build` returns whether every object could be placed."""
 
     def __init__(self, config: dict[str, Any], rng: np.random.Generator, eye: NDArray[np.float64]) -> None:
         self._config, self._rng, self._eye = config, rng, eye
@@ -299,7 +297,7 @@ class _Layout:
             radius = self._between(workspace["radius_m"])
             bearing = np.radians(self._rng.uniform(-60.0, 60.0))
             x, y = radius * np.cos(bearing), radius * np.sin(bearing)
-            # Fingers open beside the object when they let go of it.
+            # Leave space for the fingers, which open beside the object on release.
             if self._free(thing, x, y, gap=0.05):
                 self.goal = np.array([x, y])
                 return True

@@ -1,6 +1,7 @@
-"""Scripted plans by inverse kinematics: pick, place, pick and place, push. Gripper straight down.
+"""Scripted plans by inverse kinematics: pick, place, pick and place, push, home; gripper pointing down.
 
-They look at the lab's true object poses, so they are demonstrations and an expert, not a policy.
+They read the lab's true object poses, so they serve as demonstrations and as an expert, not as a policy.
+`Motion` builds them from free moves, straight tool lines, gripper moves and pauses.
 """
 
 from __future__ import annotations
@@ -22,26 +23,24 @@ from kinema4d_ros.robot.gripper import Fingers
 
 __all__ = ["Motion", "home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan", "tool_down"]
 
-# Smooth joint motions piece by piece: free moves, straight lines of the tool, gripper, pauses.
-
 RATE_HZ = 50.0
 SPEED_FRACTION = 0.35
-"""Of each joint's velocity limit, at most; demonstrations look calm."""
+"""Largest joint speed as a fraction of the velocity limit; demonstrations are slow."""
 MAX_JOINT_SPEED = 1.6
-"""rad/s, however fast the motors may be."""
+"""rad/s, the largest speed of any revolute joint."""
 TOOL_SPEED_M = 0.22
 TOOL_TURN_RAD = 1.5
 MIN_PIECE_S = 0.2
 
 _PEAK = 1.875
-"""Largest speed of a minimum-jerk move, relative to its mean."""
+"""Ratio of peak to mean speed of a minimum-jerk move."""
 
 
 class Motion:
-    """Builds a trajectory from where the arm is; every piece starts and ends at rest (minimum jerk in time).
+    """Builder of a trajectory in segments that start and end at rest (minimum jerk in time).
 
     Attributes:
-        q: (J,) where the motion has come to.
+        q: (J,) joint positions at the end of the motion so far.
     """
 
     def __init__(self, kinematics: Kinematics, start: ArrayLike) -> None:
@@ -58,7 +57,7 @@ class Motion:
         self._speed = np.minimum(SPEED_FRACTION * limits, cap)
 
     def tool_pose(self) -> Array:
-        """(4, 4) `base_T_tool` where the motion has come to."""
+        """Compute `base_T_tool` (4, 4) at the end of the motion so far."""
         return np.asarray(self.kinematics.forward(self.q)[self._tool])
 
     def mark(self) -> None:
@@ -66,22 +65,22 @@ class Motion:
         self._mark = len(self._times)
 
     def rewind(self) -> None:
-        """Forget everything since the last `mark`."""
+        """Discard all segments since the last `mark`."""
         del self._times[self._mark :], self._samples[self._mark :]
         self.q = self._samples[-1].copy()
 
     def to_joints(self, goal: ArrayLike) -> Motion:
-        """Move all joints to positions (J,), each along the same clock."""
+        """Move all joints to positions (J,), synchronised."""
         end = np.asarray(goal, dtype=np.float64)
         self._piece(np.stack([self.q, end]), 0.0)
         return self
 
     def to_pose(self, base_T_tool: ArrayLike) -> Motion:
-        """Move freely so that the tool comes to a pose (4, 4); the gripper stays as it is."""
+        """Move the joints to a tool pose (4, 4) without a straight path; the gripper joint does not move."""
         return self.to_joints(self.kinematics.inverse(base_T_tool, seed=self.q))
 
     def line_to(self, base_T_tool: ArrayLike, speed: float = 1.0) -> Motion:
-        """Move the tool in a straight line to a pose (4, 4); `speed` scales how fast."""
+        """Move the tool in a straight line to a pose (4, 4); `speed` scales the tool speed."""
         start, end = self.tool_pose(), np.asarray(base_T_tool, dtype=np.float64)
         length = float(np.linalg.norm(end[:3, 3] - start[:3, 3]))
         turn = float(rotation_angle(start, end))
@@ -94,7 +93,7 @@ class Motion:
         return self
 
     def grip(self, width_m: float) -> Motion:
-        """Open or close the fingers to a width in metres; less than 0 squeezes what a closed gripper would touch."""
+        """Open or close the gripper to a width in metres, clipped to its range."""
         gripper = self.kinematics.robot.gripper
         if gripper is None:
             raise RobotError(
@@ -108,18 +107,18 @@ class Motion:
         return self.to_joints(goal)
 
     def wait(self, duration_s: float) -> Motion:
-        """Stay for a while."""
+        """Hold the position for `duration_s`."""
         self._piece(np.stack([self.q, self.q]), duration_s)
         return self
 
     def trajectory(self) -> JointTrajectory:
-        """All pieces as one trajectory from time 0."""
+        """Join all segments into one trajectory that starts at time 0."""
         return JointTrajectory.from_positions(
             self.kinematics.robot.joint_names, np.array(self._samples), times=np.array(self._times)
         )
 
     def _piece(self, q: Array, least_s: float) -> None:
-        """Append a path (N, J), evenly spaced in its own parameter, at minimum jerk."""
+        """Append a path (N, J), sampled evenly in its parameter, with minimum-jerk timing of at least `least_s`."""
         steps = np.abs(np.diff(q, axis=0)) * (len(q) - 1)
         duration = max(least_s, _PEAK * float(np.max(steps / self._speed)), MIN_PIECE_S)
         count = max(2, int(np.ceil(duration * RATE_HZ)))
@@ -136,20 +135,22 @@ class Motion:
 Array = NDArray[np.float64]
 
 APPROACH_M = 0.09
-"""The tool waits this far above a grasp before it goes straight down."""
+"""Height of the pre-grasp pose above the grasp; the descent from it is a straight line."""
 LIFT_M = 0.10
 FINGER_GAP_M = 0.014
-"""Between each open finger and the object on the way down."""
+"""Gap between each open finger and the object during the descent."""
 SQUEEZE_M = 0.006
-"""Each finger is commanded this far into the object: that is the grip force."""
+"""Each finger is commanded this far into the object, which produces the grip force."""
 BELOW_TIPS_M = 0.0016
-"""Between the finger tips and the table."""
+"""Gap between the finger tips and the table."""
 RELEASE_M = 0.002
 HELD_M = 0.05
 
 
 def pick_plan(lab: LabSimulation | LabState, name: str, kinematics: Kinematics) -> JointTrajectory:
-    """From where the arm is: over the object, down, close, lift. Among all grasps the one with most room is taken.
+    """Plan a pick from the current command: move over the object, descend, close, lift.
+
+    Grasps with more clearance to other objects are tried first.
 
     Raises:
         ScenarioError: no such object.
@@ -164,9 +165,9 @@ def pick_plan(lab: LabSimulation | LabState, name: str, kinematics: Kinematics) 
 def place_plan(
     lab: LabSimulation | LabState, name: str, kinematics: Kinematics, goal: ArrayLike | None = None
 ) -> JointTrajectory:
-    """From where the arm holds the object: over a spot x, y (2,) of the table, down, open, up.
+    """Plan a place of the held object: move over x, y (2,) metres of the table, descend, open, rise.
 
-    Without `goal`, the scenario's own free spot.
+    `goal` defaults to the scenario's goal.
 
     Raises:
         KinematicsError: the gripper does not hold the object.
@@ -178,7 +179,7 @@ def place_plan(
     if away > HELD_M + placed.object.height / 2:
         raise KinematicsError(
             f"the gripper does not hold '{name}': it is {1000 * away:.0f} mm from the tool",
-            expected="an object between the fingers",
+            expected="the object between the fingers",
             hint="execute a pick first, or use pick_and_place_plan",
             code=ErrorCode.PLAN_START_MISMATCH,
         )
@@ -189,7 +190,7 @@ def place_plan(
 def pick_and_place_plan(
     lab: LabSimulation | LabState, name: str, kinematics: Kinematics, goal: ArrayLike | None = None
 ) -> JointTrajectory:
-    """A pick and a place in one trajectory."""
+    """Plan a pick and a place as one trajectory."""
     state = _state(lab)
     motion = Motion(kinematics, state.commanded)
     placed = _object(state, name)
@@ -206,9 +207,9 @@ def push_plan(
     direction: ArrayLike | None = None,
     distance_m: float = 0.08,
 ) -> JointTrajectory:
-    """Close the gripper, come down behind the object, push it along x, y `direction` (2,), and rise again.
+    """Plan a push: close the gripper, descend behind the object, push it along x, y `direction` (2,), rise.
 
-    Without `direction`: the first of eight, beginning with towards the scenario's free spot, that the arm can do.
+    Without `direction`, the first reachable of eight directions, starting with the one towards the scenario's goal.
     """
     state = _state(lab)
     placed = _object(state, name)
@@ -227,11 +228,11 @@ def push_plan(
             refusal = refusal or error
             continue
         return motion.trajectory()
-    raise refusal or KinematicsError("there is no direction to push in", expected="a direction")
+    raise refusal or KinematicsError("no push direction is given", expected="a direction (2,)")
 
 
 def home_plan(lab: LabSimulation | LabState, kinematics: Kinematics) -> JointTrajectory:
-    """Back to the robot's home; the gripper stays as it is commanded."""
+    """Plan a move to the robot's home; the gripper keeps its command."""
     state = _state(lab)
     robot = kinematics.robot
     goal = robot.home_position()
@@ -252,7 +253,7 @@ def _object(state: LabState, name: str) -> PlacedObject:
 
 
 def tool_down(x: float, y: float, z: float, yaw: float) -> Array:
-    """(4, 4) base_T_tool at x, y, z that points down, fingers closing along the direction `yaw`."""
+    """Compute base_T_tool (4, 4) at x, y, z, pointing down, with the fingers closing along direction `yaw`."""
     c, s = np.cos(yaw), np.sin(yaw)
     return make([[c, s, 0.0], [s, -c, 0.0], [0.0, 0.0, -1.0]], [x, y, z])
 
@@ -264,7 +265,7 @@ def _raised(pose: Array, by: float) -> Array:
 
 
 def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
-    """Append a pick; returns `tool_T_object` of the grasp."""
+    """Append a pick and return `tool_T_object` of the grasp."""
     others = [o for o in state.objects.values() if o is not placed]
     x, y, z = placed.position
     width = min(placed.object.size[:2])
@@ -312,10 +313,10 @@ def _gripper_column(motion: Motion) -> int:
 
 
 def _grasp_yaws(placed: PlacedObject) -> Sequence[float]:
-    """Directions in which the fingers may close: two faces of a box, any for what is round; both ways around."""
+    """List closing directions to try, radians: both face pairs of a box in two orientations, else 16 directions."""
     R = placed.base_T_object[:3, :3]
     if placed.object.shape in ("box", "bin"):
-        # Whichever of its axes lies flattest, so that a tipped box is gripped by its faces too.
+        # Use the axis closest to horizontal, so that a tipped box is also gripped by its faces.
         flat = R[:, int(np.argmin(np.abs(R[2])))]
         first, count = float(np.arctan2(flat[1], flat[0])), 4
     else:
@@ -324,7 +325,7 @@ def _grasp_yaws(placed: PlacedObject) -> Sequence[float]:
 
 
 def _finger_room(grasp: Array, width: float, fingers: Fingers, others: Sequence[PlacedObject]) -> float:
-    """Metres between the open fingers and the outlines of other objects, seen from above; below 0 they overlap."""
+    """Compute the gap in metres between open fingers and other objects' outlines from above; negative = overlap."""
     if not others:
         return float("inf")
     inner = width / 2 + FINGER_GAP_M
@@ -338,7 +339,7 @@ def _finger_room(grasp: Array, width: float, fingers: Fingers, others: Sequence[
 def _place(motion: Motion, held: PlacedObject, goal: Array) -> None:
     base_T_tool = motion.tool_pose()
     tool_T_object = invert(base_T_tool) @ held.base_T_object
-    # Turn with the arm's bearing: joint 6 then hardly moves, and stays inside its limits.
+    # Rotate the object with the arm's bearing, so that joint 6 hardly moves and stays within its limits.
     turn = np.arctan2(goal[1], goal[0]) - np.arctan2(held.position[1], held.position[0])
     c, s = np.cos(turn), np.sin(turn)
     about_z = make([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
@@ -358,7 +359,7 @@ def _push(motion: Motion, placed: PlacedObject, direction: Array, distance_m: fl
     length = float(np.linalg.norm(direction))
     if not (np.isfinite(length) and length > 1e-9 and 0.0 < distance_m < 1.0):
         raise KinematicsError(
-            f"cannot push by {distance_m} m along {direction.tolist()}", expected="a direction and 0 to 1 m"
+            f"cannot push by {distance_m} m along {direction.tolist()}", expected="a nonzero direction and 0 to 1 m"
         )
     unit = direction / length
     behind = placed.position[:2] - unit * (placed.object.radius + 0.030)

@@ -1,11 +1,11 @@
-"""The picture's light, compiled: soft shadows, ambient occlusion, highlights, a mirrored room, anti-aliasing.
+"""Compiled shading of images: soft shadows, ambient occlusion, highlights, reflections, anti-aliasing.
 
-The rasteriser draws at twice the size and leaves a face for every subsample. An output pixel whose four
-subsamples see one smooth surface is lit once; the others, at edges, four times.
+The rasteriser draws at twice the size and stores a face for every subsample. An output pixel whose four
+subsamples lie on one smooth surface is shaded once; other pixels, at edges, four times.
 
-Everything compiled lives in this one file, because numba's cache notices a change only in the file of
-the function that is called. The arguments' own types (`picture.Drawing`) are part of that cache: after one of
-them has moved, delete `__pycache__`.
+All compiled functions are in this file, because numba's cache detects changes only in the file of the called
+function. The argument types (`picture.Drawing`) are part of that cache: after moving one of them, delete
+`__pycache__`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Light", "Looks", "gather_shadow", "light_picture", "occlude"]
 
 
 class Looks(NamedTuple):
-    """What surfaces look like.
+    """Appearance of the surfaces.
 
     Attributes:
         materials: (P, 6) float64 by part: linear RGB, mirror, gloss, 1 = textured.
@@ -37,14 +37,14 @@ class Looks(NamedTuple):
 
 
 class Light(NamedTuple):
-    """Where light comes from.
+    """Light sources and the shadow map.
 
     Attributes:
-        base_R: (3, 3) turns camera directions to base directions.
+        base_R: (3, 3) rotates camera directions to base directions.
         position: (3,) of the lamp, metres, camera frame.
-        rgb: (4,) its colour and strength.
-        ambient: (7,) light from above, light from below, strength of reflections.
-        background: (3,) linear colour where nothing is.
+        rgb: (4,) colour and strength of the lamp.
+        ambient: (7,) RGB of light from above, RGB of light from below, strength of reflections.
+        background: (3,) linear colour of pixels without a surface.
         lamp_T_camera: (3, 4) float64.
         lens: (3,) focal length and centre of the shadow map in pixels, radius of the lamp in metres.
         depth: (N, N) float32 shadow map, metres along the lamp's axis.
@@ -69,7 +69,7 @@ _TURNS = 8
 
 
 def _spiral(count: int, power: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """(turns, count, 2) points of the unit disc on a sunflower spiral, in several rotations against banding."""
+    """Compute (turns, count, 2) points of the unit disc on a sunflower spiral, in several rotations against banding."""
     i = np.arange(count) + 0.5
     angle = 2.399963 * i + 2 * np.pi * np.arange(_TURNS)[:, None] / _TURNS
     radius = (i / count) ** power
@@ -83,7 +83,7 @@ _EXPOSURE = 1.0
 
 
 def _jit(**options: Any) -> Any:
-    """`numba.njit` that keeps its result on disk, or only in memory where no folder is writable."""
+    """Apply `numba.njit` with a cache on disk, or in memory only where no cache folder is writable."""
 
     def decorate(function: Any) -> Any:
         settings = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "arcp", "nsz"}, **options}
@@ -99,7 +99,7 @@ def _jit(**options: Any) -> Any:
 def _surface(drawing, row, column, out, slot):  # type: ignore[no-untyped-def]
     """Write into out[slot] (6,): the smooth normal at a pixel, camera frame, and the point in the link frame.
 
-    Arrays are indexed in place everywhere here: a view of a row costs more than the arithmetic on it.
+    Arrays are indexed in place in this file: a view of a row costs more than the arithmetic on it.
     """
     packed, xyz, poses = drawing.packed, drawing.xyz, drawing.camera_T_link
     f, link = drawing.face[row, column], drawing.ids[row, column] - 1
@@ -138,10 +138,10 @@ def _surface(drawing, row, column, out, slot):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _lit(px, py, pz, surface, slot, light, turn):  # type: ignore[no-untyped-def]
-    """0 to 1: how much of the lamp a point sees, shadows being soft."""
+    """Compute the visible share of the lamp at a point, 0 to 1, for soft shadows."""
     focal, center, radius = light.lens[0], light.lens[1], light.lens[2]
     T, depth, nearest, farthest = light.lamp_T_camera, light.depth, light.nearest, light.farthest
-    # Leaving the surface along its normal keeps it from shading itself.
+    # Offset along the normal against self-shadowing.
     x, y, z = px + 0.0025 * surface[slot, 0], py + 0.0025 * surface[slot, 1], pz + 0.0025 * surface[slot, 2]
     lx = T[0, 0] * x + T[0, 1] * y + T[0, 2] * z + T[0, 3]
     ly = T[1, 0] * x + T[1, 1] * y + T[1, 2] * z + T[1, 3]
@@ -160,7 +160,7 @@ def _lit(px, py, pz, surface, slot, light, turn):  # type: ignore[no-untyped-def
         return 1.0
     if farthest[cv, cu] < limit:
         return 0.0
-    # The penumbra grows with the distance between what blocks and what is shaded.
+    # The penumbra grows with the distance between the blocker and the shaded point.
     spread = min(max(radius * (lz - blocker) / blocker * focal / lz, 1.2), 14.0 * size / 1024.0)
     seen = 0.0
     for i in range(_SHADOW_TAPS):
@@ -173,7 +173,7 @@ def _lit(px, py, pz, surface, slot, light, turn):  # type: ignore[no-untyped-def
 
 @_jit()
 def _room(x, y, z, gloss):  # type: ignore[no-untyped-def]
-    """Brightness of the room in a direction of the base frame: floor, walls, and two soft boxes overhead."""
+    """Compute the brightness of the room in a direction of the base frame: floor, walls, and two soft boxes above."""
     soft = 0.35 / (1.0 + 0.03 * gloss) + 0.04
     base = 0.16 + 0.24 * min(max(0.5 + 0.5 * z / (soft + 0.5), 0.0), 1.0)
     if z <= 0.02:
@@ -212,7 +212,7 @@ def _shade(px, py, pz, surface, slot, looks, part, light, lit, open_sky, out):  
     vx, vy, vz = -px * length, -py * length, -pz * length
     facing = nx * vx + ny * vy + nz * vz
     if facing < 0.0:
-        # Smoothed normals may lean away at outlines.
+        # Smoothed normals may face away from the camera at outlines.
         nx, ny, nz = nx - facing * vx, ny - facing * vy, nz - facing * vz
         norm = 1.0 / max(math.sqrt(nx * nx + ny * ny + nz * nz), 1e-9)
         nx, ny, nz, facing = nx * norm, ny * norm, nz * norm, 0.0
@@ -250,9 +250,9 @@ def _shade(px, py, pz, surface, slot, looks, part, light, lit, open_sky, out):  
 
 @_jit()
 def occlude(xyz, normals_step, focal, sky):  # type: ignore[no-untyped-def]
-    """Fill sky (h, w) with 0 to 1, how open the surroundings of every `normals_step`-th pixel are.
+    """Fill sky (h, w) with the ambient visibility, 0 to 1, of every `normals_step`-th pixel.
 
-    Normals come from neighbouring points; nearby surface above the tangent plane darkens.
+    Normals come from neighbouring points; nearby surfaces above the tangent plane reduce the visibility.
     """
     height, width = sky.shape
     step = normals_step
@@ -263,7 +263,7 @@ def occlude(xyz, normals_step, focal, sky):  # type: ignore[no-untyped-def]
             sky[y, x] = 1.0
             if not z > 0.0:
                 continue
-            # The nearer neighbour lies on the same surface, also beside an outline.
+            # At an outline, the neighbour closer in depth lies on the same surface.
             ax, by = 1, 1
             if px > 0 and not abs(xyz[py, px + 1, 2] - z) <= abs(xyz[py, px - 1, 2] - z):
                 ax = -1
@@ -295,7 +295,7 @@ def occlude(xyz, normals_step, focal, sky):  # type: ignore[no-untyped-def]
 
 @_jit()
 def gather_shadow(xyz, ids, depth, nearest, farthest):  # type: ignore[no-untyped-def]
-    """Fill depth (N, N) from a drawing by the lamp, 100 m where nothing is, and its extremes by cell (n, n)."""
+    """Fill depth (N, N) from the lamp's drawing, 100 m where nothing is, and its extremes by cell (n, n)."""
     size = depth.shape[0] // nearest.shape[0]
     for i in range(nearest.shape[0]):
         for j in range(nearest.shape[1]):
@@ -316,7 +316,7 @@ def _tone(value, curve):  # type: ignore[no-untyped-def]
 
 @_jit()
 def light_picture(drawing, looks, light, sky, rgb, first_row, last_row):  # type: ignore[no-untyped-def]
-    """Fill rows of rgb (H, W, 3) uint8 from a drawing at (2 H, 2 W); sky is what `occlude` made of it."""
+    """Fill rows of rgb (H, W, 3) uint8 from a drawing at (2 H, 2 W); sky is the result of `occlude` for it."""
     ids, face, xyz = drawing.ids, drawing.face, drawing.xyz
     cluster_part, face_cluster = drawing.packed.cluster_part, drawing.face_cluster
     height, width = rgb.shape[:2]
@@ -333,7 +333,7 @@ def light_picture(drawing, looks, light, sky, rgb, first_row, last_row):  # type
             left, right = 2 * x, 2 * x + 1
             i = ids[top, left]
             f = face[top, left]
-            # Large flat faces are most of the picture: one look tells that a pixel is inside one.
+            # Fast path: large flat faces cover most of the image, and all four subsamples have the same face.
             smooth = ids[top, right] == i and ids[low, left] == i and ids[low, right] == i
             if i > 0:
                 _surface(drawing, top, left, surface, 0)
@@ -358,7 +358,7 @@ def light_picture(drawing, looks, light, sky, rgb, first_row, last_row):  # type
                 lit = _lit(px, py, pz, surface, k, light, turn)
                 _shade(px, py, pz, surface, k, looks, part, light, lit, open_sky, colour)
                 for j in range(3):
-                    # Clipped before the mean, so that highlights do not fray outlines.
+                    # Clip before averaging, so that highlights do not cause jagged outlines.
                     total[j] += min(colour[j], 1.5)
             for j in range(3):
                 rgb[y, x, j] = _tone(total[j] / count, looks.curve)

@@ -1,4 +1,4 @@
-"""Triangles of the lab's objects and furniture for pictures: edges a little rounded, as real ones are."""
+"""Triangle meshes of the lab's objects and furniture for rendering, with rounded edges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RGB = tuple[float, float, float]
 
 
 def object_geometries(thing: LabObject) -> list[Geometry]:
-    """The object's shapes in its own frame; edges are rounded by `EDGE_M`, otherwise as the physics has them."""
+    """Make the object's geometries in its own frame: the collision shapes with edges rounded by `EDGE_M`."""
     if thing.shape == "sphere":
         return [_geometry("sphere", np.eye(4), sphere_mesh(thing.size[0] / 2), thing.rgb)]
     if thing.shape == "cylinder":
@@ -29,7 +29,7 @@ def object_geometries(thing: LabObject) -> list[Geometry]:
 
 
 def box_geometry(center: NDArray[np.float64], size: NDArray[np.float64], rgb: RGB) -> Geometry:
-    """A box of full sizes (3,) at a centre (3,), metres, link frame."""
+    """Make a box of full sizes (3,) at a centre (3,), metres, link frame."""
     return _geometry("box", make(None, center), rounded_box(size), rgb)
 
 
@@ -38,7 +38,7 @@ def _geometry(kind: str, link_T_geometry: NDArray[np.float64], mesh: TriangleMes
 
 
 def rounded_box(size: NDArray[np.float64], edge_m: float = EDGE_M) -> TriangleMesh:
-    """A closed box of full sizes (3,) in metres with rounded edges; flat faces lie exactly where a box has them."""
+    """Make a closed box mesh of full sizes (3,) in metres with rounded edges; its flat faces are those of the box."""
     half = np.asarray(size, dtype=np.float64) / 2
     edge = min(edge_m, 0.4 * float(half.min()))
     inner = half - edge
@@ -67,7 +67,7 @@ def rounded_box(size: NDArray[np.float64], edge_m: float = EDGE_M) -> TriangleMe
 
 
 def rounded_cylinder(radius: float, length: float, edge_m: float = EDGE_M) -> TriangleMesh:
-    """A closed cylinder along z, metres, with rounded rims."""
+    """Make a closed cylinder mesh along z, metres, with rounded rims."""
     edge = min(edge_m, 0.4 * radius, 0.2 * length)
     bend = np.radians(90.0) * np.arange(2 * BEVELS + 1) / (2 * BEVELS)
     rim_r, rim_z = radius - edge + edge * np.sin(bend), length / 2 - edge + edge * np.cos(bend)

@@ -1,4 +1,4 @@
-"""`LabSimulation`: a stand-in for arm, table and objects with real contact physics, in its own time.
+"""`LabSimulation`: MuJoCo simulation of arm, table and objects, with its own clock.
 
 scenario, seed ─> layout ─> MuJoCo ─> settle ─┐
 JointTrajectory ─> follow() ─> controller ────┴─> step(dt) ─> state(): joints, object poses, time
@@ -31,34 +31,34 @@ Array = NDArray[np.float64]
 MATERIALS = Materials(
     friction=(0.5, 0.01, 0.001),  # wood and plastic
     finger_friction=1.2,  # rubber
-    servo_span_rad=0.15,  # stiff as the vendor's, soft enough to give way on contact
+    servo_span_rad=0.15,  # stiff as the vendor's, soft enough to yield on contact
     servo_span_m=0.02,
     rotor_inertia=7e-4,  # about that of small geared servos
     rotor_mass=2e-3,
 )
-"""The lab's true constants. What predicts the lab must not read them."""
+"""The lab's ground-truth constants. Models that predict the lab must not read them."""
 
 SETTLE_S = 0.5
 SETTLE_MOVE_M = 0.01
-"""A layout in which something slides or tips by more than this while it settles is refused and drawn again."""
+"""A layout is rejected and drawn again if an object moves by more than this while it settles."""
 SETTLE_TRIES = 20
 MAX_STEP_S = 10.0
 
 
 @dataclass(frozen=True, eq=False)
 class LabState:
-    """A copy of everything one may know about the lab at one time.
+    """Snapshot of the lab's state at one time; its arrays are copies.
 
     Attributes:
         time_s: simulation time since the reset.
         joint_names: J actuated joints, `robot.joint_names`.
         positions, velocities, efforts: (J,) measured; radians or metres, per second, N m or N.
-        base_T_link: (L, 4, 4) `robot.links` order, as simulated: each finger where it is.
-        commanded: (J,) what the controller asks for; fingers that hold something are commanded further closed.
+        base_T_link: (L, 4, 4) `robot.links` order, as simulated: each finger at its own position.
+        commanded: (J,) the controller's command; while an object is held the gripper's command is more closed.
         objects: by name, with `base_T_object`.
-        target: name of the object the scenario is about.
-        goal: (2,) x, y in metres: a free spot of the table.
-        moving: a trajectory is under way.
+        target: name of the scenario's target object.
+        goal: (2,) x, y in metres: a free place on the table, base frame.
+        moving: a trajectory is running.
     """
 
     time_s: float
@@ -75,20 +75,20 @@ class LabState:
 
 
 class LabSimulation:
-    """Arm, table and objects, stepped by the caller. Nothing runs by itself.
+    """Simulation of arm, table and objects, advanced only by the caller's `step`.
 
-    Thread safety: one lock inside; any method may be called from any thread, each call is atomic,
-    and what it returns is a copy. A long `step` makes other callers wait, so step in small pieces.
+    Thread safety: one internal lock; any method may be called from any thread, each call is atomic and
+    returns copies. A long `step` blocks other callers, so step in small increments.
     The same scenario, seed and calls give the same numbers.
 
     Args:
         scenario: "canonical", "cluttered", "dynamic", or a `Scenario`.
         seed: 0 or more.
         robot: a name, a path, or a `Robot`.
-        camera: whose position occluders hide the target from; by default the demonstration camera's.
+        camera: viewpoint that the scenario's occluders hide the target from; by default the demo camera.
         room: the table and the walls.
         timestep_s: of the physics.
-        start: (J,) where the arm is after a reset; by default the robot's home.
+        start: (J,) joint positions after a reset; by default the robot's home.
 
     >>> lab = LabSimulation("canonical", seed=3)                            # doctest: +SKIP
     >>> lab.follow(pick_plan(lab.state(), lab.scenario.target, kinematics)) # doctest: +SKIP
@@ -107,7 +107,7 @@ class LabSimulation:
         timestep_s: float = TIMESTEP_S,
         start: ArrayLike | None = None,
     ) -> None:
-        """Lay the table and let it settle."""
+        """Set up the scene and let it settle."""
         self._lock = threading.RLock()
         self._robot = robot if isinstance(robot, Robot) else Robot.load(robot)
         self._camera = camera
@@ -120,7 +120,7 @@ class LabSimulation:
 
     @property
     def robot(self) -> Robot:
-        """The robot that the lab simulates."""
+        """The simulated robot."""
         return self._robot
 
     @property
@@ -130,12 +130,12 @@ class LabSimulation:
 
     @property
     def scenario(self) -> Scenario:
-        """The current layout as it was drawn."""
+        """The current layout, as drawn from the seed."""
         return self._scenario
 
     @property
     def moving(self) -> bool:
-        """Whether a trajectory is under way."""
+        """Whether a trajectory is running."""
         with self._lock:
             return self._controller.busy(self._data.time)
 
@@ -147,38 +147,41 @@ class LabSimulation:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds to the end of the trajectory under way, 0 without one."""
+        """Seconds to the end of the running trajectory, 0 without one."""
         with self._lock:
             return self._controller.remaining_s(self._data.time)
 
     def reset(self, scenario: str | Scenario | None = None, seed: int = 0) -> LabState:
-        """Lay the table anew (None: the same scenario) and put the arm at its start; returns the settled state.
+        """Reset the scene (None: the same scenario) and the arm, and return the settled state.
 
         Raises:
-            ScenarioError: `SCENARIO_UNKNOWN` with the names there are; the lab then stays as it is.
+            ScenarioError: `SCENARIO_UNKNOWN`, with the known names; the lab is then unchanged.
         """
         with self._lock:
             if isinstance(scenario, Scenario):
                 if not self._settled(scenario):
                     raise ScenarioError(
-                        f"the objects of scenario '{scenario.name}' do not stay where they are put",
-                        expected="objects that stand on the table and do not touch",
+                        f"the objects of scenario '{scenario.name}' are not stable",
+                        expected="objects that stand on the table and do not touch each other",
                     )
                 return self.state()
             name = self._scenario.name if scenario is None else scenario
             eye = None if self._camera is None else self._camera.base_T_camera[:3, 3]
             for attempt in range(SETTLE_TRIES):
-                # Attempts use seeds far outside the range people use, so no two seeds share a table.
+                # Retries use seeds far outside the usual range, so that no two seeds give the same scene.
                 drawn = make_scenario(name, seed + attempt * (1 << 32), eye)
                 if self._settled(Scenario(**{**vars(drawn), "seed": seed})):
                     return self.state()
-            raise ScenarioError(f"no stable layout for '{name}' with seed {seed}", expected="ranges that leave room")
+            raise ScenarioError(
+                f"no stable layout for scenario '{name}' with seed {seed}",
+                expected="ranges that leave room for the objects",
+            )
 
     def step(self, dt: float) -> None:
         """Advance by `dt` seconds, rounded to whole physics steps (at least one), under the controller's command.
 
         Raises:
-            KinemaError: ARM_ABORTED, the physics became unstable; the table is then as it was after the reset.
+            KinemaError: ARM_ABORTED, the physics became unstable; the scene is then reset.
         """
         if not (np.isfinite(dt) and 0.0 < dt <= MAX_STEP_S):
             raise KinemaError(f"dt is {dt}", expected=f"more than 0 and at most {MAX_STEP_S:g} seconds")
@@ -187,18 +190,18 @@ class LabSimulation:
                 self._command()
                 before = self._data.time
                 mujoco.mj_step(self._model, self._data)
-                # MuJoCo starts anew at time 0 when its numbers overflow: whoever waits for an end would wait for ever.
+                # MuJoCo resets itself to time 0 on overflow; callers would then wait forever for the motion to end.
                 if not self._data.time > before:
                     self._settled(self._scenario)
                     raise KinemaError(
                         f"the physics became unstable after {before:.2f} s",
-                        expected="a motion that the arm can do",
-                        hint="the table was laid anew; a slower or smoother motion may help",
+                        expected="a motion that the arm can follow",
+                        hint="the scene was reset; try a slower or smoother motion",
                         code=ErrorCode.ARM_ABORTED,
                     )
 
     def follow(self, trajectory: JointTrajectory) -> None:
-        """Start a trajectory now, in place of the one under way; see `TrajectoryController.follow` for refusals."""
+        """Start a trajectory now and replace a running one; raises as `TrajectoryController.follow` does."""
         with self._lock:
             self._controller.follow(trajectory, self._data.time, self._data.qpos[self._qpos].copy())
 
@@ -208,7 +211,7 @@ class LabSimulation:
             self._controller.stop(self._data.time)
 
     def run(self, trajectory: JointTrajectory, settle_s: float = 0.3) -> LabState:
-        """Follow a trajectory to its end, wait, and return the state: for scripts that need no pictures in between."""
+        """Follow a trajectory to its end, wait `settle_s`, and return the state."""
         self.follow(trajectory)
         while self.moving:
             self.step(0.05)
@@ -216,7 +219,7 @@ class LabSimulation:
         return self.state()
 
     def state(self) -> LabState:
-        """A copy of the current state."""
+        """Return a copy of the current state."""
         with self._lock:
             data = self._data
             commanded, _ = self._controller.target(data.time)
@@ -235,9 +238,9 @@ class LabSimulation:
             )
 
     def touching(self, name: str) -> tuple[str, ...]:
-        """Names of the bodies in contact with an object: links, other objects, or "world" for table and walls.
+        """Return the names of the bodies in contact with an object: links, objects, or "world" for table and walls.
 
-        Objects at rest on the table are asleep in the physics and touch nothing until something moves them.
+        Objects at rest are asleep in MuJoCo and report no contacts until they are moved.
         """
         with self._lock:
             self._require_object(name)
@@ -250,7 +253,7 @@ class LabSimulation:
             return tuple(sorted(found))
 
     def move_object(self, name: str, base_T_object: ArrayLike) -> None:
-        """Put an object somewhere else, at rest: for counterfactuals and tests."""
+        """Set an object's pose (4, 4), at rest; for counterfactuals and tests."""
         with self._lock:
             self._require_object(name)
             pose = np.asarray(base_T_object, dtype=np.float64)
@@ -267,7 +270,7 @@ class LabSimulation:
             raise ScenarioError(f"object {name!r} is not on the table", expected=f"one of {', '.join(names)}")
 
     def _settled(self, scenario: Scenario) -> bool:
-        """Build the world of a scenario and let it come to rest; keeps it and returns True if nothing moved much."""
+        """Build a scenario's model and let it settle; keep it and return True if no object moved too far."""
         model = build_model(self._robot, scenario.objects, MATERIALS, self._room, self._timestep_s)
         data = mujoco.MjData(model)
         home = self._start
@@ -296,7 +299,7 @@ class LabSimulation:
 
     def _command(self) -> None:
         q, v = self._controller.target(self._data.time)
-        # A position servo damps all motion; asking for a little ahead makes it damp only the error.
+        # A position servo damps all motion; leading the command by damping / stiffness makes it damp only the error.
         self._data.ctrl[:] = q + self._lead_s * v
 
     def _object_pose(self, name: str) -> Array:

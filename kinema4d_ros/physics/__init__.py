@@ -1,4 +1,4 @@
-"""MuJoCo models of any robot with a table and objects, and the controller that moves it."""
+"""MuJoCo models of any robot with a table and objects, and its trajectory controller."""
 
 from kinema4d_ros.physics.controller import TrajectoryController
 from kinema4d_ros.physics.model import TIMESTEP_S, Materials, Room, build_model, build_spec, tune_servos

@@ -1,4 +1,4 @@
-"""The arm's trajectory controller: positions and velocities to command at any time, without a jump."""
+"""The arm's trajectory controller: continuous position and velocity commands at any time."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Array = NDArray[np.float64]
 
 START_TOLERANCE_RAD = 0.1
 START_TOLERANCE_M = 0.03
-"""How far the arm may be from a trajectory's first sample. Fingers get more: what they hold keeps them open."""
+"""Largest distance of the arm from a trajectory's first sample; larger for fingers, which a held object keeps open."""
 
 BLEND_S = 0.25
-"""What is left of that distance fades out over this time."""
+"""The remaining start offset is blended out over this time."""
 
 BRAKE_S = 0.06
 """Time constant of a stop."""
 
 
 class TrajectoryController:
-    """Follows one trajectory at a time and holds its end; times are the simulation's seconds.
+    """Controller that follows one trajectory at a time and holds its end; times are simulation seconds.
 
-    Between samples: the spline of a trajectory that has velocities, as ros2_control follows it. Without them
-    cubic, with slopes that never overshoot a sample (so limits that hold at the samples hold in between), at
-    rest at both ends. Arrays are (J,) in `robot.joint_names` order.
+    Interpolation between samples: with velocities, the spline that ros2_control follows. Without, a cubic at
+    rest at both ends whose slopes never overshoot a sample, so limits that hold at the samples hold in between.
+    Arrays are (J,) in `robot.joint_names` order.
     """
 
     def __init__(self, robot: Robot, position: ArrayLike) -> None:
-        """Hold a position (J,) until there is something to follow."""
+        """Hold a position (J,) until the first trajectory."""
         self._robot = robot
         self._start_tolerance = np.array(
             [START_TOLERANCE_M if j.kind == "prismatic" else START_TOLERANCE_RAD for j in robot.actuated]
@@ -41,22 +41,22 @@ class TrajectoryController:
         self.hold(position)
 
     def hold(self, position: ArrayLike) -> None:
-        """Forget everything and command this position (J,)."""
+        """Discard the trajectory and command this position (J,)."""
         self._rest = np.array(position, dtype=np.float64)
         self._brake_speed = np.zeros_like(self._rest)
         self._brake_start = -np.inf
         self._times: Array | None = None
 
     def follow(self, trajectory: JointTrajectory, now_s: float, measured: Array) -> None:
-        """Start a trajectory now, in place of any other; joints it does not name stay where they are commanded.
+        """Start a trajectory now and replace a running one; joints it does not name hold their command.
 
         Raises:
-            TrajectoryError: an unknown joint, limits or speeds exceeded, or a start that is not where
-                the arm is (`PLAN_START_MISMATCH`). The running trajectory then goes on.
+            TrajectoryError: an unknown joint, limits or speeds exceeded, or a start too far from the arm
+                (`PLAN_START_MISMATCH`). A running trajectory then continues.
         """
         trajectory.validate(self._robot, check_velocity=True)
         commanded, _ = self.target(now_s)
-        # A spline is followed in steps short enough to look like it; the slopes of these are its own.
+        # A spline is sampled densely and followed with its own slopes.
         points = trajectory.dense()
         q = self._robot.positions(points.names, points.positions, fill=commanded)
         q = np.clip(q, self._robot.lower, self._robot.upper)
@@ -69,21 +69,21 @@ class TrajectoryController:
         self._brake_start = -np.inf
 
     def stop(self, now_s: float) -> None:
-        """Brake from where the command is and hold there."""
+        """Brake from the current command and hold the final position."""
         q, v = self.target(now_s)
         self._times = None
         self._rest, self._brake_speed, self._brake_start = q, v, now_s
 
     def busy(self, now_s: float) -> bool:
-        """Whether a trajectory is still under way."""
+        """Return whether a trajectory is running."""
         return self._times is not None and now_s < self._times[-1]
 
     def remaining_s(self, now_s: float) -> float:
-        """Seconds to the end of the trajectory, 0 without one."""
+        """Return the seconds to the end of the trajectory, 0 without one."""
         return 0.0 if self._times is None else max(0.0, float(self._times[-1] - now_s))
 
     def target(self, now_s: float) -> tuple[Array, Array]:
-        """Positions and velocities (J,) to command at a time."""
+        """Compute the commanded positions and velocities (J,) at a time."""
         if self._times is None:
             fade = np.exp(-max(now_s - self._brake_start, 0.0) / BRAKE_S) if np.isfinite(self._brake_start) else 0.0
             q = self._rest + self._brake_speed * BRAKE_S * (1 - fade)
@@ -97,7 +97,7 @@ class TrajectoryController:
         return q, v
 
     def _require_start(self, first: Array, measured: Array, commanded: Array) -> None:
-        # A gripper that holds something is commanded further closed than it can be: both readings are its place.
+        # While an object is held, the gripper's command is more closed than its position; accept a start at either.
         away = np.minimum(np.abs(first - measured), np.abs(first - commanded))
         if np.any(away > self._start_tolerance):
             worst = int(np.argmax(away / self._start_tolerance))
@@ -113,7 +113,7 @@ class TrajectoryController:
 
 
 def _gentle_slopes(times: Array, q: Array) -> Array:
-    """(T, J) slopes at the samples: harmonic means of the neighbouring differences, 0 at turns and ends."""
+    """Compute slopes (T, J) at the samples: harmonic means of the adjacent differences, 0 at reversals and ends."""
     slopes = np.zeros_like(q)
     if len(times) > 2:
         h = np.diff(times)[:, None]

@@ -1,4 +1,4 @@
-"""A MuJoCo model of any `Robot` with a table and objects: frames, inertias, limits and efforts come from the URDF.
+"""MuJoCo models of any `Robot` with table and objects: frames, inertias, limits and efforts from the URDF.
 
     Robot, Room, objects, Materials ─> build_model() ─> mujoco.MjModel with position servos on every actuated joint
 
@@ -23,20 +23,19 @@ from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot, TriangleMesh
 
 __all__ = ["TIMESTEP_S", "Materials", "Room", "build_model", "build_spec", "tune_servos"]
 
-# What the physics needs to know of a robot's shapes: few points for each mesh.
-
 DIRECTIONS = 128
+"""Directions that `outer_points` samples, besides the axes."""
 
 _POINTS: WeakKeyDictionary[TriangleMesh, NDArray[np.float64]] = WeakKeyDictionary()
 
 
 def outer_points(mesh: TriangleMesh) -> NDArray[np.float64]:
-    """(P, 3) the farthest vertices in `DIRECTIONS` + 6 directions all around, metres; their hull is the shape."""
+    """Return the extreme vertices (P, 3) of a mesh in `DIRECTIONS` + 6 directions, metres; their hull is its shape."""
     if mesh not in _POINTS:
         i = np.arange(DIRECTIONS) + 0.5
         polar, turn = np.arccos(1 - 2 * i / DIRECTIONS), np.pi * (1 + 5**0.5) * i
         directions = np.stack([np.cos(turn) * np.sin(polar), np.sin(turn) * np.sin(polar), np.cos(polar)])
-        # The axes too, so that the box around the points is that of the mesh.
+        # Include the axes, so that the points have the same bounding box as the mesh.
         directions = np.concatenate([directions, np.eye(3), -np.eye(3)], axis=1)
         _POINTS[mesh] = mesh.vertices[np.unique(np.argmax(mesh.vertices @ directions, axis=0))]
     return _POINTS[mesh]
@@ -44,8 +43,8 @@ def outer_points(mesh: TriangleMesh) -> NDArray[np.float64]:
 
 TIMESTEP_S = 0.002
 
-# Robot and world collide with each other, the world with itself, the robot not with itself:
-# its neighbouring hulls overlap by construction, and plans are checked for that elsewhere.
+# Robot and world collide with each other and the world with itself, but not the robot with itself:
+# hulls of adjacent links overlap by construction, and self-collision of plans is checked elsewhere.
 _ROBOT_BIT, _WORLD_BIT = 1, 2
 
 _FALLBACK_DENSITY = 800.0
@@ -53,12 +52,13 @@ _FALLBACK_DENSITY = 800.0
 
 @dataclass(frozen=True)
 class Materials:
-    """What a URDF does not say of the physics: friction and servos. Whoever builds a model states it.
+    """Physics constants that a URDF does not contain: friction and servos. The caller of `build_model` sets them.
 
     Attributes:
-        friction: sliding, spinning and rolling friction of table, walls and links; objects have their own sliding one.
-        finger_friction: sliding friction of the fingers, which wins in any contact with them.
-        servo_span_rad, servo_span_m: error at which a servo gives its full effort, by kind of joint.
+        friction: sliding, spinning and rolling friction of table, walls and links; objects have their own sliding
+            friction.
+        finger_friction: sliding friction of the fingers, used in every contact with them.
+        servo_span_rad, servo_span_m: position error at which a servo reaches its full effort, by kind of joint.
         rotor_inertia: kg m^2 of reflected rotor inertia for each N m of effort.
         rotor_mass: kg for each N of effort of sliding joints.
     """
@@ -81,7 +81,7 @@ class Room:
         table_thickness: of the board.
         back_wall_x: the wall behind the arm.
         side_wall_y: the wall to its left.
-        floor_z: where fallen things end.
+        floor_z: height of the floor, where fallen objects stop.
         wall_height: above the table.
     """
 
@@ -101,7 +101,7 @@ def build_model(
     room: Room | None = None,
     timestep_s: float = TIMESTEP_S,
 ) -> mujoco.MjModel:
-    """The compiled model; bodies, joints, actuators and objects carry their own names."""
+    """Build the compiled model; bodies, joints, actuators and objects keep their names."""
     model = build_spec(robot, objects, materials, room, timestep_s).compile()
     tune_servos(model, robot, materials)
     return model
@@ -114,17 +114,17 @@ def build_spec(
     room: Room | None = None,
     timestep_s: float = TIMESTEP_S,
 ) -> Any:
-    """The `mujoco.MjSpec` before it is compiled: to add cameras or other bodies; then call `tune_servos`."""
+    """Build the `mujoco.MjSpec`, to add cameras or bodies before compiling; then call `tune_servos`."""
     spec = mujoco.MjSpec()
     spec.modelname = robot.name
     spec.compiler.degree = False
     spec.option.timestep = timestep_s
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
-    # Friction much stiffer than normal contact: a held object must not creep out of the fingers.
+    # Friction much stiffer than normal contact, so that a held object does not creep out of the fingers.
     spec.option.impratio = 10.0
     spec.option.noslip_iterations = 2
-    # Objects that nothing touches cost nothing: ten times faster with nine on the table.
+    # Resting objects sleep and cost no time: ten times faster with nine objects on the table.
     spec.option.enableflags |= int(mujoco.mjtEnableBit.mjENBL_SLEEP)
     _add_room(spec, room or Room(), materials)
     _add_robot(spec, robot, materials)
@@ -148,7 +148,7 @@ def _add_room(spec: Any, room: Room, materials: Materials) -> None:
         materials,
     )
     quarter = float(np.sqrt(0.5))
-    # Turned so that the normal, a plane's z, points into the room: along z, x and -y.
+    # Rotated so that a plane's normal, its z axis, points into the room: along z, x and -y.
     for name, pos, quat in (
         ("floor", [0.0, 0.0, room.floor_z], [1.0, 0.0, 0.0, 0.0]),
         ("back_wall", [room.back_wall_x, 0.0, 0.0], [quarter, 0.0, quarter, 0.0]),
@@ -225,7 +225,7 @@ def _add_inertia(body: Any, link: Link, needed: bool) -> None:
     if link.inertial is not None:
         mass, center, inertia = link.inertial.mass, link.inertial.center, link.inertial.inertia
     elif needed:
-        # URDFs of drawings have no inertia: a solid block around the link, or a small mass without shape.
+        # Without inertia in the URDF, use a solid block around the link, or a small mass if it has no shape.
         shapes = [*link.visuals, *link.collisions]
         points = np.concatenate(
             [s.mesh.vertices @ s.link_T_geometry[:3, :3].T + s.link_T_geometry[:3, 3] for s in shapes]
@@ -307,7 +307,7 @@ def _object_geoms(body: Any, thing: LabObject) -> list[Any]:
 
 
 def tune_servos(model: mujoco.MjModel, robot: Robot, materials: Materials) -> None:
-    """Stiffness from each joint's effort, damping critical for the inertia it carries at home."""
+    """Set servo stiffness from each joint's effort, and critical damping for the joint's inertia at home."""
     data = mujoco.MjData(model)
     home = dict(zip(robot.joint_names, robot.home_position(), strict=True))
     for name, value in home.items():

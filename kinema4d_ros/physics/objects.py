@@ -1,4 +1,4 @@
-"""Things that can lie on the lab's table: shape, size, colour, weight, and where they are."""
+"""Objects on the lab's table: shape, size, colour, mass and pose."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ BIN_WALL_M = 0.005
 
 @dataclass(frozen=True)
 class LabObject:
-    """One object, by itself; its frame is at the centre of its bounding box, z up as it stands.
+    """An object without a pose; its frame is at the centre of its bounding box, z up when it stands.
 
     Attributes:
-        name: unique on its table, such as "red_box".
+        name: unique in its scene, such as "red_box".
         shape: "box", "cylinder" (axis z), "sphere" or "bin" (an open box: floor and four walls).
         size: (x, y, z) of the bounding box, metres.
         rgb: 0 to 1, sRGB.
         mass: kg.
-        friction: sliding friction against the table and other objects; the fingers' rubber decides its own.
+        friction: sliding friction against the table and other objects; contacts with fingers use the fingers' friction.
     """
 
     name: str
@@ -41,12 +41,12 @@ class LabObject:
 
     @property
     def height(self) -> float:
-        """Metres from its lowest to its highest point as it stands."""
+        """Height of the standing object, metres."""
         return self.size[2]
 
     @property
     def radius(self) -> float:
-        """Metres: the circle around its centre that holds it, seen from above."""
+        """Radius of the circle around its centre that encloses it, seen from above, metres."""
         x, y, _ = self.size
         return float(np.hypot(x, y) / 2) if self.shape in ("box", "bin") else max(x, y) / 2
 
@@ -70,19 +70,19 @@ class PlacedObject:
 
     @classmethod
     def standing(cls, thing: LabObject, x: float, y: float, yaw: float, table_z: float = 0.0) -> PlacedObject:
-        """The object upright on the table, turned by `yaw` radians about the vertical."""
+        """Place an object upright on the table at x, y metres, rotated by `yaw` radians about the vertical."""
         c, s = np.cos(yaw), np.sin(yaw)
         R = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
         return cls(thing, make(R, [x, y, table_z + thing.height / 2]))
 
 
 def boxes_of(thing: LabObject) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Centres (3,) and full sizes (3,) in metres of the boxes that make up a box or a bin, object frame."""
+    """List centres (3,) and full sizes (3,) in metres of the boxes that form a box or a bin, object frame."""
     x, y, z = thing.size
     if thing.shape == "box":
         return [(np.zeros(3), np.array([x, y, z]))]
     t = BIN_WALL_M
-    # Walls of full length overlap in the corners: no seams to see, none to catch on.
+    # Walls of full length overlap in the corners, so that there are no visible seams and no edges to catch on.
     return [
         (np.array([0.0, 0.0, (t - z) / 2]), np.array([x - t, y - t, t])),
         (np.array([(x - t) / 2, 0.0, 0.0]), np.array([t, y, z])),

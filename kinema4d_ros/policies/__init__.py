@@ -1,4 +1,4 @@
-"""Policies that can be judged: scripted, replayed, learned, remote. One protocol for all of them."""
+"""Policies for evaluation: scripted, replayed, learned and remote, all with one protocol."""
 
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, Policy, PolicyError
 

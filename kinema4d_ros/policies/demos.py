@@ -1,11 +1,11 @@
-"""Demonstrations of the scripted expert in the lab, to train a policy on: pictures, joints, commands.
+"""Demonstrations of the scripted expert in the lab for training policies: images, joints, commands.
 
-DIR/demos.json             scenario, rate, view, robot, joints: what makes two folders the same
+DIR/demos.json             scenario, rate, view, robot, joints: must be equal to continue a folder
 DIR/episode_000000.npz     image (T, H, W, 3) uint8 RGB, state (T, J) measured, action (T, J) command one step later,
                            lifted () bool
 
-In every second episode the arm trembles while the recorded commands do not: a policy then sees how to get back. The
-arm starts near home, not at it. An episode's numbers follow from its own seed, so a run that was stopped goes on.
+In every second episode noise is added to the arm's motion but not to the recorded commands: a policy then learns to
+recover. The arm starts near home. Each episode depends only on its own seed, so an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from kinema4d_ros.robot.model import Robot
 __all__ = ["FIRST_SEED", "DemoSettings", "Demonstration", "make_demos", "read_demo", "record_demo"]
 
 FIRST_SEED = 1_000_000
-"""Seeds of demonstrations begin here: evaluations count from 0 and never meet a table that was trained on."""
+"""First seed of demonstrations: evaluations count from 0 and never use a scene of the training data."""
 
 HOLD_S = 0.6
-"""At the end the arm stays: the policy has to learn that too."""
+"""Time at rest at the end, so that the policy learns to stop."""
 
 _FORMAT = "kinema4d_demonstrations"
 _MAX_DEMO_BYTES = 2**30
@@ -45,14 +45,14 @@ _MAX_DEMO_BYTES = 2**30
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What a folder of demonstrations is made of.
+    """Settings of a folder of demonstrations.
 
     Attributes:
         scenario: of the lab.
-        rate_hz: samples a second.
-        seed: the first episode's is `FIRST_SEED + seed`.
-        start_rad: standard deviation of where the arm's joints start, around home.
-        tremble_rad: of the tremor in every second episode.
+        rate_hz: samples per second.
+        seed: the first episode has the seed `FIRST_SEED + seed`.
+        start_rad: standard deviation of the arm's start position around home.
+        tremble_rad: standard deviation of the noise in every second episode.
     """
 
     scenario: str = "canonical"
@@ -62,7 +62,7 @@ class DemoSettings:
     tremble_rad: float = 0.012
 
     def __post_init__(self) -> None:
-        """Refuse what makes no demonstration."""
+        """Check the ranges."""
         if not (1.0 <= self.rate_hz <= 50.0 and self.seed >= 0 and 0 <= self.start_rad < 0.2 > self.tremble_rad >= 0):
             raise PolicyError(
                 f"rate_hz {self.rate_hz}, seed {self.seed}, start_rad {self.start_rad}, tremble_rad {self.tremble_rad}",
@@ -78,7 +78,7 @@ class Demonstration:
     Attributes:
         image: (T, H, W, 3) uint8 RGB.
         state: (T, J) float32 measured joints.
-        action: (T, J) float32 what the arm is told to be at one sample later.
+        action: (T, J) float32 commanded joints one sample later.
         lifted: the pick succeeded, as `Task` decides.
     """
 
@@ -89,10 +89,10 @@ class Demonstration:
 
 
 def record_demo(robot: Robot, view: WorkspaceView, settings: DemoSettings, index: int) -> Demonstration:
-    """One pick of the scripted expert; the view is drawn at its own size, which saves half of the time.
+    """Record one pick of the scripted expert; the view is rendered at its own size, which saves half of the time.
 
     Raises:
-        KinemaError: the target is out of reach from where the arm starts.
+        KinemaError: the target is out of reach from the arm's start.
     """
     seed = FIRST_SEED + settings.seed + index
     rng = np.random.default_rng([seed, 7])
@@ -130,17 +130,17 @@ def make_demos(
     share: tuple[int, int] = (0, 1),
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Fill a folder up to so many episodes; those that are there stay. Returns (episodes, lifted) of this share.
+    """Fill a folder up to `episodes`, keep existing ones, and return (episodes, lifted) of this share.
 
     Args:
-        folder: is made if needed.
-        episodes: of the whole folder.
+        folder: created if needed.
+        episodes: number in the whole folder.
         settings, robot, view: by default the canonical scenario, the YAM, the demonstration camera.
-        share: (i, n) = every n-th episode from i on, so that n processes make a folder together.
-        progress: told how many of the share are there, and how many of them lifted.
+        share: (i, n) = every n-th episode from i on, for n processes that fill a folder together.
+        progress: called with the number of finished episodes of the share, and how many of them lifted.
 
     Raises:
-        PolicyError: the folder holds demonstrations of another kind.
+        PolicyError: the folder holds demonstrations with other settings.
     """
     settings, view = settings or DemoSettings(), view or demo_view()
     robot = robot or Robot.load("yam")
@@ -160,7 +160,7 @@ def make_demos(
             try:
                 demo = record_demo(robot, view, settings, index)
             except KinemaError:
-                # A table that cannot be picked from is no demonstration; an empty one keeps its number.
+                # The target cannot be picked: an empty demonstration keeps the index.
                 empty = np.zeros((0, len(robot.joint_names)), np.float32)
                 demo = Demonstration(np.zeros((0, view.height, view.width, 3), np.uint8), empty, empty, False)
             with replacing_file(path) as temporary:
@@ -174,25 +174,25 @@ def make_demos(
 
 
 def read_demo(path: str | Path) -> Demonstration:
-    """One episode's file.
+    """Read the file of an episode.
 
     Raises:
-        PolicyError: it is not there, cut off, or something else.
+        PolicyError: the file is missing, truncated, or not a demonstration.
     """
     try:
         found = read_arrays(path, ("image", "state", "action", "lifted"), _MAX_DEMO_BYTES)
     except FileFormatError as error:
         raise PolicyError(
-            f"{path} is no demonstration: {error.what}",
+            f"{path} is not a demonstration: {error.what}",
             expected="image, state, action and lifted",
-            hint="delete the file and make it again",
+            hint="delete the file and record it again",
             code=ErrorCode.FILE_MALFORMED,
         ) from None
     demo = Demonstration(found["image"], found["state"], found["action"], bool(found["lifted"].any()))
     if not (demo.image.ndim == 4 and demo.state.shape == demo.action.shape and len(demo.image) == len(demo.state)):
         raise PolicyError(
             f"{path}: image {demo.image.shape}, state {demo.state.shape}, action {demo.action.shape}",
-            expected="as many of each",
+            expected="equal lengths",
             code=ErrorCode.FILE_MALFORMED,
         )
     return demo
@@ -221,7 +221,7 @@ def _claim(root: Path, settings: DemoSettings, view: WorkspaceView, robot: Robot
     ]
     if other:
         raise PolicyError(
-            f"{root} holds demonstrations of another kind: {', '.join(other)} differ",
+            f"{root} holds demonstrations with other settings: {', '.join(other)} differ",
             expected="the same settings, or an empty folder",
             code=ErrorCode.ARGUMENT_INVALID,
         )

@@ -1,4 +1,4 @@
-"""`ExpertErrors`: mistakes of a chosen size for a scripted expert, so that policies of any success rate can be made.
+"""`ExpertErrors`: errors of a chosen size for the scripted expert, to create policies of any success rate.
 
 LabState ─> believed() ─> a plan for a scene that is slightly wrong ─> performed() ─> mistimed, released early, noisy
 """
@@ -24,27 +24,27 @@ __all__ = ["ExpertErrors"]
 Array = NDArray[np.float64]
 
 NOISE_KNOT_S = 0.4
-"""Joint noise is drawn this often and smooth in between: a tremor that the motors can follow."""
+"""Interval of the joint noise's knots; it is smooth in between, so that the motors can follow."""
 _STEP_S = 0.02
 OPENING_SPEED = 0.5
-"""Of the fingers' velocity limit, on average, when they let go early."""
+"""Mean speed of an early release as a share of the fingers' velocity limit."""
 FALL_S = 0.4
-"""The arm stays this long after a release: nobody judges an object in the air."""
+"""The arm holds this long after a release, so that the object has landed when it is judged."""
 
 
 @dataclass(frozen=True)
 class ExpertErrors:
-    """What goes wrong, and how far. All zero: nothing does.
+    """Kinds and sizes of errors. All zero = no errors.
 
     Attributes:
-        offset_m: the object is believed this far off along the table, in a direction drawn for each episode.
-        spread_m: standard deviation of a further such error, both axes.
-        height_m: the object is believed this much higher than it is.
-        yaw_deg: the object is believed turned by this much, to either side; round ones look the same.
-        delay_s: the gripper's commands come this much after the arm's; below 0, before.
-        early_release: the fingers open at this share of the lift, 0 = as it begins, 1 = at its end; None = never.
-        noise_rad: standard deviation of a smooth tremor of every arm joint.
-        chance: the share of episodes that have these errors; the others have none.
+        offset_m: error of the object's position along the table, in a random direction per episode.
+        spread_m: standard deviation of an additional position error, both axes.
+        height_m: error of the object's height; above 0 = believed too high.
+        yaw_deg: error of the object's yaw, to a random side; no effect on round objects.
+        delay_s: delay of the gripper's commands relative to the arm's; below 0 = earlier.
+        early_release: the fingers open at this share of the lift, 0 = at its start, 1 = at its end; None = never.
+        noise_rad: standard deviation of a smooth noise on every arm joint.
+        chance: share of episodes with these errors.
     """
 
     offset_m: float = 0.0
@@ -57,7 +57,7 @@ class ExpertErrors:
     chance: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no number, or far outside of what an arm on a table can do wrong."""
+        """Refuse values that are not numbers or out of range."""
         bounds = {
             "offset_m": (0.0, 0.3),
             "spread_m": (0.0, 0.3),
@@ -81,11 +81,11 @@ class ExpertErrors:
                 )
 
     def for_episode(self, rng: np.random.Generator) -> ExpertErrors:
-        """These errors, or none: drawn with `chance`."""
+        """Return these errors with probability `chance`, otherwise none."""
         return self if rng.random() < self.chance else ExpertErrors()
 
     def believed(self, scene: LabState, rng: np.random.Generator) -> LabState:
-        """The scene as the expert takes it to be: its target displaced, raised and turned."""
+        """Return the scene as the expert believes it: the target displaced, raised and turned."""
         angle, side = rng.uniform(0.0, 2 * np.pi), rng.choice([-1.0, 1.0])
         shift = self.offset_m * np.array([np.cos(angle), np.sin(angle)]) + self.spread_m * rng.standard_normal(2)
         target = scene.objects[scene.target]
@@ -97,12 +97,12 @@ class ExpertErrors:
     def performed(
         self, robot: Robot, plan: JointTrajectory, lift: tuple[float, float] | None, rng: np.random.Generator
     ) -> JointTrajectory:
-        """The plan as the arm performs it.
+        """Return the plan with the errors of its execution.
 
         Args:
             robot: of the plan, whose columns are `robot.joint_names`.
             plan: starts at time 0.
-            lift: from when to when the plan lifts something, seconds; None = it does not.
+            lift: start and end of the lift, seconds; None = no lift.
             rng: of this episode.
         """
         times, q = plan.times, plan.positions.copy()
@@ -121,7 +121,7 @@ class ExpertErrors:
         return JointTrajectory(plan.names, times, np.clip(q, robot.lower, robot.upper))
 
     def _tremor(self, times: Array, joints: int, rng: np.random.Generator) -> Array:
-        """(T, joints) smooth noise that begins at 0."""
+        """Draw smooth noise (T, joints) that starts at 0."""
         knots = np.arange(0.0, times[-1] + 2 * NOISE_KNOT_S, NOISE_KNOT_S)
         values = self.noise_rad * rng.standard_normal((len(knots), joints))
         values[0] = 0.0
@@ -134,7 +134,7 @@ class ExpertErrors:
 def _released(
     times: Array, q: Array, fingers: int, begin: float, open_position: float, speed: float
 ) -> tuple[Array, Array]:
-    """Times and positions with the fingers opening from `begin` on, and time for what they held to fall."""
+    """Return times and positions with the fingers opening from `begin` on, and a hold while the object falls."""
     takes = float(np.max(np.abs(open_position - q[times >= begin - _STEP_S, fingers]))) / speed
     times, q = _held(times, q, begin + takes + FALL_S - times[-1])
     s = np.clip((times - begin) / takes, 0.0, 1.0)
@@ -143,13 +143,13 @@ def _released(
 
 
 def _held(times: Array, q: Array, for_s: float) -> tuple[Array, Array]:
-    """The motion and its last position for some more seconds; below 0, the motion alone."""
+    """Extend the motion by `for_s` seconds at its last position; below 0, return it unchanged."""
     extra = np.arange(1, int(np.ceil(max(for_s, 0.0) / _STEP_S)) + 1) * _STEP_S
     return np.concatenate([times, times[-1] + extra]), np.vstack([q, np.repeat(q[-1:], len(extra), axis=0)])
 
 
 def _delayed(times: Array, q: Array, fingers: int, arm: list[int], delay_s: float) -> tuple[Array, Array]:
-    """Times and positions with the fingers later than the arm; earlier means that the arm waits instead."""
+    """Delay the fingers relative to the arm; a negative delay delays the arm instead."""
     longer, out = _held(times, q, abs(delay_s))
     for column in [fingers] if delay_s > 0 else arm:
         out[:, column] = np.interp(longer - abs(delay_s), times, q[:, column])

@@ -1,7 +1,7 @@
-"""`GuardedPolicy`: a policy that may hang, die or answer with garbage, with a time limit and an error for each.
+"""`GuardedPolicy`: timeouts and errors around a policy that may hang, crash or return invalid answers.
 
-Every call runs in a thread of its own that is left behind when it takes too long: the policy is then lost, every later
-call is refused at once, and whoever evaluates makes a new one. Nothing waits for ever.
+Every call runs in its own thread, which is abandoned after the timeout: the policy is then lost, every later call is
+refused at once, and the caller has to create a new policy.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _T = TypeVar("_T")
 
 
 class GuardedPolicy:
-    """Another policy behind time limits.
+    """A policy with timeouts.
 
     Args:
-        policy: to be asked.
-        act_timeout_s: for one chunk.
-        reset_timeout_s: for the start of an episode, in which weights may be loaded.
+        policy: to call.
+        act_timeout_s: timeout of one chunk.
+        reset_timeout_s: timeout of the start of an episode, which may load weights.
     """
 
     def __init__(self, policy: Policy, *, act_timeout_s: float = 30.0, reset_timeout_s: float = 120.0) -> None:
         if not (act_timeout_s > 0 and reset_timeout_s > 0):
             raise PolicyError(
-                f"time limits are {act_timeout_s} and {reset_timeout_s} s",
+                f"timeouts are {act_timeout_s} and {reset_timeout_s} s",
                 expected="more than 0",
                 code=ErrorCode.ARGUMENT_INVALID,
             )
@@ -45,15 +45,15 @@ class GuardedPolicy:
 
     @property
     def lost(self) -> bool:
-        """Whether a call never came back; a new policy is needed."""
+        """Whether a call timed out; a new policy is needed."""
         return bool(self._lost)
 
     def reset(self, start: EpisodeStart) -> None:
-        """As the policy's own."""
+        """Call the policy's reset."""
         self._call("reset", self._reset_timeout_s, lambda: self._policy.reset(start))
 
     def act(self, observation: Observation) -> ActionChunk:
-        """As the policy's own, and what is no chunk is refused."""
+        """Call the policy's act and check that it returns a chunk."""
         chunk: Any = self._call("act", self._act_timeout_s, lambda: self._policy.act(observation))
         if not isinstance(chunk, ActionChunk):
             raise PolicyError(
@@ -64,7 +64,7 @@ class GuardedPolicy:
         return chunk
 
     def close(self) -> None:
-        """As the policy's own; a lost one is left alone."""
+        """Call the policy's close, unless the policy is lost."""
         if not self._lost:
             self._call("close", self._act_timeout_s, self._policy.close)
 
@@ -76,7 +76,7 @@ class GuardedPolicy:
         def run() -> None:
             try:
                 answer.append((ask(), None))
-            except BaseException as error:  # handed to the caller below, whatever it is
+            except BaseException as error:  # raised in the caller's thread below
                 answer.append((None, error))
 
         thread = threading.Thread(target=run, name=f"policy {what}", daemon=True)
@@ -84,7 +84,7 @@ class GuardedPolicy:
         thread.join(timeout_s)
         if not answer:
             self._lost = f"policy '{self.name}' did not answer '{what}' within {timeout_s:g} s"
-            raise PolicyError(self._lost, expected="an answer in time", code=ErrorCode.POLICY_TIMEOUT)
+            raise PolicyError(self._lost, expected="an answer within the timeout", code=ErrorCode.POLICY_TIMEOUT)
         value, error = answer[0]
         if isinstance(error, PolicyError):
             raise error

@@ -1,9 +1,9 @@
-"""What every policy is given and gives back: an observation in, a chunk of actions out.
+"""The policy protocol: an observation in, a chunk of actions out; `PlanHandout` splits a plan into chunks.
 
-reset(EpisodeStart) ─> act(Observation) ─> ActionChunk ─> act(...) ... until a chunk says `done` or the time is over
+reset(EpisodeStart) ─> act(Observation) ─> ActionChunk ─> act(...) ... until a chunk is `done` or the time limit
 
-A policy sees what a real one would see: one camera, the joints, the gripper, the task in words. Only scripted experts
-read `EpisodeStart.scene`, the lab's own knowledge, and say so.
+A policy gets what is available on a real robot: one camera, the joints, the gripper, the instruction. Only scripted
+experts read `EpisodeStart.scene`, the lab's true state.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Array = NDArray[np.float64]
 
 
 class PolicyError(KinemaError):
-    """A policy that cannot be loaded, does not answer, or answers with something that is no action."""
+    """A policy cannot be loaded, does not answer, or returns an invalid action."""
 
     default_code = ErrorCode.POLICY_FAILED
 
 
 @dataclass(frozen=True, eq=False)
 class EpisodeStart:
-    """What a policy is told before an episode.
+    """Input of a policy at the start of an episode.
 
     Attributes:
-        robot: whose joints it moves.
-        instruction: the task in words.
+        robot: that the policy controls.
+        instruction: the task as a sentence.
         task: "pick", "place" or "push".
         seed: of all its randomness in this episode; equal seeds give equal actions.
-        scene: what only a simulator knows; None in a real lab.
+        scene: true state of the simulator; None on a real robot.
     """
 
     robot: Robot
@@ -53,7 +53,7 @@ class EpisodeStart:
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What a policy sees at one time.
+    """Input of a policy at one time.
 
     Attributes:
         image: (H, W, 3) uint8 RGB, rectified.
@@ -72,16 +72,16 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class ActionChunk:
-    """The next piece of motion: joint positions, or tool poses with the gripper's opening.
+    """The next actions: joint positions, or tool poses with the gripper's opening.
 
-    Building one refuses what is no motion. Times count from the observation: the first is above 0.
+    Invalid values are refused on construction. Times count from the observation: the first is above 0.
 
     Attributes:
         times: (N,) seconds, strictly increasing, above 0; N may be 0 when `done`.
         joints: (N, J) `robot.joint_names` order; or None.
         base_T_tool: (N, 4, 4) metres, base frame; or None. Exactly one of the two is given.
-        gripper_m: (N,) opening in metres; with poses required, with joints None: the gripper is one of the joints.
-        done: the policy considers the episode to be over after this chunk.
+        gripper_m: (N,) opening in metres; required with poses; None with joints, which include the gripper.
+        done: the episode ends after this chunk.
     """
 
     times: Array
@@ -91,7 +91,7 @@ class ActionChunk:
     done: bool = False
 
     def __post_init__(self) -> None:
-        """Check shapes and numbers and keep private copies."""
+        """Check shapes and values and keep private copies."""
         times = _numbers("times", self.times)
         if times.ndim != 1 or np.any(np.diff(times) <= 0) or (len(times) and times[0] <= 0):
             raise _garbage(f"times are {_short(times)}", "strictly increasing seconds above 0")
@@ -118,11 +118,11 @@ class ActionChunk:
         object.__setattr__(self, "gripper_m", widths)
 
     def trajectory(self, kinematics: Kinematics, start: ArrayLike) -> JointTrajectory:
-        """The chunk as joint positions from `start` (J,) at time 0, which becomes the first sample.
+        """Convert the chunk to joint positions from `start` (J,) at time 0, which becomes the first sample.
 
         Raises:
-            PolicyError: another number of joints than the robot has.
-            NoSolution: tool poses that the arm cannot reach.
+            PolicyError: the number of joints is not the robot's.
+            NoSolution: the arm cannot reach a tool pose.
         """
         robot, first = kinematics.robot, np.asarray(start, dtype=np.float64)
         if not len(self.times):
@@ -144,27 +144,27 @@ class ActionChunk:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Anything that can be asked for actions."""
+    """Interface of policies."""
 
     @property
     def name(self) -> str:
-        """How reports call it."""
+        """Name in reports."""
         ...
 
     def reset(self, start: EpisodeStart) -> None:
-        """Begin an episode; whatever was remembered of another is forgotten."""
+        """Begin an episode and discard the state of the previous one."""
         ...
 
     def act(self, observation: Observation) -> ActionChunk:
-        """The next actions.
+        """Return the next actions.
 
         Raises:
-            PolicyError: it cannot say; the episode is then recorded as failed by the policy, and others go on.
+            PolicyError: no action is possible; the trial is recorded as failed, other trials continue.
         """
         ...
 
     def close(self) -> None:
-        """Let go of processes, sockets and memory; may be called twice."""
+        """Release processes, sockets and memory; may be called twice."""
         ...
 
 
@@ -187,16 +187,16 @@ def _garbage(what: str, expected: str) -> PolicyError:
     return PolicyError(what, expected=expected, code=ErrorCode.POLICY_BAD_ACTION)
 
 
-# `PlanHandout`: a whole motion, given out chunk by chunk as it is asked for.
+# `PlanHandout`: splits a whole plan into chunks.
 
 MAX_CHUNK_S = 600.0
 _SAME_S = 1e-6
 
 
 class PlanHandout:
-    """Hands out a trajectory whose columns are `robot.joint_names`.
+    """Splitter of a trajectory, with columns `robot.joint_names`, into chunks.
 
-    Whoever executes only part of a chunk gets the rest again; whoever waits in between misses nothing.
+    If only part of a chunk was executed, the next chunk repeats the rest; waiting between chunks skips nothing.
 
     Args:
         chunk_s: seconds in one chunk; 0 = the whole motion at once.
@@ -213,27 +213,27 @@ class PlanHandout:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the motion."""
+        """Discard the plan."""
         self._plan: JointTrajectory | None = None
         self._first_s: float | None = None
         self._given_s = 0.0
 
     def load(self, plan: JointTrajectory) -> None:
-        """Begin a motion; its first sample is where the arm is."""
+        """Start a plan; its first sample is the arm's current position."""
         self.clear()
         self._plan = plan
 
     def next_chunk(self, time_s: float) -> ActionChunk:
-        """What comes next at this time of the episode; the chunk with the last sample is `done`.
+        """Return the chunk for this time of the episode; the chunk with the last sample is `done`.
 
         Raises:
-            PolicyError: no episode was begun.
+            PolicyError: `load` was not called.
         """
         if self._plan is None:
-            raise PolicyError("there is no episode", expected="reset before act")
+            raise PolicyError("no episode has begun", expected="reset before act")
         if self._first_s is None:
             self._first_s = time_s
-        # Time that passed without motion is not taken out of the plan: the arm would jump.
+        # Time without motion does not advance the plan: the arm would jump.
         now = min(time_s - self._first_s, self._given_s)
         times = self._plan.times - self._plan.times[0]
         end = now + self._chunk_s

@@ -1,6 +1,6 @@
 """Policies by name: `expert`, `expert:offset_m=0.012,seed=3`, `replay:runs/a.npz`, `remote:127.0.0.1:8000`.
 
-A spec is a kind, and after the first colon either options `name=value,...` or one plain text, the kind's `source`.
+A spec is a kind, followed after the first colon by options `name=value,...` or by a plain text, the kind's `source`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OPTION = re.compile(r"^[a-z][a-z0-9_]*=")
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A parsed spec: what `make_policy` needs, and text that reports can show.
+    """A parsed spec: input of `make_policy`, and text for reports.
 
     >>> PolicySpec.parse("expert:offset_m=0.012,delay_s=1")
     PolicySpec(kind='expert', options={'offset_m': 0.012, 'delay_s': 1}, text='expert:offset_m=0.012,delay_s=1')
@@ -47,7 +47,7 @@ class PolicySpec:
 
     @classmethod
     def parse(cls, text: str) -> PolicySpec:
-        """From `[LABEL=]KIND[:OPTIONS]`; the label is what reports call it, by default the rest."""
+        """Parse `[LABEL=]KIND[:OPTIONS]`; the label is the name in reports, by default the rest."""
         head, colon, tail = text.strip().partition(":")
         label, equals, kind = head.rpartition("=")
         if not kind or (equals and not label):
@@ -63,7 +63,7 @@ class PolicySpec:
         for item in filter(None, tail.split(",")):
             name, equals, value = item.partition("=")
             if not equals or not name.strip().isidentifier() or name.strip() in options:
-                raise _unavailable(f"option {item!r} of policy {text!r}", "name=value, each name once")
+                raise _unavailable(f"option {item!r} of policy {text!r}", "name=value, without duplicate names")
             options[name.strip()] = _value(value.strip())
         full = head.rpartition("=")[2] + text.strip()[len(head) :]
         return cls(kind, options, full, label or full)
@@ -75,26 +75,26 @@ def _has_options(tail: str) -> bool:
 
 
 def register_policy(kind: str, factory: Factory | str) -> None:
-    """Make `make_policy(kind)` call a factory, or import `module:name` when it is first needed."""
+    """Register a factory, or `module:name` to import on first use, for `make_policy(kind)`."""
     if not kind or kind in _factories:
         raise PolicyError(f"policy kind '{kind}' is {'taken' if kind else 'empty'}", expected="a new name")
     _factories[kind] = factory
 
 
 def policy_kinds() -> tuple[str, ...]:
-    """The kinds `make_policy` knows, sorted."""
+    """Return the kinds of `make_policy`, sorted."""
     return tuple(sorted(_factories))
 
 
 def make_policy(spec: str | PolicySpec) -> Policy:
-    """A policy by its spec.
+    """Create a policy from its spec.
 
     Raises:
-        PolicyError: POLICY_UNAVAILABLE with the kinds or options there are; or the policy's own reason.
+        PolicyError: POLICY_UNAVAILABLE with the available kinds or options; or the policy's own error.
     """
     wanted = spec if isinstance(spec, PolicySpec) else PolicySpec.parse(spec)
     if wanted.kind not in _factories:
-        raise _unavailable(f"policy '{wanted.kind}' is not known", f"one of {', '.join(policy_kinds())}")
+        raise _unavailable(f"policy '{wanted.kind}' is unknown", f"one of {', '.join(policy_kinds())}")
     factory = _factories[wanted.kind]
     if isinstance(factory, str):
         module, _, name = factory.partition(":")
@@ -107,18 +107,18 @@ def make_policy(spec: str | PolicySpec) -> Policy:
     try:
         return factory(**wanted.options)
     except TypeError as error:
-        raise _unavailable(f"policy '{wanted.text}' cannot be made: {error}", "the options of its kind") from error
+        raise _unavailable(f"policy '{wanted.text}' cannot be created: {error}", "the options of its kind") from error
 
 
 def python_class(source: str, **options: Any) -> Policy:
-    """The kind `python`: a class of your own, `python:my_package.my_module:MyPolicy`. It runs as part of the caller."""
+    """Create a policy of the kind `python`, a user's class: `python:package.module:MyPolicy`. It runs in-process."""
     module, _, name = source.partition(":")
     try:
         made = getattr(import_module(module), name)(**options)
     except (ImportError, AttributeError, ValueError) as error:
-        raise _unavailable(f"policy 'python:{source}' cannot be made: {error}", "python:MODULE:CLASS") from error
+        raise _unavailable(f"policy 'python:{source}' cannot be created: {error}", "python:MODULE:CLASS") from error
     if not isinstance(made, Policy):
-        raise _unavailable(f"{source} is no policy", "a class with name, reset, act and close")
+        raise _unavailable(f"{source} is not a policy", "a class with name, reset, act and close")
     return made
 
 

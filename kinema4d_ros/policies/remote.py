@@ -1,4 +1,4 @@
-"""`RemotePolicy`: a policy in another process or on another machine, over a websocket. The kind `remote`.
+"""`RemotePolicy`: a policy in another process or on another machine, over a websocket (kind `remote`).
 
 client                                            server
   <- {"protocol": "kinema4d_policy", "version": 1, "name"}
@@ -7,8 +7,8 @@ client                                            server
                         <- {"type": "chunk", "times", "joints" | "base_T_tool" + "gripper_m", "done"}
                         <- {"type": "error", "code", "what", "expected"}
 
-`style=openpi` speaks to servers of that kind instead: one map of observations in, {"actions"} out. That style follows
-its published protocol and was tried against a server of our own only.
+`style=openpi` uses the openpi protocol instead: one map of observations in, {"actions"} out. It follows the published
+protocol and was tested only against our own server.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from kinema4d_ros.policies.wire import MAX_MESSAGE_BYTES, PROTOCOL, VERSION, pac
 __all__ = ["TOKEN_VARIABLE", "RemotePolicy"]
 
 TOKEN_VARIABLE = "KINEMA4D_POLICY_TOKEN"  # noqa: S105  # nosec B105 - a variable's name, not a token
-"""Environment variable with the server's token: specs are printed in reports, so no token belongs in one."""
+"""Environment variable with the server's token; not part of the spec, because specs are printed in reports."""
 
 STYLES = ("kinema4d", "openpi")
 _TOO_BIG = 1009
 
 
 class RemotePolicy:
-    """A policy behind `ws://HOST:PORT`. A lost connection ends the episode; the next one connects again.
+    """Client of a policy server at `ws://HOST:PORT`. A lost connection ends the episode; the next one reconnects.
 
     Args:
         source: HOST:PORT, or a ws:// or wss:// address.
-        timeout_s: for a chunk.
-        reset_timeout_s: for a connection and for the start of an episode, in which weights may be loaded.
+        timeout_s: timeout of a chunk.
+        reset_timeout_s: timeout of the connection and of the start of an episode, which may load weights.
         style: "kinema4d" or "openpi".
         hz, image_key, state_key, image_size: of the openpi style: rate of the actions, names of the inputs, and the
-            side of the square that pictures are padded to (0 = as they are).
+            side in pixels of the square to which images are padded (0 = unchanged).
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class RemotePolicy:
 
     @property
     def name(self) -> str:
-        """`remote:` with the address, and the server's own name once it is known."""
+        """`remote:` with the address, and the server's name once it is known."""
         return f"remote:{self._uri}" + (f" ({self._server})" if self._server else "")
 
     def reset(self, start: EpisodeStart) -> None:
-        """Connect if needed and begin an episode. The lab's own knowledge is never sent.
+        """Connect if needed and begin an episode. The lab's true state is never sent.
 
         Raises:
-            PolicyError: nobody answers, or the server refuses.
+            PolicyError: the server does not answer or refuses.
         """
         self._start = None
         if self._socket is None:
@@ -109,10 +109,10 @@ class RemotePolicy:
         self._start = start
 
     def act(self, observation: Observation) -> ActionChunk:
-        """Ask for the next actions.
+        """Request the next actions.
 
         Raises:
-            PolicyError: POLICY_TIMEOUT, POLICY_BAD_ACTION for what is no chunk, POLICY_FAILED when the server dies.
+            PolicyError: POLICY_TIMEOUT, POLICY_BAD_ACTION for an invalid chunk, POLICY_FAILED for a lost connection.
         """
         if self._start is None:
             raise PolicyError(f"{self.name} has no episode", expected="reset before act")
@@ -144,7 +144,7 @@ class RemotePolicy:
         )
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         socket, self._socket, self._start = self._socket, None, None
         if socket is not None:
             socket.close()
@@ -160,7 +160,7 @@ class RemotePolicy:
                 close_timeout=1.0,
                 compression=None,
                 max_size=MAX_MESSAGE_BYTES,
-                # Pings are answered while a server computes only if it has a thread for them; time-outs do the work.
+                # A server without a thread for pings does not answer them while it computes; timeouts are used instead.
                 ping_interval=None,
                 proxy=None,
             )
@@ -208,7 +208,7 @@ class RemotePolicy:
         try:
             data = socket.recv(timeout=timeout_s)
         except TimeoutError:
-            # Its answer may still come, and would be taken for the answer to the next question.
+            # A late answer would be taken for the answer to the next request: close the connection.
             took = time.monotonic() - begun
             raise self._dropped(f"did not answer within {took:.1f} s", "an answer in time",
                                 ErrorCode.POLICY_TIMEOUT) from None  # fmt: skip
@@ -223,7 +223,7 @@ class RemotePolicy:
             raise self._dropped(f"sent garbage: {error.what}", error.expected, ErrorCode.POLICY_BAD_ACTION) from None
 
     def _dropped(self, what: str, expected: str, code: ErrorCode) -> PolicyError:
-        """Hang up; the error to raise."""
+        """Close the connection and return the error to raise."""
         self.close()
         return PolicyError(f"{self._uri} {what}", expected=expected, code=code)
 
@@ -248,7 +248,7 @@ class RemotePolicy:
 
 
 def _padded(image: np.typing.NDArray[np.uint8], side: int) -> np.typing.NDArray[np.uint8]:
-    """The picture in a square, its proportions kept, black around it."""
+    """Fit the image into a black square, keeping its aspect ratio."""
     height, width = image.shape[:2]
     scale = side / max(height, width)
     w, h = max(1, round(width * scale)), max(1, round(height * scale))
@@ -268,7 +268,7 @@ def _address(source: str) -> str:
         usable = False
     if not source or not usable:
         raise PolicyError(
-            f"address {source!r} is no websocket",
+            f"address {source!r} is not a websocket address",
             expected="HOST:PORT, ws://... or wss://...",
             code=ErrorCode.POLICY_UNAVAILABLE,
         )

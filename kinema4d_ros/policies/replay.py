@@ -1,7 +1,7 @@
-"""`ReplayPolicy`: recorded actions again, from NPZ, CSV, JSON, a LeRobot dataset or a ROS 2 bag. The kind `replay`.
+"""`ReplayPolicy`: replays recorded actions from NPZ, CSV, JSON, a LeRobot dataset or a ROS 2 bag (kind `replay`).
 
-It looks at nothing but where the arm is at the start: the paper's open-loop protocol, in which the actions of a real
-run are given and the outcome is predicted.
+It uses only the arm's position at the start: the paper's open-loop protocol, in which the outcome of the actions of a
+real run is predicted.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _MAX_INFO_BYTES = 50_000_000
 
 
 class ReplayPolicy:
-    """A recording as a policy.
+    """Policy that replays a recording.
 
     Args:
         source: a .npz, .csv, .json or .mcap file, a bag's or a LeRobot dataset's folder.
-        episode: of a LeRobot dataset, from 0; "seed" takes the episode's own seed as the index.
+        episode: index in a LeRobot dataset, from 0; "seed" uses the seed of the episode start as the index.
         feature: of a LeRobot dataset; `action` where it has one.
         topic: of a bag; by default its joint states, or its plan.
         joint_map: a file of recorded and robot joint names, see `readers.match`.
-        gripper_range: OPEN:CLOSED, what the recording says of an open and of a closed gripper.
-        speed: 2 is twice as fast.
-        chunk_s: seconds of motion in one chunk; 0 = all of it at once.
+        gripper_range: OPEN:CLOSED, the recorded values of an open and of a closed gripper.
+        speed: factor; 2 is twice as fast.
+        chunk_s: seconds of motion in one chunk; 0 = all in one chunk.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ReplayPolicy:
         """Read the recording.
 
         Raises:
-            PolicyError: it cannot be read, is of another robot, lacks joints, or asks for more than the arm can do.
+            PolicyError: it cannot be read, is of another robot, lacks joints, or exceeds the arm's limits.
         """
         self._handout.clear()
         robot = start.robot
@@ -105,10 +105,10 @@ class ReplayPolicy:
         self._robot, self._first = robot, q[0]
 
     def act(self, observation: Observation) -> ActionChunk:
-        """The next piece of the recording.
+        """Return the next chunk of the recording.
 
         Raises:
-            PolicyError: the arm is not where the recording starts.
+            PolicyError: the arm is not at the start of the recording.
         """
         if self._first is not None and self._robot is not None:
             self._require_start(self._robot, self._first, observation.joints)
@@ -116,7 +116,7 @@ class ReplayPolicy:
         return self._handout.next_chunk(observation.time_s)
 
     def close(self) -> None:
-        """Forget the recording."""
+        """Discard the recording."""
         self._handout.clear()
 
     def _options(self, seed: int) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class ReplayPolicy:
             raise PolicyError(
                 f"'{self._source}' has no values for joint {', '.join(missing)} of robot '{robot.name}'",
                 expected=f"{', '.join(robot.joint_names)}",
-                hint="record all joints, the gripper's too",
+                hint="record all joints, including the gripper",
             )
 
     def _require_start(
@@ -155,7 +155,7 @@ class ReplayPolicy:
                 f"the recording starts with joint '{robot.joint_names[worst]}' at {first[worst]:.3f}, "
                 f"but the arm is at {joints[worst]:.3f}",
                 expected=f"a start within {limits[worst]:g} of the arm",
-                hint="bring the arm to the recording's start first",
+                hint="move the arm to the start of the recording first",
             )
 
 

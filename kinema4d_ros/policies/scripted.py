@@ -1,9 +1,9 @@
-"""`ScriptedExpert`: plans with the lab's true poses and makes errors of a chosen size. The kind `expert`.
+"""`ScriptedExpert`: plans with the lab's true poses and makes errors of a chosen size (kind `expert`).
 
 EpisodeStart.scene ─> believed scene ─> pick, place or push plan ─> performed plan ─> chunks
 
-It is no policy that a real robot could run: it knows where things are. It spans success rates from 0 to 1, which a
-judge, a world model and the statistics have to tell apart.
+It cannot run on a real robot because it uses the true poses. It spans success rates from 0 to 1 to test judges, world
+models and statistics.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _STILL = 1e-9
 
 
 class ScriptedExpert:
-    """The expert of the lab, right or wrong by as much as its options say.
+    """The lab's scripted expert with optional errors.
 
     Args:
-        chunk_s: seconds of motion in one chunk; 0 = all of it at once.
-        seed: further seed; episodes of equal seeds are equal.
+        chunk_s: seconds of motion in one chunk; 0 = all in one chunk.
+        seed: additional seed; equal seeds give equal episodes.
         offset_m, spread_m, height_m, yaw_deg, delay_s, early_release, noise_rad, chance: see `ExpertErrors`.
     """
 
@@ -62,7 +62,7 @@ class ScriptedExpert:
 
     @property
     def name(self) -> str:
-        """`expert` and the errors that it makes."""
+        """`expert` with its errors."""
         default = vars(ExpertErrors())
         made = [f"{k}={v:g}" for k, v in vars(self._errors).items() if v != default[k]]
         return "expert" + (":" + ",".join(made) if made else "")
@@ -71,14 +71,14 @@ class ScriptedExpert:
         """Plan the whole episode.
 
         Raises:
-            PolicyError: no scene to look at, another task, or a target out of reach.
+            PolicyError: no scene, an unknown task, or a target out of reach.
         """
         self._handout.clear()
         if start.scene is None:
             raise PolicyError(
-                "the scripted expert was told no scene",
+                "the scripted expert needs the scene's true state",
                 expected="EpisodeStart.scene, which only the lab has",
-                hint="judge a policy that looks at the image, or replay recorded actions",
+                hint="use a policy that works on images, or replay recorded actions",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             )
         if start.task not in LAB_TASKS:
@@ -87,8 +87,8 @@ class ScriptedExpert:
                 expected=f"one of {', '.join(LAB_TASKS)}",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             )
-        # The name takes part in no draw: experts that differ only in the size of an error err in the same direction,
-        # which makes their comparison a paired one.
+        # The draw does not depend on the name: experts that differ only in the size of an error err in the same
+        # direction, which makes their comparison paired.
         rng = np.random.default_rng([self._seed, start.seed])
         errors = self._errors.for_episode(rng)
         try:
@@ -103,11 +103,11 @@ class ScriptedExpert:
         self._handout.load(errors.performed(start.robot, plan, lift, rng))
 
     def act(self, observation: Observation) -> ActionChunk:
-        """The next piece of the plan; the image is not looked at."""
+        """Return the next chunk of the plan; the image is not used."""
         return self._handout.next_chunk(observation.time_s)
 
     def close(self) -> None:
-        """Forget the plan."""
+        """Discard the plan."""
         self._handout.clear()
 
     def _plan(self, robot: Robot, scene: LabState, task: str) -> tuple[JointTrajectory, tuple[float, float] | None]:
@@ -123,7 +123,7 @@ class ScriptedExpert:
 
 
 def _lift(robot: Robot, picked: JointTrajectory) -> tuple[float, float] | None:
-    """From when to when a pick lifts: from the arm's first motion after the fingers' last one to the end."""
+    """Return start and end of a pick's lift: from the arm's first motion after the fingers' last one to the end."""
     if robot.gripper is None:
         return None
     fingers = robot.joint_names.index(robot.gripper.joint)

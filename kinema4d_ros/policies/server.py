@@ -1,7 +1,7 @@
-"""`PolicyServer`: any policy of this package behind a websocket, for the client in `remote.py`.
+"""`PolicyServer`: websocket server for any policy of this package; the client is in `remote.py`.
 
-Loopback only, unless a token is set: whoever can reach the port can make this machine compute. Web pages are
-turned away by their `Origin`, and by a `Host` that only resolves to this machine.
+Loopback needs no token, every other address does, because clients can use this machine's computing time. Web pages
+are refused by their `Origin`, and by a `Host` name that is not this machine's own (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ __all__ = ["PolicyServer"]
 
 MAX_CLIENTS = 8
 MAX_CONNECTIONS = 32
-"""Sockets at once, each with a thread. One more, and the oldest that has not said what it wants has to go."""
+"""Maximum open sockets, each with a thread. Above it, the oldest one without a request is closed."""
 
 REQUEST_TIMEOUT_S = 5.0
-"""For a client to say what it wants."""
+"""Timeout of a client's HTTP request."""
 
 ALIVE_EVERY_S, ALIVE_WITHIN_S = 60.0, 120.0
-"""A client that is gone without a word does not keep its place."""
+"""Interval and timeout of pings, which free the place of a client that has disappeared."""
 
 _log = logging.getLogger(__name__)
-# The library logs a traceback for every visitor that is turned away or babbles.
+# The library logs a traceback for every client that is refused or sends invalid data.
 _quiet_log = logging.getLogger(f"{__name__}.connections")
 _quiet_log.setLevel(logging.CRITICAL)
 
 
 class PolicyServer:
-    """Serves a policy until it is closed; every connection has one of its own.
+    """Server of a policy; every connection gets its own instance.
 
     Args:
-        spec: the policy.
-        robot: whose joints it moves; clients of others are refused.
-        host: where to listen; anything but this machine needs a token.
-        port: 0 = any free one, see `port`.
-        token: that clients have to send; "" = none.
-        act_timeout_s: for one chunk.
+        spec: of the policy.
+        robot: that the policy controls; clients with another robot are refused.
+        host: address to listen on; anything but loopback needs a token.
+        port: 0 = any free port, see `port`.
+        token: that clients must send; "" = none.
+        act_timeout_s: timeout of one chunk.
 
     >>> with PolicyServer("replay:run.npz", robot) as server:   # doctest: +SKIP
     ...     server.wait()
@@ -75,13 +75,13 @@ class PolicyServer:
     ) -> None:
         require_token(host, token, TOKEN_VARIABLE, PolicyError)
         self._spec = spec if isinstance(spec, PolicySpec) else PolicySpec.parse(spec)
-        make_policy(self._spec).close()  # a policy that cannot be made is better known now
+        make_policy(self._spec).close()  # fail early if the policy cannot be created
         self._robot, self._token, self._act_timeout_s = robot, token, act_timeout_s
         self._local = is_loopback(host)
         self._places = threading.BoundedSemaphore(MAX_CLIENTS)
         self._lock = threading.Lock()
         self._sockets: dict[socket.socket, bool] = {}
-        """In the order of their coming; True = has not said what it wants, and nobody has hung up on it."""
+        """In the order of connection; True = open, without a request yet."""
         self._connections: set[ServerConnection] = set()
         try:
             self._server = serve(
@@ -100,7 +100,7 @@ class PolicyServer:
             )
         except (OSError, OverflowError) as error:
             raise PolicyError(
-                f"port {port} of {host} cannot be listened on: {error}",
+                f"cannot listen on port {port} of {host}: {error}",
                 expected="a free port",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             ) from None
@@ -110,20 +110,20 @@ class PolicyServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port the server listens on."""
         return int(self._server.socket.getsockname()[1])
 
     def wait(self) -> None:
-        """Until somebody closes the server."""
+        """Block until the server is closed."""
         while self._thread.is_alive():
             self._thread.join(0.5)
 
     def close(self) -> None:
-        """Stop listening and hang up on everybody."""
+        """Stop listening and close all connections."""
         self._server.shutdown()
         self._thread.join(5.0)
         for connection in tuple(self._connections):
-            connection.close(1001, "the server ends")
+            connection.close(1001, "the server is shutting down")
 
     def __enter__(self) -> PolicyServer:
         return self
@@ -140,7 +140,7 @@ class PolicyServer:
                 self._sockets[oldest] = False
         try:
             if oldest is not None:
-                with contextlib.suppress(OSError):  # it has just left by itself
+                with contextlib.suppress(OSError):  # the client has just disconnected
                     oldest.shutdown(socket.SHUT_RDWR)
             self._talk(accepted, address)
         finally:
@@ -153,7 +153,7 @@ class PolicyServer:
         if "Origin" in headers:
             return _refusal(http.HTTPStatus.FORBIDDEN, "not for browsers")
         if self._local and not is_own_name("".join(headers.get_all("Host"))):
-            return _refusal(http.HTTPStatus.FORBIDDEN, "this server does not go by that name")
+            return _refusal(http.HTTPStatus.FORBIDDEN, "this server does not have that name")
         if self._token and not same_secret("".join(headers.get_all("Authorization")), f"Bearer {self._token}"):
             return _refusal(http.HTTPStatus.UNAUTHORIZED, "a token is needed")
         return None
@@ -178,7 +178,7 @@ class PolicyServer:
                     policy = GuardedPolicy(make_policy(self._spec), act_timeout_s=self._act_timeout_s)
                 connection.send(pack(answer))
         except ConnectionClosed:
-            _log.info("a client left")
+            _log.info("a client disconnected")
         finally:
             self._connections.discard(connection)
             self._places.release()

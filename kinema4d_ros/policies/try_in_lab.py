@@ -1,4 +1,4 @@
-"""One episode of a policy in the lab: what happened, and a strip of pictures of it."""
+"""`try_policy`: one episode of a policy in the lab, with its outcome and images."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SETTLE_S = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of an episode.
+    """Outcome of an episode.
 
     Attributes:
-        task: that the policy was given.
+        task: of the episode.
         success: its goal holds at the end.
-        rise_m, moved_m: of the target: upwards, and along the table.
-        time_s: simulated, how long it took.
-        chunks: that were asked for.
-        pictures: (N, H, W, 3) uint8 RGB, what the policy saw before each chunk, and the end.
+        rise_m, moved_m: displacement of the target, upwards and along the table.
+        time_s: simulated duration.
+        chunks: number of chunks requested.
+        pictures: (N, H, W, 3) uint8 RGB, images before each chunk and at the end.
     """
 
     task: Task
@@ -52,10 +52,10 @@ def try_policy(
     camera: LabCamera | None = None,
     limit_s: float = 20.0,
 ) -> Outcome:
-    """Let a policy act in the lab until it is done or the time is over.
+    """Run a policy in the lab until it is done or `limit_s` is reached.
 
     Raises:
-        PolicyError: the policy failed, or asked for a motion that the arm refuses.
+        PolicyError: the policy failed, or requested a motion that the arm refuses.
     """
     robot = robot or Robot.load("yam")
     kinematics = choose_kinematics(robot)
@@ -76,13 +76,13 @@ def try_policy(
         chunks, done = chunks + 1, chunk.done
         if len(chunk.times):
             try:
-                # From the command, not the measured joints: fingers that hold something are asked for more.
+                # From the command, not the measured joints: fingers that hold an object do not reach their command.
                 lab.follow(chunk.trajectory(kinematics, state.commanded))
             except PolicyError:
                 raise
             except KinemaError as error:
                 raise PolicyError(
-                    f"'{policy.name}' asked for a motion that the arm refuses: {error.what}", expected=error.expected
+                    f"'{policy.name}' requested a motion that the arm refuses: {error.what}", expected=error.expected
                 ) from error
             perform(lab, policy.name)
         state = lab.state()
@@ -102,7 +102,7 @@ def try_policy(
 
 
 def perform(lab: LabSimulation, name: str) -> None:
-    """Step to the motion's end."""
+    """Step the simulation until the motion ends."""
     try:
         while lab.moving:
             lab.step(min(0.05, max(lab.remaining_s, 1e-3)))

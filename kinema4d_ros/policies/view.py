@@ -1,6 +1,6 @@
-"""`WorkspaceView`: the part of a fixed camera's picture that a learned policy looks at, small, from any picture size.
+"""`WorkspaceView`: the part of a fixed camera's image that a learned policy uses, downsized from any image size.
 
-It is a rectangle of viewing directions, so that a scaled or cropped picture of the same camera gives the same view.
+It is a rectangle of viewing directions, so that a scaled or cropped image of the same camera gives the same view.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kinema4d_ros.policies.protocol import PolicyError
 __all__ = ["WorkspaceView", "demo_view"]
 
 MOVED_M, MOVED_RAD = 0.02, 0.035
-"""A camera that stands farther from where it stood in training shows something that was never learned."""
+"""Maximum displacement of the camera from its pose in training."""
 
 _DEMO_BOX = (222, 215, 300, 200)
 """Left, top, width and height in the demonstration camera's 720 x 480 pixels: the table within the arm's reach."""
@@ -31,12 +31,12 @@ _DEMO_BOX = (222, 215, 300, 200)
 
 @dataclass(frozen=True, eq=False)
 class WorkspaceView:
-    """A rectangle of a camera's view and the size it is shown at.
+    """A rectangle of a camera's view and its size in pixels.
 
     Attributes:
         box: x0, y0, x1, y1 in the plane z = 1 of the camera's optical frame.
         width, height: pixels.
-        base_T_camera: (4, 4) where the camera stands.
+        base_T_camera: (4, 4) pose of the camera.
     """
 
     box: tuple[float, float, float, float]
@@ -45,23 +45,23 @@ class WorkspaceView:
     base_T_camera: NDArray[np.float64]
 
     def camera(self) -> PinholeCamera:
-        """The camera that sees exactly this view."""
+        """Return the camera that sees exactly this view."""
         x0, y0, x1, y1 = self.box
         fx, fy = self.width / (x1 - x0), self.height / (y1 - y0)
         K = np.array([[fx, 0.0, -fx * x0], [0.0, fy, -fy * y0], [0.0, 0.0, 1.0]])
         return PinholeCamera(self.width, self.height, K, base_T_camera=self.base_T_camera)
 
     def of(self, image: NDArray[np.uint8], camera: PinholeCamera) -> NDArray[np.uint8]:
-        """(height, width, 3) uint8 RGB from a picture of that camera, at any scale.
+        """Crop and resize an image of that camera, at any scale, to (height, width, 3) uint8 RGB.
 
         Raises:
-            PolicyError: the camera stands elsewhere, or its picture does not show the whole view.
+            PolicyError: the camera has moved, or its image does not show the whole view.
         """
         away = float(np.linalg.norm(camera.base_T_camera[:3, 3] - self.base_T_camera[:3, 3]))
         turned = float(rotation_angle(camera.base_T_camera, self.base_T_camera))
         if away > MOVED_M or turned > MOVED_RAD:
             raise PolicyError(
-                f"the camera is {1000 * away:.0f} mm and {np.degrees(turned):.1f} degrees from its place in training",
+                f"the camera is {1000 * away:.0f} mm and {np.degrees(turned):.1f} degrees from its pose in training",
                 expected=f"within {1000 * MOVED_M:.0f} mm and {np.degrees(MOVED_RAD):.0f} degrees",
                 hint="train on demonstrations of this camera",
             )
@@ -71,9 +71,9 @@ class WorkspaceView:
         if left < -1 or top < -1 or right > camera.width + 1 or bottom > camera.height + 1:
             raise PolicyError(
                 f"the view spans pixels {left:.0f} to {right:.0f} and {top:.0f} to {bottom:.0f}",
-                expected=f"inside the picture of {camera.width} x {camera.height}",
+                expected=f"inside the image of {camera.width} x {camera.height}",
             )
-        if right - left >= self.width:  # averages where pixels are given up, interpolates where they are missing
+        if right - left >= self.width:  # average when downsizing, interpolate otherwise
             x = [round(max(left, 0)), round(min(right, camera.width))]
             y = [round(max(top, 0)), round(min(bottom, camera.height))]
             part = image[y[0] : y[1], x[0] : x[1]]
@@ -84,7 +84,7 @@ class WorkspaceView:
         return np.asarray(cv2.remap(image, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), np.uint8)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers for a JSON file."""
+        """Convert to plain numbers for a JSON file."""
         return {
             "box": list(self.box),
             "width": self.width,
@@ -94,10 +94,10 @@ class WorkspaceView:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkspaceView:
-        """From what `as_dict` gave.
+        """Create from the output of `as_dict`.
 
         Raises:
-            PolicyError: a key is missing or is no number.
+            PolicyError: a key is missing or not a number.
         """
         try:
             x0, y0, x1, y1 = (float(v) for v in values["box"])
@@ -110,7 +110,7 @@ class WorkspaceView:
 
 
 def demo_view(width: int = 96, height: int = 64) -> WorkspaceView:
-    """The workspace as the demonstration camera sees it."""
+    """Return the workspace view of the demonstration camera."""
     camera = read_camera(share_path("calibration/demo_lab.yaml"))
     left, top, w, h = _DEMO_BOX
     x = [(u - camera.K[0, 2]) / camera.K[0, 0] for u in (left, left + w)]

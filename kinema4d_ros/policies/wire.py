@@ -1,9 +1,9 @@
-"""Messages between a policy client and a policy server: msgpack maps with numpy arrays in them, bounded and checked.
+"""Messages between policy client and server: msgpack maps with numpy arrays, limited in size and validated.
 
 array    {"shape": [2, 7], "dtype": "<f8", "data": bytes}             ours
          {b"__ndarray__": true, b"shape", b"dtype", b"data"}          openpi's
 
-Nothing here runs code from the wire: maps, text, numbers, bytes, and arrays of plain numbers are all there is.
+Messages hold only maps, text, numbers, bytes and arrays of plain numbers; decoding never executes code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["MAX_MESSAGE_BYTES", "PROTOCOL", "VERSION", "pack", "unpack"]
 
 PROTOCOL, VERSION = "kinema4d_policy", 1
 MAX_MESSAGE_BYTES = 32 * 2**20
-"""Larger than any picture; larger messages end the connection."""
+"""Larger than any image; larger messages close the connection."""
 
 DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<i8", "<f4", "<f8")
 MAX_DIMENSIONS = 8
@@ -29,22 +29,22 @@ _MAX_DEPTH = 8
 
 
 def pack(message: dict[str, Any], *, openpi: bool = False) -> bytes:
-    """Bytes of a message; arrays may be anywhere in it."""
+    """Encode a message; arrays may be at any level."""
     return msgspec.msgpack.encode(_plain(message, openpi))
 
 
 def unpack(data: Any) -> dict[str, Any]:
-    """A message from bytes, its arrays as numpy arrays.
+    """Decode a message, with arrays as numpy arrays.
 
     Raises:
-        PolicyError: POLICY_BAD_ACTION for text, garbage, or arrays that are not what they say.
+        PolicyError: POLICY_BAD_ACTION for text, invalid msgpack, or arrays with a wrong size or dtype.
     """
     if not isinstance(data, bytes):
         raise _garbage(f"the message is text: {str(data)[:200]!r}", "a msgpack map")
     try:
         message = msgspec.msgpack.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError, TypeError) as error:
-        raise _garbage(f"{len(data)} bytes are no msgpack: {error}", "a msgpack map") from None
+        raise _garbage(f"{len(data)} bytes are not msgpack: {error}", "a msgpack map") from None
     if not isinstance(message, dict):
         raise _garbage(f"the message is a {type(message).__name__}", "a msgpack map")
     restored = _restored(message, 0)
@@ -71,7 +71,7 @@ def _plain(value: Any, openpi: bool) -> Any:
 
 def _restored(value: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
-        raise _garbage("maps are nested without end", f"at most {_MAX_DEPTH} levels")
+        raise _garbage("maps are nested too deeply", f"at most {_MAX_DEPTH} levels")
     if isinstance(value, dict):
         if set(value) == {"shape", "dtype", "data"} or b"__ndarray__" in value:
             return _array({(k.decode() if isinstance(k, bytes) else k): v for k, v in value.items()})
@@ -89,7 +89,7 @@ def _text(key: Any) -> str:
     if isinstance(key, bytes):
         return key.decode("utf-8", "replace")
     if not isinstance(key, str):
-        raise _garbage(f"key {key!r} is no text", "text keys")
+        raise _garbage(f"key {key!r} is not text", "text keys")
     return key
 
 
@@ -102,7 +102,10 @@ def _array(parts: dict[str, Any]) -> np.ndarray[Any, Any]:
         raise _garbage(f"an array's dtype is {str(dtype)[:40]!r}", f"one of {', '.join(DTYPES)}, with its bytes")
     kind = np.dtype(dtype)
     if math.prod(shape or ()) * kind.itemsize != len(data):
-        raise _garbage(f"an array of shape {tuple(shape or ())} and type {dtype} has {len(data)} bytes", "all of it")
+        raise _garbage(
+            f"an array of shape {tuple(shape or ())} and type {dtype} has {len(data)} bytes",
+            "the bytes of all elements",
+        )
     return np.frombuffer(data, kind).reshape(shape or ()).copy()
 
 

@@ -1,4 +1,4 @@
-"""Where the arm is now: joint states merged, ordered, aged and counted."""
+"""Current arm state: joint states merged, ordered by stamp, checked for age, and counted."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ RATE_WINDOW = 100
 """Messages over which the rate is measured."""
 
 HISTORY = 200
-"""Merged states that are kept, to find the arm at the moment an image was taken."""
+"""Number of merged states kept to look up the arm at the stamp of an image."""
 
 CLOCK_JUMP_S = 5.0
-"""A stamp this far from where its source's clock should be by now is of another clock."""
+"""A stamp this far from its source's extrapolated clock counts as from another clock."""
 
 OTHERS, OTHER_LENGTH = 16, 64
-"""Names of other devices' joints that are remembered, and how much of each: whoever sends them may never stop."""
+"""Maximum number and length of stored names of unknown joints, so that memory stays bounded."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArmState:
-    """The arm at one moment.
+    """State of the arm at one time.
 
     Attributes:
         positions: (J,) float64 in `robot.joint_names` order, radians or metres.
-        velocities: (J,) float64 per second, from the two newest positions; NaN = not known: there are no two yet, or
-            a silence or a jump of the clock lies between them.
-        stamp_s: the newest source stamp that contributed, seconds.
-        age_s: time since the joint that was heard of longest ago was heard of.
+        velocities: (J,) float64 per second, from the two newest positions; NaN = unknown: fewer than two positions, or
+            a gap or a clock jump between them.
+        stamp_s: newest source stamp used, seconds.
+        age_s: age of the joint with the oldest position.
     """
 
     positions: NDArray[np.float64]
@@ -48,15 +48,15 @@ class ArmState:
 
 @dataclass(frozen=True)
 class MonitorCounts:
-    """How many messages came, and what was wrong with those that were not used.
+    """Counts of accepted and discarded messages.
 
     Attributes:
-        accepted: that moved at least one joint.
-        out_of_order: that came after a newer one.
-        other_clock: stamped far from the clock that the joint's source has had so far.
-        invalid: that could not be read.
-        unknown_joints: of other devices, the first few by name.
-        rate_hz: of the accepted ones.
+        accepted: messages that updated at least one joint.
+        out_of_order: messages older than the stored state.
+        other_clock: messages stamped far from the clock of the joint's source.
+        invalid: messages that could not be read.
+        unknown_joints: names of joints of other devices, at most `OTHERS`.
+        rate_hz: rate of accepted messages.
     """
 
     accepted: int = 0
@@ -70,14 +70,14 @@ class MonitorCounts:
 class JointStateMonitor:
     """Merges joint states that may be partial, late, reordered or broken. Thread-safe.
 
-    A joint's position is replaced only by one with a newer stamp, so a late message cannot turn
-    the arm back. Ages are measured on the receiver's clock: a source with a wrong clock does not
-    look fresh. Joints of other devices on the same topic are counted and left alone.
+    A joint's position is replaced only by one with a newer stamp, so a late message cannot move the arm back.
+    Ages are measured on the receiver's clock, so a source with a wrong clock cannot look fresh. Joints of other
+    devices on the same topic are counted and ignored.
 
-    A stamp that jumps, to the past or to the future, against the clock that the joint's source has had so far
-    is not believed while that clock still speaks: one stray message cannot take the arm's place, nor make all
-    true ones late. Once the joint has been silent for `max_age_s`, and so is stale, the other clock is taken:
-    a simulation has started again, or a machine's clock was set.
+    A stamp that jumps to the past or the future relative to the clock of the joint's source is discarded while that
+    clock is active: one stray message can neither replace the arm's position nor make all correct ones late. Once
+    the joint is stale (`max_age_s` without a message), the new clock is accepted: a simulation was restarted, or a
+    machine's clock was set.
     """
 
     def __init__(self, robot: Robot, max_age_s: float = 0.5) -> None:
@@ -85,7 +85,7 @@ class JointStateMonitor:
         self.max_age_s = max_age_s
         self._lock = threading.Lock()
         self._index = {name: i for i, name in enumerate(robot.joint_names)}
-        # A mimic joint is told by its leader; a fixed one has nothing to tell.
+        # Mimic joints follow their leader and fixed joints do not move: both are ignored.
         self._followers = {j.name for j in robot.joints if j.mimic is not None or not j.moves}
         count = len(robot.joint_names)
         self._positions = np.full(count, np.nan)
@@ -97,7 +97,7 @@ class JointStateMonitor:
         self._counts = MonitorCounts()
 
     def update(self, names: Sequence[str], positions: ArrayLike, stamp_s: float, now_s: float) -> None:
-        """Take one message: positions (N,) of joints `names`, its stamp, the receiver's clock."""
+        """Process one message: positions (N,) of joints `names`, its stamp, and the receiver's clock."""
         values = np.asarray(positions, dtype=np.float64)
         if values.shape != (len(names),) or not np.all(np.isfinite(values)):
             self.reject()
@@ -127,7 +127,7 @@ class JointStateMonitor:
                         self._history.clear()
             if used:
                 self._arrivals.append(now_s)
-                # In order, so that a moment can be looked up: two sources of one arm may have two clocks.
+                # The history is ordered for look-up by stamp: two sources of one arm may have two clocks.
                 if np.all(np.isfinite(self._positions)) and (not self._history or stamp_s > self._history[-1][0]):
                     self._history.append((stamp_s, self._positions.copy()))
             self._counts = replace(
@@ -139,7 +139,7 @@ class JointStateMonitor:
             )
 
     def _jumps(self, column: int, stamp_s: float, now_s: float) -> bool:
-        """Whether a stamp is far from where the clock of the joint's source should be by now."""
+        """Return whether a stamp is far from the extrapolated clock of the joint's source."""
         if not np.isfinite(self._received[column]):
             return False
         expected_s = self._stamps[column] + (now_s - self._received[column])
@@ -156,12 +156,12 @@ class JointStateMonitor:
         self._received[column] = now_s
 
     def reject(self) -> None:
-        """Count a message that could not even be read."""
+        """Count a message that could not be read."""
         with self._lock:
             self._counts = replace(self._counts, invalid=self._counts.invalid + 1)
 
     def counts(self, now_s: float) -> MonitorCounts:
-        """The counters, with the rate over the last messages."""
+        """Return the counts, with the rate over the last messages."""
         with self._lock:
             arrivals = list(self._arrivals)
             counts = self._counts
@@ -170,9 +170,9 @@ class JointStateMonitor:
         return replace(counts, rate_hz=(len(arrivals) - 1) / (arrivals[-1] - arrivals[0]))
 
     def at(self, stamp_s: float) -> NDArray[np.float64] | None:
-        """(J,) positions at a source stamp, linear between the states around it.
+        """Interpolate positions (J,) linearly at a source stamp.
 
-        A stamp up to `max_age_s` after the newest state gets that one; None when nothing is known of the time.
+        A stamp up to `max_age_s` after the newest state gets that state; None outside the history.
         """
         with self._lock:
             history = list(self._history)
@@ -189,7 +189,7 @@ class JointStateMonitor:
         return between
 
     def state(self, now_s: float) -> ArmState:
-        """The arm now, or JOINT_STATES_STALE that names the joints nobody speaks of."""
+        """Return the current state, or raise JOINT_STATES_STALE with the names of the stale joints."""
         with self._lock:
             positions, velocities = self._positions.copy(), self._velocities.copy()
             stamp_s = float(np.max(self._stamps))
@@ -200,7 +200,7 @@ class JointStateMonitor:
             raise KinemaError(
                 "no joint state has arrived" if never else f"joint states of {', '.join(silent)} are stale",
                 expected=f"every joint of '{self.robot.name}' at least every {self.max_age_s:g} s",
-                hint="is the arm's driver running, and publishing on this graph's joint_states?",
+                hint="check that the arm's driver is running and publishes on this graph's joint_states",
                 code=ErrorCode.JOINT_STATES_STALE,
             )
         return ArmState(positions, velocities, stamp_s, float(np.max(ages)))

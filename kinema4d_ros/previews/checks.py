@@ -1,4 +1,4 @@
-"""A plan on its way to a preview: checked against the robot and against where the arm is, then sampled."""
+"""Checks before a preview: plans against the robot and the arm's state, and stamps of images and scene changes."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["AHEAD_NS", "CheckedPlan", "WorldChanges", "believed", "check_plan", 
 
 TOOL_SPEED_M_S = 0.15
 TOOL_TURN_RAD_S = 0.8
-"""How fast the tool goes along poses that come without times."""
+"""Speed of the tool along poses without times."""
 
 STRETCH = 100
-"""Poses that are solved at once: a path that leaves the arm's reach ends there, not after all the others."""
+"""Poses per IK call, so that a path that leaves the arm's reach fails early."""
 
 
 @dataclass(frozen=True, eq=False)
 class CheckedPlan:
-    """A plan that may be previewed.
+    """A plan that passed the checks.
 
     Attributes:
-        plan: as it came, with its velocities and accelerations; this is what would be executed.
-        plan_hash: of it.
-        frames: the motion of all actuated joints at the frames of the rollout, interpolated as a controller does.
+        plan: unchanged, with its velocities and accelerations; this plan would be executed.
+        plan_hash: of the plan.
+        frames: the motion of all actuated joints at the frames of the rollout, interpolated as a controller does it.
         overshoots: joints slightly past a limit, within the tolerance.
     """
 
@@ -55,9 +55,9 @@ def check_plan(
     start_tolerance_m: float = GatePolicy.start_tolerance_m,
     frames: int = FRAMES,
 ) -> CheckedPlan:
-    """Known joints, limits, speeds, and a start where the arm is; joints the plan does not name stay there.
+    """Check joints, limits, speeds and the start of a plan; joints that the plan does not name keep their position.
 
-    A plan with velocities is checked along the spline that a controller makes of it, and starts and ends at rest.
+    A plan with velocities is checked along the controller's spline, and starts and ends at rest.
 
     Raises:
         RobotError: UNKNOWN_JOINT.
@@ -81,7 +81,7 @@ def check_plan(
 def start_gap(
     robot: Robot, start: NDArray[np.float64], there: NDArray[np.float64], tolerance_rad: float, tolerance_m: float
 ) -> str | None:
-    """Which joint of (J,) positions is furthest from where the plan starts, in words; None within the tolerance."""
+    """Describe the joint of (J,) positions farthest from the plan's start; None within the tolerance."""
     gap = np.abs(start - there)
     tolerance = np.array([tolerance_m if joint.kind == "prismatic" else tolerance_rad for joint in robot.actuated])
     worst = int(np.argmax(gap / tolerance))
@@ -99,14 +99,14 @@ def plan_from_poses(
     arm: ArmState,
     go_on: Callable[[], None] = lambda: None,
 ) -> JointTrajectory:
-    """A plan for the arm's joints from tool poses (T, 4, 4) in the base frame, from where the arm is.
+    """Plan the arm's joints from its current position along tool poses (T, 4, 4) in the base frame.
 
-    Without times the tool moves at `TOOL_SPEED_M_S` and turns at `TOOL_TURN_RAD_S` at most. The
-    motion begins at the arm's own position, so a path that starts elsewhere is approached, at that speed.
-    `go_on` is called every `STRETCH` poses and may raise: a path of thousands takes as many milliseconds.
+    Without times the tool moves at most at `TOOL_SPEED_M_S` and turns at most at `TOOL_TURN_RAD_S`. The motion begins
+    at the arm's current position, so a path that starts elsewhere is approached at that speed. `go_on` is called every
+    `STRETCH` poses and may raise to cancel: solving takes about 1 ms per pose.
 
     Raises:
-        NoSolution: a pose that cannot be reached, with the closest one that can.
+        NoSolution: a pose cannot be reached; names the closest reachable one.
     """
     robot = kinematics.robot
     solved = _follow(kinematics, base_T_tool, arm.positions, go_on)
@@ -116,7 +116,7 @@ def plan_from_poses(
     turn = np.array([rotation_angle(a, b) for a, b in pairwise(poses)])
     steps = np.maximum(distance / TOOL_SPEED_M_S, turn / TOOL_TURN_RAD_S)
     q = np.vstack([arm.positions, solved])
-    # The joints may have further to go than the tool: give the fastest of them its time as well.
+    # A joint may need more time than the tool: slow down to half of its velocity limit.
     speed = np.array([joint.limits.velocity for joint in robot.actuated])
     steps = np.maximum(steps, (np.abs(np.diff(q, axis=0)) / (0.5 * speed)).max(axis=1))
     if times is not None:
@@ -130,7 +130,7 @@ def plan_from_poses(
 def _follow(
     kinematics: Kinematics, poses: NDArray[np.float64], seed: NDArray[np.float64], go_on: Callable[[], None]
 ) -> NDArray[np.float64]:
-    """(T, J) positions along (T, 4, 4) poses, all of them reached."""
+    """Solve for positions (T, J) along poses (T, 4, 4), all of which must be reached."""
     solved: list[NDArray[np.float64]] = []
     for first in range(0, len(poses), STRETCH):
         go_on()
@@ -141,27 +141,27 @@ def _follow(
     return np.vstack(solved)
 
 
-# When the world was seen and when it changed: stamps of others, believed as far as this machine's clock allows.
+# Stamps of images and scene changes, validated against this machine's clock.
 
 AHEAD_NS = 5_000_000_000
-"""How far the clock of another machine may be ahead of this one's, nanoseconds."""
+"""Maximum lead of another machine's clock over this one's, nanoseconds."""
 
 
 def believed(stamp_ns: int, now_ns: int) -> int:
-    """The moment that a stamp can stand for: itself, or that of its arrival where nobody can have meant it.
+    """Return a stamp if it is plausible, otherwise the time of its arrival.
 
-    No stamp (0), one before 1970 and one from the far future would otherwise decide for ever whether an image
-    shows the world as it is. `now_ns` is the receiver's own clock when the message came.
+    A missing stamp (0), one before 1970 and one in the far future would otherwise decide permanently whether an image
+    shows the current scene. `now_ns` is the receiver's clock on arrival.
     """
     return stamp_ns if 0 < stamp_ns <= now_ns + AHEAD_NS else now_ns
 
 
 class WorldChanges:
-    """The newest change of the world that was told of. Thread-safe.
+    """The newest reported change of the scene. Thread-safe.
 
-    A change without a usable stamp counts from its arrival; one that is older than a known one changes
-    nothing, so a message that is replayed makes no old image valid again. Only where the receiver's own clock
-    went back, because a simulation started again, does the change go back with it.
+    A change without a usable stamp counts from its arrival; one older than a known one is ignored, so a replayed
+    message cannot make an old image valid again. Only if the receiver's own clock went back, because a simulation was
+    restarted, does the stamp go back too.
     """
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class WorldChanges:
         return self._changed_ns
 
     def hear(self, stamp_ns: int, now_ns: int) -> int:
-        """Take a message's stamp, and the receiver's clock; the stamp that the change counts from."""
+        """Register a change by its stamp and the receiver's clock; return the stamp of the newest change."""
         stamp_ns = believed(stamp_ns, now_ns)
         with self._lock:
             went_back = now_ns < self._heard_ns

@@ -1,12 +1,12 @@
-"""The gate between a preview and the arm: one previewed plan, one person's approval, one motion.
+"""The gate between preview and arm: one previewed plan, one approval by a person, one execution.
 
     previewed(plan) ──> approve(hash) ──> token ──> execute(hash, token) ──> the plan, once
           │                   │                            │
       newest only,     arm at its start          token valid, unused, unexpired;
-   of the world as it is                         arm still there and still
+   of the current scene                          arm still there and at rest
 
-No ROS here, and no clock: the caller passes a monotonic time, so a clock that jumps opens nothing.
-All state is in memory, so a crash closes the gate.
+No ROS and no clock: the caller passes a monotonic time, so a clock jump cannot make anything valid again.
+All state is in memory, so a restart closes the gate.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = ["Approval", "ExecutionGate", "GatePolicy"]
 
 
 REMEMBERED = 1000
-"""Superseded plans and used tokens that are told from unknown ones. To forget one opens nothing: only the newest
-preview and the one open approval are ever let through; a client is then told "unknown" instead of "used"."""
+"""Number of superseded plans and used tokens that are stored for precise error codes. Dropping one is safe: only the
+newest preview and the one open approval are accepted; the error is then "unknown" instead of "used"."""
 
 
 @dataclass(frozen=True)
 class GatePolicy:
-    """How fresh and how still things must be.
+    """Limits of age, position and speed for approval and execution.
 
     Attributes:
-        plan_max_age_s: a preview older than this shows a world that may have changed.
-        approval_ttl_s: how long an approval is good for.
-        start_tolerance_rad: how far a revolute joint may be from the plan's first point. The preview checks plans
-            against the same default, so that what it shows can be approved.
+        plan_max_age_s: maximum age of a preview; the scene may have changed since.
+        approval_ttl_s: lifetime of an approval.
+        start_tolerance_rad: maximum distance of a revolute joint from the plan's first point. The preview checks
+            plans against the same default, so that a previewed plan can be approved.
         start_tolerance_m: the same for prismatic joints.
-        still_rad_s: speed below which the arm counts as standing still.
+        still_rad_s: speed below which the arm counts as at rest.
         still_m_s: the same for prismatic joints.
     """
 
@@ -56,7 +56,7 @@ class GatePolicy:
 
 @dataclass(frozen=True)
 class Approval:
-    """Permission for one plan: its token works once and not after `expires_s` (the caller's clock)."""
+    """Permission for one plan: its token is valid once, until `expires_s` (the caller's clock)."""
 
     token: str
     plan_hash: str
@@ -74,7 +74,7 @@ class _Previewed:
 
 
 class _Recent:
-    """The last texts that were added, `REMEMBERED` of them at most."""
+    """Set of the last `REMEMBERED` texts."""
 
     def __init__(self) -> None:
         self._texts: dict[str, None] = {}
@@ -93,7 +93,7 @@ class _Recent:
 
 
 class ExecutionGate:
-    """Decides whether a plan may move the arm. Thread-safe; every refusal raises with its own code."""
+    """Decision whether a plan may move the arm. Thread-safe; every refusal raises an error with its own code."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ExecutionGate:
         policy: GatePolicy | None = None,
         permit: Callable[[JointTrajectory], None] = lambda plan: None,
     ) -> None:
-        """`permit` raises when a plan cannot be sent. It is asked at approval and execution, and must not call back."""
+        """`permit`, called at approval and execution, raises if a plan cannot be sent. It must not call the gate."""
         self.robot = robot
         self.policy = policy or GatePolicy()
         self._permit = permit
@@ -117,11 +117,11 @@ class ExecutionGate:
         self._still_speed = np.where(revolute, self.policy.still_rad_s, self.policy.still_m_s)
 
     def previewed(self, plan: JointTrajectory, plan_hash: str, now_s: float, world_ns: int | None = None) -> None:
-        """Take the plan whose preview a person can now see. It replaces the one before, and its approval.
+        """Register a plan whose preview is available. It replaces the previous plan and its approval.
 
-        `world_ns` is the stamp of the camera image that the preview starts from, nanoseconds; a preview of
-        a world that has changed since is refused, and so is one older than the newest preview's: recordings that
-        are replayed renew nothing. None: of the world as it is.
+        `world_ns` is the stamp of the camera image that the preview starts from, nanoseconds; None = the current
+        scene. A preview is refused if the scene has changed since, or if its image is older than the newest
+        preview's, so that a replayed recording cannot renew a plan.
         """
         if plan_hash != (found := hash_trajectory(plan)):
             raise KinemaError(
@@ -145,27 +145,27 @@ class ExecutionGate:
             if before is not None and (before.plan_hash != plan_hash or before.void):
                 self._approval = None
             elif before is not None and before.world_ns == world_ns:
-                # The same announcement once more, as a replayed recording sends it: that makes no plan younger.
+                # A repeated announcement, as a replayed recording sends it, must not renew the plan.
                 now_s = before.at_s
             self._superseded.discard(plan_hash)
             self._previewed = _Previewed(plan, plan_hash, now_s, world_ns)
 
     def world_changed(self, stamp_ns: int) -> bool:
-        """The world is another since this stamp: previews of images up to it are void. True when one was."""
+        """Invalidate previews of images up to this stamp, at which the scene changed; return True if there was one."""
         with self._lock:
-            # A simulation that starts again sets its clock back; stamps from before cannot be compared with that.
+            # A restarted simulation resets its clock; earlier stamps cannot be compared with it.
             went_back = stamp_ns < self._changed_ns
             self._changed_ns = stamp_ns
             if self._previewed is None or self._previewed.void:
                 return False
             if self._previewed.world_ns > stamp_ns and not went_back:
                 return False
-            # The approval stays, so that whoever holds its token is told why it no longer works.
+            # The approval is kept, so that the client with its token gets the reason for the refusal.
             self._previewed = replace(self._previewed, void=True)
             return True
 
     def approve(self, plan_hash: str, approver: str, arm: ArmState, now_s: float) -> Approval:
-        """A person approves the newest previewed plan, named by its hash; an earlier approval ends."""
+        """Approve the newest previewed plan, named by its hash; an earlier approval is discarded."""
         with self._lock:
             previewed = self._require_current(plan_hash, now_s)
             self._require_idle(now_s)
@@ -175,7 +175,7 @@ class ExecutionGate:
             return self._approval
 
     def execute(self, plan_hash: str, token: str, arm: ArmState, now_s: float) -> JointTrajectory:
-        """The approved plan, exactly as previewed, to be forwarded now; the token is spent by this call."""
+        """Return the approved plan, exactly as previewed, for execution; this call uses up the token."""
         with self._lock:
             if token in self._used:
                 raise self._refuse("this approval was used already", ErrorCode.APPROVAL_USED)
@@ -202,17 +202,17 @@ class ExecutionGate:
                 raise
             self._used.add(token)
             self._approval = None
-            # From 0, not from the first sample: a plan may wait before it moves.
+            # From 0, not from the first sample: a plan may start with a pause.
             self._busy_until_s = now_s + float(previewed.plan.times[-1])
             return previewed.plan
 
     def may_move(self, until_s: float) -> None:
-        """Count the arm as busy until then: whether it follows the plan is not known."""
+        """Count the arm as busy until then, because it is unknown whether it follows the plan."""
         with self._lock:
             self._busy_until_s = max(self._busy_until_s, until_s)
 
     def finished(self) -> None:
-        """The arm's controller says the motion has ended, well or not."""
+        """Mark the arm as idle: the controller reported the end of the motion, successful or not."""
         with self._lock:
             self._busy_until_s = -np.inf
 
@@ -262,6 +262,6 @@ class ExecutionGate:
         return KinemaError(
             f"the arm stays where it is: {why}",
             expected="the newest previewed plan, approved a moment ago, with the arm standing at its start",
-            hint="preview, look, approve and execute again",
+            hint="preview, check, approve and execute again",
             code=code,
         )

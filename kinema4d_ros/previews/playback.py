@@ -1,4 +1,4 @@
-"""The clock of a rollout that is played: play, pause, seek, speed, loop."""
+"""Playback clock of a rollout: play, pause, seek, speed, loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["PlaybackClock"]
 
 MAX_SPEED = 10.0
 HOLD_S = 1.0
-"""How long the last frame stays before the loop begins again."""
+"""Time for which the last frame is held before the loop restarts."""
 
 
 class PlaybackClock:
-    """Which frame is due. The caller passes a monotonic time. Thread-safe."""
+    """Clock that selects the current frame. The caller passes a monotonic time. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,23 +29,23 @@ class PlaybackClock:
         self.speed = 1.0
 
     def load(self, times: ArrayLike, now_s: float) -> None:
-        """Start a new rollout at its first frame; whether it plays and how fast stay as they are."""
+        """Load a rollout and seek to its first frame; playing state and speed are unchanged."""
         with self._lock:
             self._times = np.asarray(times, dtype=np.float64) - (np.asarray(times)[0] if len(np.asarray(times)) else 0)
             self._anchor_s, self._position_s = now_s, 0.0
 
     @property
     def duration_s(self) -> float:
-        """Of the rollout; 0 without one."""
+        """Duration of the rollout; 0 without one."""
         return float(self._times[-1]) if len(self._times) else 0.0
 
     def position_s(self, now_s: float) -> float:
-        """Seconds since the first frame, as shown."""
+        """Return the current position, seconds since the first frame."""
         with self._lock:
             return min(self._now(now_s), self.duration_s)
 
     def frame(self, now_s: float) -> int | None:
-        """Index of the frame that is due; None without a rollout."""
+        """Return the index of the current frame; None without a rollout."""
         with self._lock:
             if not len(self._times):
                 return None
@@ -58,26 +58,26 @@ class PlaybackClock:
         return elapsed % (self.duration_s + HOLD_S * self.speed)
 
     def play(self, now_s: float) -> None:
-        """Go on from where it stands."""
+        """Continue from the current position."""
         with self._lock:
             self._hold(now_s)
             self.playing = True
 
     def pause(self, now_s: float) -> None:
-        """Stand still."""
+        """Pause at the current position."""
         with self._lock:
             self._hold(now_s)
             self.playing = False
 
     def seek(self, position_s: float, now_s: float) -> None:
-        """Go to a moment of the rollout."""
+        """Seek to a time of the rollout."""
         with self._lock:
             if not (math.isfinite(position_s) and 0.0 <= position_s <= self.duration_s):
                 raise _refuse(f"seek to {position_s} s", f"0 to {self.duration_s:g} s")
             self._position_s, self._anchor_s = position_s, now_s
 
     def set_speed(self, speed: float, now_s: float) -> None:
-        """Times the plan's own rate."""
+        """Set the speed as a multiple of the plan's own rate."""
         if not (math.isfinite(speed) and 0.0 < speed <= MAX_SPEED):
             raise _refuse(f"speed {speed}", f"more than 0, at most {MAX_SPEED:g}")
         with self._lock:

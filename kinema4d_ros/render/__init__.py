@@ -1,4 +1,4 @@
-"""Robot pointmaps from link meshes: poses and a camera in, XYZ, link ids and colours per pixel out.
+"""Rendering of robot pointmaps: link poses and a camera in, XYZ, link ids and colours per pixel out.
 
 Robot -> Scene (triangles in clusters, packed once) -> rasteriser (numba or Warp) -> PointmapSequence
 """

@@ -1,4 +1,4 @@
-"""Robot pointmaps from a trajectory and a camera: what the camera would see of the robot, exactly."""
+"""Rendering API: robot pointmaps from a trajectory or link poses and a camera."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kinema4d_ros.robot.model import Robot
 __all__ = ["NEAR_M", "Backend", "Device", "render_pointmaps", "render_poses"]
 
 NEAR_M = 0.01
-"""Surfaces nearer to the camera than this, along its axis, are cut away."""
+"""Near plane: surfaces closer to the camera than this, along its axis, are clipped."""
 
 Backend = Literal["auto", "numba", "warp"]
 Device = Literal["cpu", "cuda"]
@@ -44,19 +44,19 @@ def render_pointmaps(
     progress: Progress | None = None,
     out: PointmapSequence | None = None,
 ) -> PointmapSequence:
-    """What `camera` sees of `robot` along `trajectory`.
+    """Render the robot along a trajectory as seen by a camera.
 
     Args:
-        robot: with its shapes.
+        robot: with shapes.
         trajectory: a `JointTrajectory`, or (T, J) positions in `robot.joint_names` order.
         camera: without distortion.
-        rgb: also draw shaded colours.
+        rgb: also render shaded colours.
         backend: "numba" (CPU), "warp" (CPU or CUDA), or "auto": Warp for "cuda", numba otherwise.
-        device: where Warp runs.
-        geometry: draw the visual or the collision shapes.
-        threads: of the numba back-end, by default all cores the process may use; the result is the same.
-        progress: called with (frames done, frames in all); what it raises stops the work.
-        out: a sequence of the same size whose arrays are written to and returned: warm memory is faster.
+        device: device of the Warp back-end.
+        geometry: render the visual or the collision shapes.
+        threads: of the numba back-end, by default all cores the process may use; the result does not depend on it.
+        progress: called with (frames done, total frames); an exception in it stops the rendering.
+        out: a sequence of the same size whose arrays are written and returned; reused memory is faster.
 
     Returns:
         XYZ (T, H, W, 3) float32, metres, camera optical frame, NaN = no robot, with link ids; and, for a robot with a
@@ -98,7 +98,10 @@ def render_poses(
     times: NDArray[np.float64] | None = None,
     out: PointmapSequence | None = None,
 ) -> PointmapSequence:
-    """The same for link poses (T, L, 4, 4) in metres, `robot.links` order: for live use with a kept `Scene`."""
+    """Render link poses (T, L, 4, 4), metres, base frame, `robot.links` order, for live use with a reused `Scene`.
+
+    The other arguments and the result are those of `render_pointmaps`; `times` are copied to the result.
+    """
     engine = _require_backend(backend, device)
     _require_rectified(camera)
     poses = _require_poses(scene, base_T_link)
@@ -143,7 +146,7 @@ def _require_backend(backend: str, device: str) -> str:
     if device not in ("cpu", "cuda"):
         raise RenderError(f"device is {device!r}", expected="'cpu' or 'cuda'")
     if backend == "numba" and device == "cuda":
-        raise RenderError("the numba back-end draws on the CPU only", expected="backend='warp' for device='cuda'")
+        raise RenderError("the numba back-end runs on the CPU only", expected="backend='warp' for device='cuda'")
     if backend == "auto":
         return "warp" if device == "cuda" else "numba"
     return backend
@@ -154,7 +157,7 @@ def _require_rectified(camera: PinholeCamera) -> None:
         raise RenderError(
             f"the camera has lens distortion {list(camera.distortion)}",
             expected="a pinhole camera",
-            hint="draw with camera.rectified(), and rectify the images with camera.rectify(image)",
+            hint="render with camera.rectified(), and rectify the images with camera.rectify(image)",
         )
 
 
@@ -167,7 +170,9 @@ def _require_poses(scene: Scene, base_T_link: ArrayLike) -> NDArray[np.float64]:
     finite = np.isfinite(poses).all(axis=(2, 3))
     if not finite.all():
         frame, link = np.argwhere(~finite)[0]
-        raise RenderError(f"the pose of link {link} in frame {frame} holds NaN or infinity", expected="finite metres")
+        raise RenderError(
+            f"the pose of link {link} in frame {frame} contains NaN or infinity", expected="finite metres"
+        )
     return poses
 
 
@@ -186,8 +191,8 @@ def _outputs(
             size = np.prod(shape, dtype=np.float64) * (16 if rgb else 13) / 1e9
             raise RenderError(
                 f"{frames} frames of {camera.width} x {camera.height} need {size:.1f} GB",
-                expected="an amount of memory that this machine has",
-                hint="draw fewer frames at a time, or use camera.scaled(width, height)",
+                expected="less memory than this machine has free",
+                hint="render fewer frames at a time, or use camera.scaled(width, height)",
             ) from None
     given: list[tuple[str, NDArray[Any] | None, tuple[int, ...]]] = [
         ("xyz", out.xyz, (*shape, 3)),
@@ -206,7 +211,7 @@ def _camera_numbers(camera: PinholeCamera) -> NDArray[np.float64]:
     (fx, skew, cx), (_, fy, cy), _ = camera.K
     corners = np.array([[u, v, 1.0] for u in (0, camera.width) for v in (0, camera.height)])
     reach = float(np.linalg.norm(corners @ np.linalg.inv(camera.K).T, axis=1).max())
-    # Half a pixel moves the integers from the corners of pixels to their centres.
+    # Subtract half a pixel to move integer coordinates from pixel corners to pixel centres.
     return np.array(
         [fx, skew, cx - 0.5, fy, cy - 0.5, camera.width, camera.height, NEAR_M, NEAR_M * reach * (1 + 1e-9)]
     )

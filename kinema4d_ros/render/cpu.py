@@ -1,7 +1,7 @@
-"""Many frames on several cores: hands frames to threads, each with working memory of its own.
+"""Multithreaded CPU rendering of many frames; each thread has its own working memory.
 
-Threads live only during a call and share nothing but a counter, so a process may fork before or
-after, and the result does not depend on how many there are.
+Threads exist only during a call and share only a counter, so the process may fork before or after, and the result does
+not depend on their number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -41,10 +41,10 @@ def render_frames(
     progress: Progress | None,
     pool: list[Scratch],
 ) -> None:
-    """Draw T frames of poses (T, L, 4, 4) into xyz (T, H, W, 3), ids (T, H, W) and rgb (T, H, W, 3) or None.
+    """Render T frames of poses (T, L, 3, 4) into xyz (T, H, W, 3), ids (T, H, W) and rgb (T, H, W, 3) or None.
 
-    `pool` holds working memory for this robot, size and choice of colours; it is used and given back.
-    `progress(done, total)` is called from the calling thread; what it raises stops the work and goes on up.
+    `pool` holds reusable working memory for this robot, image size and use of colours; it is returned after use.
+    `progress(done, total)` is called from the calling thread; an exception in it stops the rendering and propagates.
     """
     total, height, width = ids.shape
     colours = np.zeros((total, 0, 0, 3), np.uint8) if rgb is None else rgb

@@ -1,13 +1,13 @@
-"""The CPU rasteriser: one frame in, XYZ and link ids out.
+"""CPU rasteriser (numba) for one frame: XYZ, link ids and optional colours.
 
-Coverage is decided in float64 without fused or reordered arithmetic, so two triangles that share an
+Coverage is computed in float64 without fused or reordered arithmetic, so two triangles that share an
 edge agree on it to the last bit: no holes, no pixel drawn twice.
 
 Coordinates: (u, v) has its integers at pixel centres; w = 1 / z in 1 / m, which is linear over the
 image. A row at v belongs to an edge if v_top <= v < v_bottom, a pixel to a span if left <= u < right.
 
-Everything compiled lives in this one file, because numba's cache notices a change only in the file
-of the function that is called. No parallel loops: threads share nothing and the process may fork.
+All compiled code is in this file, because numba's cache detects changes only in the file of the
+called function. There are no parallel loops: threads share nothing and the process may fork.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLANES = 5
 
 
 def _jit(**options: Any) -> Any:
-    """`numba.njit` that keeps its result on disk, or only in memory where no folder is writable."""
+    """Apply `numba.njit` with a cache on disk, or without one if no cache folder is writable."""
 
     def decorate(function: Any) -> Any:
         settings = {"nogil": True, "error_model": "numpy", **options}
@@ -53,7 +53,7 @@ def place_parts(packed, camera_T_link, camera, parts):  # type: ignore[no-untype
             M[12 + j] = eye
             gap = max(packed.part_box[p, j] - eye, eye - packed.part_box[p, 3 + j], 0.0)
             outside += gap * gap
-        # Seen from inside, or cut open by the near plane, a closed surface shows its back.
+        # From inside, or cut by the near plane, back faces of a closed surface are visible.
         M[15] = 1.0 if packed.part_closed[p] and outside > near_reach * near_reach else 0.0
         for k in range(_PLANES):
             length = 0.0
@@ -77,7 +77,7 @@ def place_parts(packed, camera_T_link, camera, parts):  # type: ignore[no-untype
 
 @_jit()
 def _order_clusters(packed, parts, scratch):  # type: ignore[no-untyped-def]
-    """Fill `scratch.order` with the clusters that may be visible, nearest first; returns how many."""
+    """Fill `scratch.order` with the clusters that may be visible, nearest first; return their number."""
     count = 0
     nearest, farthest = np.inf, -np.inf
     for c in range(len(packed.cluster_part)):
@@ -115,7 +115,7 @@ def _order_clusters(packed, parts, scratch):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _project(packed, M, first, end, scratch):  # type: ignore[no-untyped-def]
-    """Fill `scratch.u, v, w` with a cluster's vertices; three loops, which measured faster than one."""
+    """Fill `scratch.u, v, w` with a cluster's projected vertices; three loops were measured to be faster than one."""
     m0, m1, m2, m3, m4, m5, m6, m7, m8, m9, m10, m11 = M[:12]
     x, y, z = packed.x[first:end], packed.y[first:end], packed.z[first:end]
     u, v, w = scratch.u, scratch.v, scratch.w
@@ -131,7 +131,7 @@ def _project(packed, M, first, end, scratch):  # type: ignore[no-untyped-def]
 def _find_cells(scratch, count, width, height):  # type: ignore[no-untyped-def]
     """Fill `scratch.cell` with the first pixel centre at or after each vertex, within the image: v << 16 | u.
 
-    The box of a face holds a pixel centre only if its corners differ in both halves.
+    The box of a face contains a pixel centre only if its corners differ in both halves.
     """
     right, bottom = float(width), float(height)
     u, v, cell = scratch.u, scratch.v, scratch.cell
@@ -146,7 +146,7 @@ def _find_cells(scratch, count, width, height):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _box(cell, count):  # type: ignore[no-untyped-def]
-    """The rectangle of pixels x0, x1, y0, y1 that the first vertices span."""
+    """Compute the pixel rectangle x0, x1, y0, y1 of the first `count` vertices."""
     x0 = y0 = np.int32(0x7FFF)
     x1 = y1 = np.int32(0)
     for i in range(count):
@@ -158,7 +158,7 @@ def _box(cell, count):  # type: ignore[no-untyped-def]
 
 @_jit(fastmath={"nnan", "nsz"})
 def _range(w, count):  # type: ignore[no-untyped-def]
-    """Smallest and largest of the first values."""
+    """Compute the minimum and maximum of the first `count` values."""
     low, high = w[0], w[0]
     for i in range(count):
         low, high = min(low, w[i]), max(high, w[i])
@@ -167,7 +167,7 @@ def _range(w, count):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _hidden(inverse_z, x0, x1, y0, y1, w):  # type: ignore[no-untyped-def]
-    """Whether everything drawn in that rectangle is nearer than w."""
+    """Check whether all pixels in the rectangle are already nearer than w."""
     for y in range(y0, y1):
         row = inverse_z[y]
         open_pixels = 0
@@ -180,7 +180,7 @@ def _hidden(inverse_z, x0, x1, y0, y1, w):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _clip(packed, M, c, near, shaded, scratch):  # type: ignore[no-untyped-def]
-    """Cut a cluster's faces at z = near; returns how many faces `scratch.corners` holds then.
+    """Clip a cluster's faces at z = near into `scratch.corners`; return the number of faces.
 
     Both faces of a shared edge cut it from its visible end, so they get the same point.
     """
@@ -226,7 +226,7 @@ def _clip(packed, M, c, near, shaded, scratch):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _light(packed, T, M, c, lamps, scratch):  # type: ignore[no-untyped-def]
-    """Fill `scratch.light` with the brightness of a cluster's normals: ambient, two lamps, a shine, a rim."""
+    """Fill `scratch.light` with the brightness at a cluster's normals: ambient, two lamps, specular and rim."""
     vx, vy, vz = M[12] - packed.sphere[c, 0], M[13] - packed.sphere[c, 1], M[14] - packed.sphere[c, 2]
     length = 1.0 / max(math.sqrt(vx * vx + vy * vy + vz * vz), 1e-9)
     vx, vy, vz = vx * length, vy * length, vz * length
@@ -261,7 +261,7 @@ def _light(packed, T, M, c, lamps, scratch):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _candidates(corners, count, cell, keep):  # type: ignore[no-untyped-def]
-    """Fill `keep` with the faces whose box holds a pixel centre; returns how many. Free of branches."""
+    """Fill `keep` with the faces whose box contains a pixel centre; return their number. Branch-free."""
     kept = 0
     for k in range(count):
         a = cell[corners[k, 0]]
@@ -273,7 +273,7 @@ def _candidates(corners, count, cell, keep):  # type: ignore[no-untyped-def]
 
 @_jit()
 def _draw(corners, tones, light, sources, base, count, culls, shaded, link_id, scratch, ids):  # type: ignore[no-untyped-def]
-    """Draw faces whose corners are positions in `scratch.u, v, w` and, for brightness, in `light`."""
+    """Draw faces whose corners are indices into `scratch.u, v, w` and, for brightness, into `light`."""
     right = float(ids.shape[1])
     u, v, w, cell, rows = scratch.u, scratch.v, scratch.w, scratch.cell, scratch.rows
     span_left, span_right, inverse_z = scratch.span_left, scratch.span_right, scratch.inverse_z
@@ -339,7 +339,7 @@ def _draw(corners, tones, light, sources, base, count, culls, shaded, link_id, s
 
 @_jit()
 def _resolve(packed, camera, scratch, xyz, rgb, shaded):  # type: ignore[no-untyped-def]
-    """Write XYZ and colours from what was drawn, and leave the working memory empty again."""
+    """Write XYZ and colours of the drawn frame, and clear the working memory."""
     fx, skew, cx, fy, cy = camera[:5]
     height, width = scratch.inverse_z.shape
     nan, one, zero = np.float32(np.nan), np.float32(1.0), np.float32(0.0)

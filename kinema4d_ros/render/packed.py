@@ -1,4 +1,4 @@
-"""The plain arrays that the rasterisers work on: a robot's triangles in clusters, and a thread's working memory."""
+"""Arrays used by the rasterisers: a robot's triangles in clusters, and the working memory of a thread."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ PART_NUMBERS = 36
 class Packed(NamedTuple):
     """All shapes of a robot in link frames, metres; C clusters, V vertices, F faces, N normals, P parts.
 
-    A part is one geometry of one link. Clusters are explained in `kinema4d_ros.render.clusters`.
+    A part is one geometry of one link. Clusters are described in `kinema4d_ros.render.clusters`.
 
     Attributes:
         x, y, z: (V,) float64 vertices, cluster by cluster.
-        vertex_start, face_start, normal_start: (C + 1,) int64, where each cluster begins.
-        faces: (F, 3) uint16, corners as positions within the cluster's vertices.
-        cluster_part: (C,) int64.
+        vertex_start, face_start, normal_start: (C + 1,) int64, start of each cluster.
+        faces: (F, 3) uint16, corners as indices within the cluster's vertices.
+        cluster_part: (C,) int64, part of each cluster.
         sphere: (C, 4) float64, centre and radius.
         cone: (C, 4) float64, axis and sine of the half angle of the normals.
-        part_link: (P,) int64, position in `robot.links`.
-        part_closed: (P,) bool, back faces are never seen from outside.
-        part_box: (P, 6) float64, lowest and highest corner.
+        part_link: (P,) int64, index in `robot.links`.
+        part_closed: (P,) bool, True = back faces are never visible from outside.
+        part_box: (P, 6) float64, minimum and maximum corner.
         normals: (N, 3) float32, smoothed normals, cluster by cluster.
-        tones: (F, 3) uint16, corners as positions within the cluster's normals.
+        tones: (F, 3) uint16, corners as indices within the cluster's normals.
         face_rgb: (F, 3) float32, 0 to 255.
     """
 
@@ -55,18 +55,19 @@ class Packed(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of one thread, reused from frame to frame; `inverse_z` is all zero in between.
+    """Working memory of one thread, reused for every frame; `inverse_z` is all zero between frames.
 
     Attributes:
-        inverse_z: (H, W) float32, 1 / m, 0 = nothing.
+        inverse_z: (H, W) float32, 1 / m, 0 = no surface.
         shade, face: (H, W) float32 and int32, brightness and face of each pixel; (0, 0) without RGB.
-        left, right: (H,) int64, the columns of each row that may hold the robot.
-        rows, ray: 0, 1, 2, ... as float64, and the x of each column's ray before its row's shift.
+        left, right: (H,) int64, range of columns in each row that may contain the robot.
+        rows, ray: 0, 1, 2, ... as float64, and the x of each column's ray before the shift of its row.
         u, v, w, cell: projected vertices of the current cluster: pixels, pixels, 1 / m, and nearest pixel.
-        keep, span_left, span_right: faces of the cluster worth a look, and the columns one of them covers.
-        light: brightness of the current cluster's normals.
-        corners, sources, tone: faces, their origin and their brightness in a cluster that the near plane cuts.
-        visible, depth, order, bucket: the front-to-back sort of the clusters.
+        keep, span_left, span_right: candidate faces of the cluster, and the columns that one of them covers.
+        light: brightness at the current cluster's normals.
+        corners, sources, tone: faces, their source and their brightness in a cluster cut by the near plane.
+        visible, depth, order, bucket: front-to-back sort of the clusters.
+        parts: (P, PART_NUMBERS) float64, projection, eye, culling flag and clip planes of each part.
     """
 
     inverse_z: NDArray[np.float32]
@@ -95,9 +96,9 @@ class Scratch(NamedTuple):
 
 
 def make_scratch(packed: Packed, height: int, width: int, rgb: bool) -> Scratch:
-    """Fresh working memory for images of that size."""
+    """Allocate working memory for images of that size."""
     shaded = (height, width) if rgb else (0, 0)
-    # The near plane turns a face into at most two, with four corners of their own.
+    # The near plane splits a face into at most two, with four new corners.
     faces = int(np.diff(packed.face_start).max(initial=1))
     vertices = max(4 * faces, int(np.diff(packed.vertex_start).max(initial=1)))
     clusters = len(packed.cluster_part)

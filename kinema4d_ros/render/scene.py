@@ -1,4 +1,4 @@
-"""A robot packed once for drawing, so that every later frame costs only its pixels."""
+"""Scene: the triangles of a robot, clustered and packed once for all frames."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _MAX_LINKS = 255
 """Link ids are one byte and 0 means "no robot"."""
 
 _MAX_SIZES = 4
-"""How many image sizes keep their working memory."""
+"""Number of image sizes for which working memory is kept."""
 
 _SCENES: WeakKeyDictionary[Robot, dict[str, Scene]] = WeakKeyDictionary()
 
 
 class Scene:
-    """The triangles of a robot's links, in clusters, ready for `render_poses`.
+    """Clustered triangles of a robot's links, for `render_poses`.
 
     Attributes:
-        link_count: L, how many link poses a frame needs.
-        triangle_count: of all shapes together.
+        link_count: L, number of link poses per frame.
+        triangle_count: number of triangles of all shapes.
     """
 
     def __init__(self, parts: list[tuple[int, Geometry]], link_count: int) -> None:
@@ -49,7 +49,7 @@ class Scene:
 
     @classmethod
     def from_robot(cls, robot: Robot, geometry: GeometryChoice = "visual") -> Scene:
-        """The scene of a robot's visual or collision shapes; packed at the first call, then remembered."""
+        """Build the scene of a robot's visual or collision shapes; cached after the first call."""
         if geometry not in ("visual", "collision"):
             raise RenderError(f"geometry is {geometry!r}", expected="'visual' or 'collision'")
         known = _SCENES.setdefault(robot, {})
@@ -62,7 +62,7 @@ class Scene:
             scene = cls(parts, len(robot.links))
             if scene.triangle_count == 0:
                 raise RenderError(
-                    f"robot '{robot.name}' has no {geometry} geometry, so there is nothing to draw",
+                    f"robot '{robot.name}' has no {geometry} geometry to render",
                     expected=f"a URDF with <{geometry}> shapes",
                     hint="choose geometry='collision'" if geometry == "visual" else "choose geometry='visual'",
                 )
@@ -71,14 +71,14 @@ class Scene:
 
     @cached_property
     def packed(self) -> Packed:
-        """The arrays for drawing without colours: normals and colours are empty."""
+        """Arrays for rendering without colours: normals and colours are empty."""
         empty = np.zeros((0, 3))
         clusters = sum(len(c.sphere) for c in self._clusters)
         return self._pack(empty, np.zeros(clusters + 1, np.int64), empty, empty)
 
     @cached_property
     def packed_rgb(self) -> Packed:
-        """The arrays for drawing with colours."""
+        """Arrays for rendering with colours."""
         normals, starts, tones, colours = [], [np.zeros(1, np.int64)], [], []
         for (_, geometry), mesh, clusters in zip(self._geometries, self._meshes, self._clusters, strict=True):
             normal, start, tone = cluster_normals(corner_normals(mesh), clusters)
@@ -91,7 +91,7 @@ class Scene:
         )
 
     def working_memory(self, height: int, width: int, rgb: bool) -> list[Scratch]:
-        """Working memory of earlier calls of that kind, for a back-end to use and to give back."""
+        """Return the pool of working memory for an image size; back-ends take entries from it and put them back."""
         key = (height, width, rgb)
         pool = self._pools.pop(key, [])
         for oldest in list(self._pools)[: -(_MAX_SIZES - 1)]:
@@ -132,7 +132,9 @@ class Scene:
 def _in_link_frame(geometry: Geometry) -> TriangleMesh:
     mesh = geometry.mesh
     if not np.all(np.isfinite(mesh.vertices)) or not np.all(np.isfinite(geometry.link_T_geometry)):
-        raise RenderError(f"mesh {geometry.uri or geometry.kind!r} holds NaN or infinity", expected="finite vertices")
+        raise RenderError(
+            f"mesh {geometry.uri or geometry.kind!r} contains NaN or infinity", expected="finite vertices"
+        )
     return TriangleMesh(
         vertices=apply(geometry.link_T_geometry, mesh.vertices),
         faces=mesh.faces,

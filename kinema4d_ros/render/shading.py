@@ -1,4 +1,4 @@
-"""How the robot looks when it is drawn in colour: smooth normals, base colours and the lamps."""
+"""Shading of the rendered robot: smooth normals, base colours and lamps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinema4d_ros.robot.model import Geometry, TriangleMesh
 __all__ = ["CREASE_DEG", "LAMPS", "base_colours", "cluster_normals", "corner_normals"]
 
 CREASE_DEG = 35.0
-"""Faces that meet at a smaller angle are shaded as one curved surface."""
+"""Faces that meet at a smaller angle than this are shaded as one smooth surface."""
 
 _DEFAULT_RGBA = (0.74, 0.76, 0.79, 1.0)
 _DARKEST = 40.0
@@ -22,12 +22,12 @@ _FILL = np.array([0.80, -0.10, -0.50])
 LAMPS: NDArray[np.float64] = np.concatenate(
     [_KEY / np.linalg.norm(_KEY), _FILL / np.linalg.norm(_FILL), [0.34, 0.60, 0.24, 0.45, 0.35]]
 )
-"""(11,) directions to the key and the fill lamp in the camera frame (they move with the camera: the side
-that is seen is lit), then the strengths of ambient light, key, fill, shine and rim."""
+"""(11,) directions to the key and the fill lamp in the camera frame (they move with the camera, so the visible side is
+lit), then the strengths of ambient light, key, fill, specular and rim."""
 
 
 def base_colours(geometry: Geometry) -> NDArray[np.float32]:
-    """(F, 3) float32, 0 to 255: the file's own colours, or the URDF's material, or a light grey."""
+    """Return face colours (F, 3) float32, 0 to 255: the URDF's material, else the file's colours, else light grey."""
     if geometry.rgba is None and geometry.mesh.face_rgb is not None:
         return _lifted(geometry.mesh.face_rgb.astype(np.float32))
     rgba = _DEFAULT_RGBA if geometry.rgba is None else geometry.rgba
@@ -36,12 +36,12 @@ def base_colours(geometry: Geometry) -> NDArray[np.float32]:
 
 
 def _lifted(colour: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Black becomes a dark grey: the shape of a black robot would not show otherwise."""
+    """Raise black to dark grey, so that the shape of a black robot is visible."""
     return np.float32(_DARKEST) + colour * np.float32(1 - _DARKEST / 255)
 
 
 def corner_normals(mesh: TriangleMesh, crease_deg: float = CREASE_DEG) -> NDArray[np.float32]:
-    """(F, 3, 3) float32 unit normals per face corner: averaged by area over neighbours within the crease angle."""
+    """Compute unit normals (F, 3, 3) float32 per face corner: area-weighted mean of neighbours within the crease."""
     vertices, faces = mesh.vertices, mesh.faces
     normals = face_normals(vertices, faces)
     a, b, c = (vertices[faces[:, i]] for i in range(3))
@@ -57,11 +57,11 @@ def corner_normals(mesh: TriangleMesh, crease_deg: float = CREASE_DEG) -> NDArra
 def cluster_normals(
     corners: NDArray[np.float32], clusters: Clusters
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """Normals (N, 3) cluster by cluster without repetition, their starts (C + 1,), and (F, 3) positions in them."""
+    """Deduplicate the normals of each cluster: normals (N, 3), cluster starts (C + 1,), indices (F, 3)."""
     count = len(clusters.face_start) - 1
     owner = np.repeat(np.arange(count), 3 * np.diff(clusters.face_start))
     ordered = corners[clusters.faces].reshape(-1, 3)
-    # Steps of 1/500 keep the shades apart that eight bits can show, and make equal normals equal.
+    # Round to 1/500: fine enough for 8-bit shades, coarse enough to merge nearly equal normals.
     steps = np.rint(ordered * 500.0).astype(np.int64) + 512
     key = ((owner * 1024 + steps[:, 0]) * 1024 + steps[:, 1]) * 1024 + steps[:, 2]
     unique, first, inverse = np.unique(key, return_index=True, return_inverse=True)
@@ -90,5 +90,5 @@ def _average_loop(faces, normals, areas, by_vertex, start, cosine):  # type: ign
 
 try:
     _average = numba.njit(nogil=True, cache=True)(_average_loop)
-except RuntimeError:  # no folder for the cache is writable: compile in every process
+except RuntimeError:  # no writable cache folder: compile in every process
     _average = numba.njit(nogil=True)(_average_loop)

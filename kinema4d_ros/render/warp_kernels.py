@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # Warp reads the annotations as its own types, which no type checker knows.
-"""What runs on the device: the rasteriser of `numba_raster` as NVIDIA Warp kernels, one thread per triangle."""
+"""NVIDIA Warp kernels of the rasteriser in `numba_raster`, one thread per triangle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warp as wp
 __all__ = ["draw_faces", "resolve", "shade"]
 
 wp.config.log_level = wp.LOG_ERROR
-# Fused multiply-add would give the two faces of an edge different ideas of where it runs.
+# With fused multiply-add the two faces of an edge would compute different points on it.
 wp.set_module_options({"fuse_fp": False, "enable_backward": False})
 
 
@@ -30,7 +30,7 @@ def _project(p: wp.vec3d) -> wp.vec3d:
 
 @wp.func
 def _cut(a: wp.vec3d, b: wp.vec3d, near: wp.float64) -> wp.vec3d:
-    """Where the edge from the visible corner a to b meets the near plane, projected."""
+    """Compute the projected intersection of the edge from the visible corner a to b with the near plane."""
     s = (near - a[2]) / (b[2] - a[2])
     inverse = wp.float64(1.0) / near
     return wp.vec3d((a[0] + s * (b[0] - a[0])) * inverse, (a[1] + s * (b[1] - a[1])) * inverse, inverse)
@@ -38,7 +38,7 @@ def _cut(a: wp.vec3d, b: wp.vec3d, near: wp.float64) -> wp.vec3d:
 
 @wp.func
 def _pixel(x: wp.float64, end: int) -> int:
-    """The first pixel centre at or after x, within [0, end]."""
+    """Return the first pixel centre at or after x, within [0, end]."""
     return int(wp.ceil(wp.clamp(x, wp.float64(0.0), wp.float64(end))))
 
 
@@ -125,7 +125,7 @@ def resolve(
     ids: wp.array3d(dtype=wp.uint8),
     face_of: wp.array3d(dtype=wp.int32),
 ):
-    """Write XYZ, link ids and, if wanted, the face of every pixel (-1 = none)."""
+    """Write XYZ, link ids and, optionally, the face of every pixel (-1 = none)."""
     t, y, x = wp.tid()
     key = keys[t, y, x]
     z = wp.float32(wp.nan)

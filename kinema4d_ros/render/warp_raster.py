@@ -1,8 +1,8 @@
-"""The same rasteriser for NVIDIA Warp: one thread per triangle and frame, on the CPU or with CUDA.
+"""NVIDIA Warp rasteriser: one thread per triangle and frame, on the CPU or with CUDA.
 
-The rules of coverage, clipping and shading are those of `numba_raster`. Instead of an order, every
-pixel keeps the largest 64-bit number (bits of 1 / z, then the face, lowest first), so the result does
-not depend on which thread comes first. Tested on Warp's CPU device; CUDA has not been run.
+Coverage, clipping and shading rules are those of `numba_raster`. Instead of sorting, every pixel keeps the largest
+64-bit key (bits of 1 / z, then the face, lowest first), so the result does not depend on the order of the threads.
+Tested on Warp's CPU device; CUDA has not been run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kinema4d_ros.render.shading import LAMPS
 __all__ = ["render_frames"]
 
 _PIXELS_PER_LAUNCH = 8_000_000
-"""Bounds the memory of the keys on the device."""
+"""Limit of the memory for keys on the device."""
 
 
 def render_frames(
@@ -36,7 +36,7 @@ def render_frames(
     device: str,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Draw T frames of poses (T, L, 3, 4) into xyz (T, H, W, 3), ids (T, H, W) and rgb (T, H, W, 3) or None."""
+    """Render T frames of poses (T, L, 3, 4) into xyz (T, H, W, 3), ids (T, H, W) and rgb (T, H, W, 3) or None."""
     if device == "cuda" and not wp.is_cuda_available():
         raise RenderError(
             "Warp found no CUDA device",
@@ -55,7 +55,7 @@ def render_frames(
 
 
 class _Scene:
-    """The packed arrays on the device, with corners as positions in the whole vertex table."""
+    """Packed arrays on the device, with corners as indices into the whole vertex table."""
 
     def __init__(self, packed: Packed, camera: NDArray[np.float64], device: str) -> None:
         self.packed, self.camera, self.device = packed, camera, device
@@ -84,7 +84,7 @@ class _Scene:
         ids: NDArray[np.uint8],
         rgb: NDArray[np.uint8] | None,
     ) -> None:
-        """Draw some frames into arrays on the host."""
+        """Render some frames into arrays on the host."""
         numbers = np.zeros((len(ids), len(self.packed.part_link), PART_NUMBERS))
         for t in range(len(ids)):
             place_parts(self.packed, camera_T_link[t], self.camera, numbers[t])

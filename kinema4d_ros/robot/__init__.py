@@ -1,4 +1,4 @@
-"""Robots: URDF and meshes in, links, joints, limits and shapes out.
+"""Robot models from URDF and meshes: links, joints, limits and shapes.
 
 >>> from kinema4d_ros.robot import Robot
 >>> robot = Robot.load("yam")            # or Robot.load("path/to/any.urdf")

@@ -1,7 +1,7 @@
-"""The process in which a xacro file is expanded: it may read the robot's own packages and do nothing else.
+"""Child process that expands a xacro file; it may only read the robot's own packages.
 
-Run as a script by `xacro_file.expand_xacro` with the file and the folders it may read; prints one JSON object:
-`text` (the URDF), or `unsafe` (what the file tried) or `error`, with `type`.
+Run as a script by `urdf.expand_xacro` with the file and the folders it may read; prints one JSON object:
+`text` (the URDF), or `unsafe` (the rejected operation) or `error`, with `type`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    # The folder of this script holds modules with ordinary names, which must not come before the library's.
+    # The folder of this script has modules with common names, which must not shadow the standard library.
     sys.path.pop(0)
 
 import io
@@ -30,15 +30,15 @@ _REFUSED = (
 
 
 class UnsafeError(PermissionError):
-    """What the file tried to do."""
+    """Rejected operation of the xacro file."""
 
 
 class _Watch:
-    """Sees every file that Python opens; a refusal is remembered, whoever catches it."""
+    """Audit hook for every file that Python opens; a rejection is remembered even if the exception is caught."""
 
     def __init__(self, roots: list[str]) -> None:
         self._real = tuple(os.path.realpath(root) for root in roots)
-        # Installed packages may be made of links into a workspace: what counts there is the name.
+        # Installed packages may consist of links into a workspace, so their unresolved path is checked.
         prefixes = [p for p in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if p]
         self._named = tuple(os.path.normpath(Path.cwd() / prefix / "share") for prefix in prefixes)
         own = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(os.__file__).parent), *sys.path]
@@ -72,7 +72,7 @@ def _inside(path: str, folder: str) -> bool:
 
 
 def _screen() -> Any:
-    """`screen_xml` alone: its package would import all that a robot needs."""
+    """Load `screen_xml` alone: importing its package would import everything a robot needs."""
     spec = util.spec_from_file_location("kinema4d_ros.robot.xml_screen", Path(__file__).with_name("xml_screen.py"))
     if spec is None or spec.loader is None:
         raise ImportError("xml_screen")
@@ -96,7 +96,7 @@ def _expand(path: str, roots: list[str]) -> dict[str, str]:
                 source = io.BytesIO(data)
         return parse(source, filename)
 
-    # xacro offers no hook for included files; `parse` is the one function that opens them.
+    # xacro has no hook for included files; `parse` is the only function that opens them.
     xacro.parse = screened_parse
     watch = _Watch(roots)
     sys.addaudithook(watch)
@@ -104,7 +104,7 @@ def _expand(path: str, roots: list[str]) -> dict[str, str]:
         return {"text": xacro.process_file(path).documentElement.toxml()}
     except MemoryError:
         return {"error": f"it needs more than {MEMORY_BYTES:,} bytes", "type": "MemoryError"}
-    except BaseException as error:  # an expression may raise anything, even the wish to exit
+    except BaseException as error:  # an expression may raise anything, even SystemExit
         if watch.refused:
             return {"unsafe": f"it tried {watch.refused}"}
         if getattr(getattr(error, "code", None), "name", "") == "URDF_UNSAFE":
@@ -117,7 +117,7 @@ def _expand(path: str, roots: list[str]) -> dict[str, str]:
 
 def _main() -> None:
     out = os.dup(1)
-    os.dup2(2, 1)  # xacro prints as it likes
+    os.dup2(2, 1)  # xacro itself may print to stdout
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer = json.dumps(_expand(sys.argv[1], sys.argv[2:])).encode()

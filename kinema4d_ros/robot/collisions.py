@@ -1,10 +1,10 @@
-"""Which links can touch each other: the disabled collision pairs of an SRDF, computed by sampling.
+"""Disabled collision pairs of an SRDF, computed by sampling.
 
 A pair of links needs no collision check when it is
 
-- Adjacent: joined by a joint, directly or through links without shapes;
+- Adjacent: connected by a joint, directly or through links without shapes;
 - Always: in collision in every sample, so the shapes overlap by design;
-- Never: in collision in no sample, so it cannot touch.
+- Never: in collision in no sample, so the links cannot touch.
 
 Samples are uniform within the joint limits and seeded; the first ones are the robot's named poses.
 `python -m kinema4d_ros.robot.collisions yam` writes the pairs into `config/moveit/yam.srdf`,
@@ -35,7 +35,7 @@ __all__ = ["DisabledPair", "colliding_pairs", "disabled_pairs", "srdf_with_pairs
 SAMPLES = 10_000
 SEED = 2026
 UNBOUNDED_RANGE = np.pi
-"""Continuous joints are sampled in [-pi, pi]."""
+"""Sampling range of continuous joints: [-pi, pi]."""
 
 BEGIN = "<!-- disabled collision pairs, written by `python -m kinema4d_ros.robot.collisions {name}`: begin -->"
 END = "<!-- disabled collision pairs: end -->"
@@ -43,7 +43,7 @@ END = "<!-- disabled collision pairs: end -->"
 
 @dataclass(frozen=True, order=True)
 class DisabledPair:
-    """Two links, in the robot's order, and why they need no collision check."""
+    """Two links, in the robot's order, and the reason why they need no collision check."""
 
     link1: str
     link2: str
@@ -52,7 +52,7 @@ class DisabledPair:
 
 @dataclass(frozen=True)
 class _Body:
-    """The collision shapes of one link, each in a box (its frame at the box's middle)."""
+    """Collision shapes of one link with their bounding boxes (frame at the centre of the box)."""
 
     link: int
     shapes: tuple[Any, ...]
@@ -62,7 +62,7 @@ class _Body:
 
 
 def disabled_pairs(robot: Robot, samples: int = SAMPLES, seed: int = SEED) -> tuple[DisabledPair, ...]:
-    """Link pairs that need no collision check, in the robot's order."""
+    """Return link pairs that need no collision check, in the robot's order."""
     bodies = _bodies(robot)
     adjacent = _adjacent(robot, {body.link for body in bodies})
     q = _configurations(robot, samples, seed)
@@ -76,7 +76,7 @@ def disabled_pairs(robot: Robot, samples: int = SAMPLES, seed: int = SEED) -> tu
 
 
 def colliding_pairs(robot: Robot, q: NDArray[np.float64]) -> tuple[tuple[str, str], ...]:
-    """Link pairs, adjacent ones left out, whose collision shapes touch at one configuration (J,)."""
+    """Return non-adjacent link pairs whose collision shapes touch at one configuration (J,)."""
     bodies = _bodies(robot)
     adjacent = _adjacent(robot, {body.link for body in bodies})
     base_T_links = forward_all(robot, q[None])
@@ -88,7 +88,7 @@ def colliding_pairs(robot: Robot, q: NDArray[np.float64]) -> tuple[tuple[str, st
 
 
 def srdf_with_pairs(srdf: str, name: str, pairs: tuple[DisabledPair, ...]) -> str:
-    """SRDF text with the lines between the two markers replaced."""
+    """Return the SRDF text with the lines between the two markers replaced."""
     begin = BEGIN.format(name=name)
     if srdf.count(begin) != 1 or srdf.count(END) != 1 or srdf.index(begin) > srdf.index(END):
         raise FileFormatError(
@@ -115,7 +115,7 @@ def _classify(a: _Body, b: _Body, base_T_links: NDArray[np.float64]) -> str:
 
 
 def _near(a: _Body, b: _Body, base_T_links: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """(T, A, B) whether two shapes may touch: each one's bounding sphere reaches the other's box."""
+    """Return (T, A, B) bool, True if two shapes may touch: each one's bounding sphere reaches the other's box."""
     base_T_a = base_T_links[:, a.link, None] @ a.link_T_boxes
     base_T_b = base_T_links[:, b.link, None] @ b.link_T_boxes
     offset = base_T_b[:, None, :, :3, 3] - base_T_a[:, :, None, :3, 3]
@@ -179,7 +179,7 @@ def _pose(T: NDArray[np.float64]) -> Any:
 
 
 def _adjacent(robot: Robot, with_shapes: set[int]) -> set[tuple[int, int]]:
-    """Pairs of link indices, smaller first, whose nearest relative with shapes is the other."""
+    """Return pairs of link indices, smaller first, of links connected directly or through links without shapes."""
     index = {link.name: i for i, link in enumerate(robot.links)}
     parent = {index[joint.child]: index[joint.parent] for joint in robot.joints}
     pairs = set()
@@ -193,7 +193,7 @@ def _adjacent(robot: Robot, with_shapes: set[int]) -> set[tuple[int, int]]:
 
 
 def _configurations(robot: Robot, samples: int, seed: int) -> NDArray[np.float64]:
-    """(N + samples, J): home and the named poses first, then uniform samples within the limits."""
+    """Return (N + samples, J): home and the named poses first, then uniform samples within the limits."""
     named = [robot.home_position()]
     for pose in robot.poses.values():
         named.append(robot.positions(list(pose), list(pose.values()))[0])
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kinema4d_ros.robot.collisions", description=main.__doc__)
     parser.add_argument("robot", help="name of a robot, such as yam")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="random configurations (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the samples (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the samples (default: %(default)s)")
     parser.add_argument("--srdf", type=Path, help="the file to rewrite (default: config/moveit/<robot>.srdf)")
     options = parser.parse_args(arguments)
     robot = Robot.load(options.robot)

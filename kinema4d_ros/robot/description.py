@@ -1,4 +1,4 @@
-"""`robot_description` for RViz and robot_state_publisher: the robot's URDF with mesh URIs they can open."""
+"""`robot_description` for RViz and robot_state_publisher: the URDF with mesh URIs that they can open."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ __all__ = ["robot_description"]
 
 
 def robot_description(robot: Robot, uri: Literal["file", "package"] = "file") -> str:
-    """URDF text with xacro expanded.
+    """Return the URDF text with xacro expanded.
 
     Args:
         robot: a robot loaded from a file.
-        uri: "file" turns every mesh URI into an absolute `file://` one, which RViz opens without a
-            ROS package of the name that the URDF uses (i2rt is a Python package). "package" keeps
-            `package://` URIs as they are and only makes relative paths absolute: for machines on
-            which the packages are ROS packages, possibly other machines than this one.
+        uri: "file" converts every mesh URI to an absolute `file://` URI, which RViz opens without a ROS package of
+            that name (i2rt is a Python package). "package" keeps `package://` URIs and only makes relative paths
+            absolute, for machines on which the packages are ROS packages, possibly other than this one.
     """
     if uri not in ("file", "package"):
         raise RobotError(f"uri is {uri!r}", expected='"file" or "package"')

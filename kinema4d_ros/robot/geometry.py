@@ -1,4 +1,4 @@
-"""Visual and collision shapes of a URDF as triangles with a colour."""
+"""Visual and collision shapes of a URDF as coloured triangles, and checked URDF numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kinema4d_ros.robot.primitives import box_mesh, cylinder_mesh, sphere_mesh
 
 __all__ = ["Materials", "finite", "pose_matrix", "read_geometry"]
 
-# Numbers of a URDF, checked: the right count, finite, as float64.
+# Checked numbers: right count, finite, float64.
 
 
 def finite(values: ArrayLike, where: str, count: int) -> NDArray[np.float64]:
-    """(count,) float64, or a RobotError that says where the number that is none stands."""
+    """Return (count,) float64, or raise a RobotError that names the location of the bad number."""
     array = np.asarray(values, dtype=np.float64).ravel()
     if array.size != count or not np.all(np.isfinite(array)):
         raise RobotError(f"{where} is {array.tolist()}", expected=f"{count} finite number{'s' if count > 1 else ''}")
@@ -30,7 +30,7 @@ def finite(values: ArrayLike, where: str, count: int) -> NDArray[np.float64]:
 
 
 def pose_matrix(origin: Any, where: str) -> NDArray[np.float64]:
-    """(4, 4) of a parsed <origin>, identity when there is none; xyz in metres, rpy in radians."""
+    """Return (4, 4) of a parsed <origin>, identity if there is none; xyz in metres, rpy in radians."""
     if origin is None:
         return np.eye(4)
     xyz = finite([0.0, 0.0, 0.0] if origin.xyz is None else origin.xyz, f"{where} xyz", 3)
@@ -42,10 +42,10 @@ RGBA = tuple[float, float, float, float]
 
 
 class Materials:
-    """Colours and textures by material name: defined at robot level, or inline by any visual."""
+    """Colours and textures by material name, defined at robot level or inline in a visual."""
 
     def __init__(self, robot: Any, path: Path) -> None:
-        """Collect the definitions; the first of a name wins, as in urdfdom."""
+        """Collect the definitions; the first one of a name wins, as in urdfdom."""
         self._path = path
         self._known: dict[str, tuple[RGBA | None, str]] = {}
         inline = [v.material for link in robot.links for v in link.visuals if v.material is not None]
@@ -55,7 +55,7 @@ class Materials:
                 self._known.setdefault(material.name, (color, texture))
 
     def look_up(self, material: Any, where: str) -> tuple[RGBA | None, str]:
-        """The colour and texture of a visual's <material>."""
+        """Return the colour and texture of a visual's <material>."""
         if material is None:
             return None, ""
         color, texture = self._read(material)
@@ -63,7 +63,7 @@ class Materials:
             return color, texture
         if material.name not in self._known:
             raise RobotError(
-                f"{where} uses the material '{material.name}', which nothing defines",
+                f"{where} uses the material '{material.name}', which is not defined",
                 expected=f"a <color>, or one of the materials {', '.join(self._known) or '(none)'}",
             )
         return self._known[material.name]
@@ -84,7 +84,7 @@ class Materials:
 
 
 def read_geometry(element: Any, where: str, urdf: Path, materials: Materials | None) -> Geometry:
-    """A parsed <visual> (with `materials`) or <collision> (without) as triangles."""
+    """Convert a parsed <visual> (with `materials`) or <collision> (without) to triangles."""
     link_T_geometry = pose_matrix(element.origin, f"{where} origin")
     rgba, texture, name = None, "", ""
     if materials is not None and element.material is not None:

@@ -1,4 +1,4 @@
-"""A gripper: how far it is open, as 0-1, metres, joint position or the vendor's joints, and its fingers' shape."""
+"""Gripper model: conversions between opening (0-1), width, joint position and vendor joints; finger geometry."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from kinema4d_ros.core.errors import ErrorCode, RobotError
 __all__ = ["Fingers", "Gripper", "VendorJoint"]
 
 RANGE_TOLERANCE = 0.02
-"""Fraction of the stroke by which an input may overshoot; encoders do. It is clipped to the range."""
+"""Fraction of the stroke by which an input may overshoot (encoder noise) and is clipped to the range."""
 
 DISAGREEMENT_TOLERANCE = 0.02
-"""Fraction of the stroke by which two vendor joints of one gripper may differ before it is an error."""
+"""Fraction of the stroke by which two vendor joints of one gripper may differ."""
 
 
 LONGEST_FINGER_M = 1.0
-"""No finger is larger; a number beyond this is in another unit."""
+"""Upper bound of finger sizes; a larger number is in another unit."""
 
 
 @dataclass(frozen=True)
 class Fingers:
-    """The shape of one finger; the other is its mirror image.
+    """Geometry of one finger; the other is its mirror image.
 
-    Along the approach the finger goes from `length_m` before the grasp point to `tip_m` beyond it. All zero: nothing
-    is known of the shape, the pads are points.
+    Along the approach the finger extends from `length_m` before the grasp point to `tip_m` beyond it. All zero:
+    the geometry is unknown and the pads are points.
 
     Attributes:
-        pad_width_m: of the pad at the grasp point, across the direction in which it closes.
+        pad_width_m: of the pad at the grasp point, across the closing direction.
         width_m: of the whole finger over its length, in the same direction; at least the pad's.
-        thickness_m: of the finger behind its pad, along the direction in which it closes.
+        thickness_m: of the finger behind its pad, along the closing direction.
         length_m: from the grasp point back against the approach.
-        tip_m: from the grasp point to the finger tip; negative where the tip ends before it.
+        tip_m: from the grasp point to the finger tip; negative if the tip ends before it.
         grasp_point_m: between the pads, in the tool link's frame.
         closing_axis: the direction in which the leading finger opens, unit length, in the tool link's frame; None
-            takes it from the joints.
+            = derived from the joints.
         source: "description", or the shapes of the URDF that the sizes were derived from; "none" without any.
     """
 
@@ -53,7 +53,7 @@ class Fingers:
     source: Literal["description", "collision", "visual", "none"] = "none"
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no finger has, and an axis without a direction; the axis gets unit length."""
+        """Reject invalid sizes and an axis without a direction; normalise the axis."""
         sizes = self.sizes_m
         if not np.all(np.isfinite([*sizes, *self.grasp_point_m])) or max(map(abs, sizes)) > LONGEST_FINGER_M:
             raise RobotError(
@@ -78,15 +78,15 @@ class Fingers:
 
     @property
     def sizes_m(self) -> tuple[float, float, float, float, float]:
-        """Pad width, width, thickness, length and tip: what travels by message."""
+        """Pad width, width, thickness, length and tip, as sent in messages."""
         return self.pad_width_m, self.width_m, self.thickness_m, self.length_m, self.tip_m
 
 
 @dataclass(frozen=True)
 class VendorJoint:
-    """A joint in the vendor's own data: `position of the leader = multiplier * vendor's + offset`.
+    """Joint in the vendor's data: `position of the leader = multiplier * vendor's + offset`.
 
-    `joint` is our name of the same finger.
+    `joint` is the name of the same finger in the URDF.
     """
 
     name: str
@@ -97,7 +97,7 @@ class VendorJoint:
 
 @dataclass(frozen=True)
 class Gripper:
-    """A gripper with one degree of freedom.
+    """Gripper with one degree of freedom.
 
     Attributes:
         joint: the actuated joint; the other fingers mimic it.
@@ -105,11 +105,11 @@ class Gripper:
         open: its position when fully open.
         width_closed_m: distance between the finger pads when closed.
         width_open_m: distance between the finger pads when fully open.
-        vendor: the joints that the vendor's own data names instead, with their signs.
-        fingers: their shape as described; None = `kinematics.gripping.finger_shape` derives it from the URDF.
+        vendor: the joints used in the vendor's data instead, with their signs.
+        fingers: geometry from the description; None = `kinematics.gripping.finger_shape` derives it from the URDF.
 
     All maps are linear. Inputs may overshoot the range by `RANGE_TOLERANCE` of the stroke and are
-    clipped; anything further is an error. Scalars and arrays of any shape are accepted.
+    clipped; larger overshoots are an error. Scalars and arrays of any shape are accepted.
 
     >>> gripper = Gripper("finger", closed=0.0, open=0.05, width_closed_m=0.0, width_open_m=0.1)
     >>> float(gripper.width_m(0.5)), float(gripper.position(0.5))
@@ -125,7 +125,7 @@ class Gripper:
     fingers: Fingers | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a gripper that cannot move or whose numbers are not finite."""
+        """Reject a gripper that cannot move or whose numbers are not finite."""
         numbers = (self.closed, self.open, self.width_closed_m, self.width_open_m)
         if not np.all(np.isfinite(numbers)):
             raise RobotError(f"gripper '{self.joint}' has numbers {numbers}", expected="finite metres or radians")
@@ -137,43 +137,43 @@ class Gripper:
             )
 
     def position(self, normalised: ArrayLike) -> NDArray[np.float64]:
-        """Joint position of a normalised opening: 0 = closed, 1 = open."""
+        """Return the joint position of a normalised opening: 0 = closed, 1 = open."""
         s = self._check(normalised, 0.0, 1.0, "normalised opening")
         return self.closed + s * (self.open - self.closed)
 
     def normalised(self, position: ArrayLike) -> NDArray[np.float64]:
-        """Normalised opening of a joint position: 0 = closed, 1 = open."""
+        """Return the normalised opening of a joint position: 0 = closed, 1 = open."""
         q = self._check(position, self.closed, self.open, f"position of '{self.joint}'")
         return (q - self.closed) / (self.open - self.closed)
 
     def width_m(self, normalised: ArrayLike) -> NDArray[np.float64]:
-        """Distance between the finger pads in metres of a normalised opening."""
+        """Return the distance between the finger pads in metres of a normalised opening."""
         s = self._check(normalised, 0.0, 1.0, "normalised opening")
         return self.width_closed_m + s * (self.width_open_m - self.width_closed_m)
 
     def normalised_from_width(self, width_m: ArrayLike) -> NDArray[np.float64]:
-        """Normalised opening of a distance between the finger pads in metres."""
+        """Return the normalised opening of a distance between the finger pads in metres."""
         w = self._check(width_m, self.width_closed_m, self.width_open_m, "opening width in metres")
         return (w - self.width_closed_m) / (self.width_open_m - self.width_closed_m)
 
     def position_from_width(self, width_m: ArrayLike) -> NDArray[np.float64]:
-        """Joint position of a distance between the finger pads in metres."""
+        """Return the joint position of a distance between the finger pads in metres."""
         return self.position(self.normalised_from_width(width_m))
 
     def width_from_position(self, position: ArrayLike) -> NDArray[np.float64]:
-        """Distance between the finger pads in metres of a joint position."""
+        """Return the distance between the finger pads in metres of a joint position."""
         return self.width_m(self.normalised(position))
 
     def to_vendor(self, position: ArrayLike) -> dict[str, NDArray[np.float64]]:
-        """The vendor's joint values, by vendor joint name, of a position of our joint."""
+        """Return the vendor's joint values, by vendor joint name, of a position of `joint`."""
         self._require_vendor()
         q = self._check(position, self.closed, self.open, f"position of '{self.joint}'")
         return {v.name: (q - v.offset) / v.multiplier for v in self.vendor}
 
     def from_vendor(self, names: Sequence[str], values: ArrayLike) -> NDArray[np.float64]:
-        """(T,) positions of our joint from (T, N) values of the vendor joints `names`.
+        """Return (T,) positions of `joint` from (T, N) values of the vendor joints `names`.
 
-        Several fingers must agree to `DISAGREEMENT_TOLERANCE` of the stroke; their mean is taken.
+        Several fingers must agree to `DISAGREEMENT_TOLERANCE` of the stroke; their mean is used.
         """
         self._require_vendor()
         known = {v.name: v for v in self.vendor}
@@ -220,7 +220,7 @@ class Gripper:
         array = np.asarray(value, dtype=np.float64)
         low, high = min(start, end), max(start, end)
         slack = RANGE_TOLERANCE * (high - low)
-        bad = ~((array >= low - slack) & (array <= high + slack))  # NaN is bad too
+        bad = ~((array >= low - slack) & (array <= high + slack))  # also rejects NaN
         if np.any(bad):
             raise RobotError(
                 f"{what} is {float(array[bad].flat[0]):.6g}",

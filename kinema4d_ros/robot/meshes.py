@@ -1,4 +1,4 @@
-"""Mesh files as clean triangles in metres: STL, OBJ and COLLADA, read once and kept."""
+"""Mesh files as clean triangles in metres: readers for STL, OBJ and COLLADA, with a cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kinema4d_ros.robot.xml_screen import screen_xml
 
 __all__ = ["MAX_MESH_BYTES", "load_mesh", "read_collada", "read_obj", "read_stl"]
 
-# Wavefront OBJ files as raw triangles with the diffuse colours of their material library.
+# Wavefront OBJ: raw triangles with the diffuse colours of the material library.
 
 Colors = dict[str, tuple[float, float, float]]
 
@@ -30,13 +30,13 @@ _MAX_LIBRARY_BYTES = 16 * 2**20
 
 
 def read_obj(data: bytes, name: str, folder: Path, root: Path) -> Soup:
-    """Vertices and faces in file units; polygons are cut into fans, so they must be convex.
+    """Read vertices and faces in file units; polygons are triangulated as fans, so they must be convex.
 
     Args:
         data: the file's contents.
-        name: what to call the file in an error.
-        folder: where `mtllib` names are looked for.
-        root: material libraries outside this folder are refused. Textures are never opened.
+        name: name of the file in errors.
+        folder: search folder for `mtllib` names.
+        root: material libraries outside this folder are rejected. Textures are never opened.
     """
     vertices: list[list[float]] = []
     faces: list[tuple[int, int, int]] = []
@@ -60,7 +60,7 @@ def read_obj(data: bytes, name: str, folder: Path, root: Path) -> Soup:
             elif keyword == "usemtl":
                 material = rest.strip()
             elif keyword == "mtllib" and rest.strip() not in libraries:
-                # Read once each: a file that names a library a million times must not cost a million readings.
+                # Read each library once, even if a file names it a million times.
                 libraries.add(rest.strip())
                 if len(libraries) > _MAX_LIBRARIES:
                     raise ValueError(f"more than {_MAX_LIBRARIES} material libraries")
@@ -93,7 +93,7 @@ def _read_colors(library: str, name: str, folder: Path, root: Path) -> Colors:
     path = (folder / library).resolve()
     if not path.is_relative_to(root.resolve()):
         raise MeshError(
-            f"mesh {name} asks for the material library '{library}', which leads to {path}",
+            f"mesh {name} uses the material library '{library}', which resolves to {path}",
             expected=f"a file inside {root}",
             hint="keep the material library beside the mesh",
             code=ErrorCode.MESH_UNSAFE_PATH,
@@ -112,24 +112,24 @@ def _read_colors(library: str, name: str, folder: Path, root: Path) -> Colors:
     return colors
 
 
-# STL files, binary and ASCII, as raw triangles.
+# STL, binary and ASCII: raw triangles.
 
 _HEADER_BYTES = 84
 _FACET = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("attribute", "<u2")])
-# A number has a few letters; a long one would make the table below as wide for all of them.
+# Limit the length of a number: the longest one sets the width of the whole text array below.
 _VERTEX_LINE = re.compile(rb"^[ \t]*vertex[ \t]+(\S{1,40})[ \t]+(\S{1,40})[ \t]+(\S{1,40})[ \t]*\r?$", re.MULTILINE)
 
 
 def read_stl(data: bytes, name: str) -> Soup:
-    """Three vertices per facet, file units; normals and attributes are ignored.
+    """Read three vertices per facet, file units; normals and attributes are ignored.
 
-    The claimed facet count is compared with the file's size first, so a broken header costs no memory.
+    The facet count is compared with the file size first, so that a broken header allocates no memory.
     """
     count = int.from_bytes(data[80:84], "little") if len(data) >= _HEADER_BYTES else -1
     if count >= 0 and len(data) == _HEADER_BYTES + count * _FACET.itemsize:
         facets = np.frombuffer(data, dtype=_FACET, offset=_HEADER_BYTES)
         return _soup(facets["corners"].astype(np.float64).reshape(-1, 3))
-    # Binary headers may start with "solid" too: only a file that also speaks of facets is text.
+    # Binary headers may also start with "solid": only a file that also contains "facet" is text.
     if data.lstrip()[:5].lower() == b"solid" and (b"facet" in data or b"endsolid" in data):
         return _read_ascii(data, name)
     if count >= 0 and len(data) > _HEADER_BYTES + count * _FACET.itemsize > _HEADER_BYTES:
@@ -170,20 +170,20 @@ def _soup(vertices: np.ndarray) -> Soup:
 
 
 MAX_MESH_BYTES = 512 * 2**20
-"""Larger mesh files are refused unread."""
+"""Maximum size of a mesh file; larger ones are not read."""
 
 Scale = tuple[float, float, float]
 
 
 def load_mesh(path: str | Path, scale: Scale = (1.0, 1.0, 1.0), root: str | Path | None = None) -> TriangleMesh:
-    """The triangles of a mesh file, welded, outward-wound, scaled.
+    """Load the triangles of a mesh file, welded, outward-wound, scaled.
 
-    Arrays are read-only: the same mesh is handed to everyone until the file changes.
+    Arrays are read-only: all callers share the cached mesh until the file changes.
 
     Args:
         path: a .stl, .obj or .dae file.
-        scale: factors along x, y, z; a negative product mirrors, and the winding is turned with it.
-        root: the folder that material libraries must not leave; by default the file's own.
+        scale: factors along x, y, z; a negative product mirrors the mesh, and the winding is reversed.
+        root: the folder that must contain the material libraries; by default the file's own.
     """
     file = Path(path)
     if not np.all(np.isfinite(scale)) or 0.0 in scale:
@@ -233,7 +233,7 @@ def _read(file: Path, root: Path) -> Soup:
     if suffix == ".obj":
         return read_obj(data, str(file), file.parent, root)
     if suffix == ".dae":
-        # Imported here: pycollada takes longer to import than a whole robot of STL files to load.
+        # Imported here: importing pycollada takes longer than loading a whole robot of STL files.
         from kinema4d_ros.robot.meshes import read_collada
 
         return read_collada(data, str(file))
@@ -244,7 +244,7 @@ def _read(file: Path, root: Path) -> Soup:
     )
 
 
-# COLLADA (.dae) files as raw triangles in metres, z up, with the diffuse colours of their materials.
+# COLLADA (.dae): raw triangles in metres, z up, with the diffuse colours of the materials.
 
 _UNCOLOURED = (0.5, 0.5, 0.5)
 
@@ -257,11 +257,11 @@ _Z_UP_R_FILE = {
 
 
 def read_collada(data: bytes, name: str) -> Soup:
-    """All triangles of the scene, placed by its node transforms; metres, z up.
+    """Read all triangles of the scene, placed by its node transforms; metres, z up.
 
     The file's `unit` and `up_axis` are applied. Textures are never opened: a textured surface
-    takes the neutral grey of a surface without colour. Broken references are errors, because what
-    they should have shown would be missing.
+    gets the neutral grey of a surface without colour. Broken references are errors, because their
+    geometry would be missing.
     """
     screen_xml(data, f"mesh {name}", malformed=MeshError)
     try:
@@ -269,7 +269,7 @@ def read_collada(data: bytes, name: str) -> Soup:
             io.BytesIO(data), aux_file_loader=_no_other_files, ignore=[collada.common.DaeUnsupportedError]
         )
         parts = list(_triangles(document))
-    except Exception as error:  # pycollada raises whatever its XML walk meets: KeyError, TypeError, DaeError
+    except Exception as error:  # pycollada raises KeyError, TypeError, DaeError and others
         raise MeshError(
             f"mesh {name} cannot be read as COLLADA: {type(error).__name__}: {error}",
             expected="a COLLADA 1.4 document with triangle geometry",
@@ -294,7 +294,7 @@ def read_collada(data: bytes, name: str) -> Soup:
 
 
 def _triangles(document: Any) -> Any:
-    """Pairs of (F, 3, 3) corners in file units and a colour or None, one per primitive."""
+    """Yield pairs of (F, 3, 3) corners in file units and a colour or None, one per primitive."""
     if document.scene is None:
         return
     for geometry in document.scene.objects("geometry"):
@@ -318,4 +318,4 @@ def _color(material: Any) -> tuple[float, float, float] | None:
 
 
 def _no_other_files(name: str) -> bytes:
-    raise MeshError(f"a COLLADA file asked for another file, '{name}'", expected="a file that stands alone")
+    raise MeshError(f"a COLLADA file refers to another file, '{name}'", expected="a self-contained file")

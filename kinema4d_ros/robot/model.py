@@ -1,7 +1,7 @@
-"""What a robot is, once its URDF has been read: links, joints, limits, shapes, gripper.
+"""Robot model: links, joints, limits, shapes and gripper.
 
 Plain frozen data. `kinema4d_ros.robot.urdf` builds it from a file, `kinema4d_ros.kinematics`
-moves it, `kinema4d_ros.render` draws it.
+computes its poses, `kinema4d_ros.render` renders it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TriangleMesh:
     Attributes:
         vertices: (V, 3) float64, metres.
         faces: (F, 3) int32, counter-clockwise seen from outside.
-        face_rgb: (F, 3) uint8 or None, the file's own colours.
+        face_rgb: (F, 3) uint8 colours of the file, or None.
         closed: every edge is shared by exactly two faces of opposite direction and the volume
             is positive, so back faces are never visible and may be skipped.
     """
@@ -47,13 +47,13 @@ class TriangleMesh:
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """One visual or collision shape of a link.
+    """Visual or collision shape of a link.
 
     Attributes:
-        kind: what the URDF said; `mesh` below holds triangles for every kind.
+        kind: as in the URDF; `mesh` below has triangles for every kind.
         link_T_geometry: (4, 4) float64.
         mesh: triangles in the geometry's frame, scale already applied.
-        rgba: (4,) float in [0, 1], or None when the URDF gives no colour.
+        rgba: (4,) float in [0, 1], or None if the URDF has no colour.
         size: box (x, y, z), cylinder (radius, length), sphere (radius,), mesh scale; metres.
         uri: the mesh's URI as written in the URDF, "" for primitives.
         path: the mesh file, None for primitives.
@@ -83,7 +83,7 @@ class Inertial:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A rigid body with its shapes."""
+    """Rigid body with its shapes."""
 
     name: str
     visuals: tuple[Geometry, ...] = ()
@@ -103,7 +103,7 @@ class JointLimits:
 
 @dataclass(frozen=True)
 class Mimic:
-    """This joint's position is `multiplier * position of joint + offset`."""
+    """Mimic relation: position of this joint = `multiplier * position of joint + offset`."""
 
     joint: str
     multiplier: float = 1.0
@@ -112,7 +112,7 @@ class Mimic:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """What connects `parent` to `child`: at position 0 the child frame is `parent_T_joint`."""
+    """Connection of `parent` and `child`: at position 0 the child frame is `parent_T_joint`."""
 
     name: str
     kind: JointKind
@@ -131,18 +131,18 @@ class Joint:
 
 @dataclass(frozen=True, eq=False)
 class Robot:
-    """A kinematic tree with shapes.
+    """Kinematic tree with shapes.
 
     Attributes:
         name: the URDF's robot name.
         links: root first, every parent before its children.
         joints: `joints[i]` leads to `links[i + 1]`.
-        tool_link: the link whose pose end-effector commands speak of.
-        urdf: the URDF text this was read from, after xacro.
+        tool_link: the link that end-effector commands refer to.
+        urdf: the URDF text, after xacro.
         path: the file, or None.
-        gripper: how one opening width maps to finger joints, or None.
+        gripper: mapping of the opening width to finger joints, or None.
         home: a safe position for every actuated joint, by name.
-        poses: named positions, each by joint name; joints that a pose leaves out stay at home.
+        poses: named positions, each by joint name; joints not in a pose stay at home.
     """
 
     name: str
@@ -157,24 +157,24 @@ class Robot:
 
     @staticmethod
     def load(source: str | Path) -> Robot:
-        """A robot by name (`"yam"`) or by the path of any .urdf or .xacro file."""
+        """Load a robot by name (`"yam"`) or by the path of any .urdf or .xacro file."""
         from kinema4d_ros.robot.urdf import load_robot
 
         return load_robot(source)
 
     @property
     def base_link(self) -> str:
-        """Name of the root link: the frame all poses are expressed in."""
+        """Name of the root link, the frame of all poses."""
         return self.links[0].name
 
     @cached_property
     def actuated(self) -> tuple[Joint, ...]:
-        """Joints with a position of their own: neither fixed nor mimic; root first."""
+        """Joints with an independent position: neither fixed nor mimic; root first."""
         return tuple(j for j in self.joints if j.moves and j.mimic is None)
 
     @cached_property
     def joint_names(self) -> tuple[str, ...]:
-        """Names of the actuated joints, in the order `q` uses everywhere."""
+        """Names of the actuated joints, in the order of `q`."""
         return tuple(j.name for j in self.actuated)
 
     @cached_property
@@ -202,21 +202,21 @@ class Robot:
         return {joint.name: joint for joint in self.joints}
 
     def link(self, name: str) -> Link:
-        """The link of that name, or an error that lists the names there are."""
+        """Return the link of that name, or raise an error that lists the known names."""
         try:
             return self._links_by_name[name]
         except KeyError:
             raise self._unknown("link", name, self._links_by_name, ErrorCode.UNKNOWN_LINK) from None
 
     def joint(self, name: str) -> Joint:
-        """The joint of that name, or an error that lists the names there are."""
+        """Return the joint of that name, or raise an error that lists the known names."""
         try:
             return self._joints_by_name[name]
         except KeyError:
             raise self._unknown("joint", name, self._joints_by_name, ErrorCode.UNKNOWN_JOINT) from None
 
     def chain(self, link: str) -> tuple[str, ...]:
-        """Names of the joints from the base to a link, base first."""
+        """Return the names of the joints from the base to a link, base first."""
         self.link(link)
         parent_joint = {joint.child: joint for joint in self.joints}
         names: list[str] = []
@@ -227,17 +227,16 @@ class Robot:
         return tuple(reversed(names))
 
     def home_position(self) -> NDArray[np.float64]:
-        """(J,) the home position; joints without one rest at the limit nearest to 0, or 0."""
+        """Return (J,) the home position; joints without one are at 0 or at the limit nearest to it."""
         return np.array(
             [self.home.get(j.name, float(np.clip(0.0, j.limits.lower, j.limits.upper))) for j in self.actuated]
         )
 
     def positions(self, names: Sequence[str], values: ArrayLike, fill: ArrayLike | None = None) -> NDArray[np.float64]:
-        """(T, J) positions in `joint_names` order from (T, N) values of joints `names`.
+        """Return (T, J) positions in `joint_names` order from (T, N) values of joints `names`.
 
-        Actuated joints that are not named take `fill` (J,), by default the home position.
-        A mimic joint follows its leader: its values are ignored beside the leader's, and give the
-        leader's position when the leader is not named.
+        Actuated joints that are not named get `fill` (J,), by default the home position. Values of a mimic joint are
+        ignored if its leader is named; otherwise they determine the leader's position.
         """
         table = self._table(names, values)
         base = self.home_position() if fill is None else np.asarray(fill, dtype=np.float64)
@@ -264,7 +263,7 @@ class Robot:
         return out
 
     def pose(self, name: str) -> NDArray[np.float64]:
-        """(J,) a named pose; joints that it leaves out are at home."""
+        """Return (J,) a named pose; joints that it does not set are at home."""
         if name not in self.poses:
             raise RobotError(
                 f"pose '{name}' is not in robot '{self.name}'",
@@ -274,10 +273,10 @@ class Robot:
         return self.positions(list(pose), list(pose.values())).ravel()
 
     def from_vendor(self, names: Sequence[str], values: ArrayLike) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-        """Names and (T, N) values in this robot's terms from the vendor's: finger joints converted.
+        """Convert the vendor's names and (T, N) values to those of this robot.
 
-        Joints that are not the gripper's vendor joints pass unchanged. The vendor's finger joints,
-        which may have other names, signs and units, become one column of `gripper.joint`, the last.
+        Joints other than the gripper's vendor joints are unchanged. The vendor's finger joints, which may have other
+        names, signs and units, become one column of `gripper.joint`, the last.
         """
         table = self._table(names, values)
         fingers = set() if self.gripper is None else {v.name for v in self.gripper.vendor}
@@ -295,7 +294,7 @@ class Robot:
 
     @staticmethod
     def _table(names: Sequence[str], values: ArrayLike) -> NDArray[np.float64]:
-        """(T, N) float64, one column for each of N different names."""
+        """Return (T, N) float64, one column for each of N different names."""
         table = np.atleast_2d(np.asarray(values, dtype=np.float64))
         if table.ndim != 2 or table.shape[1] != len(names):
             raise RobotError(

@@ -1,6 +1,6 @@
-"""Where a mesh URI leads: `package://`, `file://` and relative paths, never outside their package.
+"""Resolution of mesh URIs: `package://`, `file://` and relative paths, never outside their package.
 
-`package://NAME/path` is looked for, in this order, in
+`package://NAME/path` is searched, in this order, in
 
 1. this package's own data folder, when NAME is kinema4d_ros;
 2. an installed Python package NAME (found without importing it);
@@ -8,7 +8,7 @@
 4. a folder NAME above the URDF.
 
 A relative path, or `file://` with one, starts at the URDF's folder and must stay in the URDF's
-package: the nearest folder above it that holds a package.xml. Without a package.xml it must stay in
+package: the nearest folder above it with a package.xml. Without a package.xml it must stay in
 the URDF's folder, or in the folder above when the URDF's own is called `urdf`, `robots` or `xacro`,
 so that `../meshes` works. An absolute path is accepted only if a `package://` URI could have named
 the same file. Symbolic links are followed before the check; a link that leads out of an install
@@ -41,17 +41,17 @@ _INSTALL_HINTS = {"i2rt": "pip install --no-deps dreamscale-i2rt"}
 
 @dataclass(frozen=True)
 class MeshFile:
-    """A mesh that exists, and the package folder that it and its companions must not leave."""
+    """Existing mesh file, and the package folder that must contain it and its companion files."""
 
     path: Path
     root: Path
 
 
 def resolve_mesh(uri: str, urdf: Path) -> MeshFile:
-    """The file a mesh URI of the URDF file `urdf` names, or a MeshError that says why there is none."""
+    """Return the file that a mesh URI of the URDF file `urdf` refers to, or raise a MeshError with the reason."""
     try:
         return _resolve(uri, urdf)
-    except (OSError, RuntimeError) as error:  # a name too long, or links that lead in a circle
+    except (OSError, RuntimeError) as error:  # a name that is too long, or a loop of links
         raise MeshError(
             f"mesh '{uri[:200]}' cannot be looked up: {error}",
             expected="the name of a file",
@@ -79,7 +79,7 @@ def _resolve(uri: str, urdf: Path) -> MeshFile:
 
 
 def package_roots(name: str, urdf: Path | None = None) -> list[Path]:
-    """Folders that a package of that name has on this machine, in the order they are tried."""
+    """Return the folders of a package on this machine, in search order."""
     roots: list[Path] = []
     if name == OWN_PACKAGE:
         roots.append(share_directory())
@@ -91,7 +91,7 @@ def package_roots(name: str, urdf: Path | None = None) -> list[Path]:
 
 
 def urdf_root(urdf: Path) -> Path:
-    """The folder that relative mesh paths of a URDF must not leave (see the module's text)."""
+    """Return the folder that must contain the relative mesh paths of a URDF (see the module docstring)."""
     folder = urdf.resolve().parent
     for candidate in (folder, *folder.parents):
         if (candidate / "package.xml").is_file():
@@ -143,7 +143,7 @@ def _resolve_path(uri: str, text: str, urdf: Path) -> MeshFile:
 
 
 def _python_roots(name: str) -> Iterator[Path]:
-    # A dotted name would import its parent; a folder without __init__ could be anything on sys.path.
+    # A dotted name would import its parent; a folder without __init__ could be any folder on sys.path.
     if not name.isidentifier():
         return
     try:
@@ -159,7 +159,7 @@ def _ament_shares() -> list[Path]:
 
 
 def _root_that_reaches(path: Path) -> Path | None:
-    """The root of the package whose `package://` URI would name an absolute path, if there is one."""
+    """Return the root of the package whose `package://` URI could name an absolute path, if there is one."""
     real = path.resolve()
     for folder in real.parents:
         if any(folder == root.resolve() for root in package_roots(folder.name)):
@@ -187,7 +187,7 @@ def _require_inside(uri: str, candidate: Path, root: Path, package: str | None =
 
 
 def _source_package(path: Path) -> str | None:
-    """The <name> of the nearest package.xml above a path."""
+    """Return the <name> of the nearest package.xml above a path."""
     for folder in path.parents:
         manifest = folder / "package.xml"
         if manifest.is_file():

@@ -1,4 +1,4 @@
-"""Boxes, cylinders and spheres as closed triangle meshes, centred on their frame as URDF wants them."""
+"""Boxes, cylinders and spheres as closed triangle meshes, centred on their frame as in URDF."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinema4d_ros.robot.model import TriangleMesh
 __all__ = ["CHORD_ERROR_M", "box_mesh", "cylinder_mesh", "sphere_mesh"]
 
 CHORD_ERROR_M = 1e-4
-"""How far inside the true surface a cylinder or sphere may lie, up to `MAX_SIDES` sides."""
+"""Largest distance of a cylinder or sphere mesh from the true surface, up to `MAX_SIDES` sides."""
 
 MIN_SIDES = 24
 MAX_SIDES = 256
@@ -21,7 +21,7 @@ MAX_SUBDIVISIONS = 5
 
 
 def box_mesh(size: tuple[float, float, float]) -> TriangleMesh:
-    """12 triangles of a box with edges `size` (x, y, z) in metres."""
+    """Build the 12 triangles of a box with edges `size` (x, y, z) in metres."""
     corners = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
     quads = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
     faces = [face for a, b, c, d in quads for face in ((a, b, c), (a, c, d))]
@@ -29,9 +29,9 @@ def box_mesh(size: tuple[float, float, float]) -> TriangleMesh:
 
 
 def cylinder_mesh(radius: float, length: float) -> TriangleMesh:
-    """A cylinder along z; its sides lie within `CHORD_ERROR_M` of the true surface.
+    """Build a cylinder along z; its sides are within `CHORD_ERROR_M` of the true surface.
 
-    The polygon is inscribed: vertices lie on the true surface, nothing sticks out of it.
+    The polygon is inscribed: its vertices are on the true surface and nothing is outside of it.
     """
     n = _sides(radius)
     angle = 2.0 * np.pi * np.arange(n) / n
@@ -58,7 +58,7 @@ def cylinder_mesh(radius: float, length: float) -> TriangleMesh:
 
 
 def sphere_mesh(radius: float) -> TriangleMesh:
-    """A subdivided icosahedron; faces lie within `CHORD_ERROR_M` of the true surface up to 0.24 m radius."""
+    """Subdivide an icosahedron; faces are within `CHORD_ERROR_M` of the true surface up to 0.24 m radius."""
     vertices, faces = _icosahedron()
     for _ in range(MAX_SUBDIVISIONS):
         centroids = vertices[faces].mean(axis=1)
@@ -79,7 +79,7 @@ def _icosahedron() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     g = (1.0 + 5.0**0.5) / 2.0
     points = [(0, s, t * g) for s in (-1, 1) for t in (-1, 1)]
     vertices = np.array([np.roll(p, shift) for shift in range(3) for p in points], dtype=np.float64)
-    # Faces are the triples at edge length 2: found, not listed, so that no table can be wrong.
+    # Faces are the vertex triples at edge length 2, computed instead of listed.
     distance = np.linalg.norm(vertices[:, None] - vertices[None], axis=2)
     near = np.isclose(distance, 2.0)
     faces = []

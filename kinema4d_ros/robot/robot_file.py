@@ -1,8 +1,8 @@
-"""What a URDF cannot say: tool link, gripper, home and named poses, from `<robot>.robot.yaml` beside it.
+"""Robot data that URDF lacks: tool link, gripper, home and named poses, from `<robot>.robot.yaml` beside it.
 
-All keys are optional; unknown ones are refused.
+All keys are optional; unknown ones are rejected.
 
-    tool_link: tool                 # the link that end-effector commands speak of
+    tool_link: tool                 # the link that end-effector commands refer to
     home: ready                     # the name of one of `poses`
     poses:                          # named positions, radians or metres, by actuated joint
       ready: {joint1: 0.0, joint2: 1.2}
@@ -12,7 +12,7 @@ All keys are optional; unknown ones are refused.
       open: 0.04695                 # its position when open
       width_closed_m: 0.0           # distance between the pads
       width_open_m: 0.0939
-      vendor:                       # the joints that the vendor's own data has instead
+      vendor:                       # the joints used in the vendor's data instead
         - {name: joint7, joint: left_finger_joint, multiplier: -1.0, offset: 0.0}
       fingers:                      # one finger; the other is its mirror image
         pad_width_m: 0.022          # across the closing direction, at the grasp point
@@ -21,7 +21,7 @@ All keys are optional; unknown ones are refused.
         length_m: 0.045             # from the grasp point back against the approach
         tip_m: 0.0024               # from the grasp point to the finger tip
         grasp_point_m: [0, 0, 0]    # in the tool link's frame; by default its origin
-        closing_axis: [-1, 0, 0]    # the leading finger's way when it opens, likewise; by default from the joints
+        closing_axis: [-1, 0, 0]    # opening direction of the leading finger, same frame; default: from the joints
 
 Without such a file the tool link is the last link of the longest chain of moving joints (the first
 of equals in the file's order; fixed joints count only between equals), there is no gripper, and
@@ -49,12 +49,12 @@ __all__ = ["Semantics", "load_semantics", "sidecar_path"]
 _MAX_BYTES = 1_000_000
 
 LIMIT_TOLERANCE = 1e-9
-"""How far a named pose may lie outside the joint limits: rounding only."""
+"""Accepted distance of a named pose from the joint limits, for rounding only."""
 
 
 @dataclass(frozen=True)
 class Semantics:
-    """The contents of a sidecar file, checked against the robot."""
+    """Contents of a sidecar file, checked against the robot."""
 
     tool_link: str
     gripper: Gripper | None = None
@@ -63,13 +63,13 @@ class Semantics:
 
 
 def sidecar_path(urdf: Path) -> Path:
-    """`yam.robot.yaml` of `yam.urdf`, `yam.xacro` or `yam.urdf.xacro`."""
+    """Return `yam.robot.yaml` for `yam.urdf`, `yam.xacro` or `yam.urdf.xacro`."""
     stem = urdf.name.removesuffix(".xacro").removesuffix(".urdf")
     return urdf.with_name(f"{stem}.robot.yaml")
 
 
 def load_semantics(path: Path, links: tuple[Link, ...], joints: tuple[Joint, ...]) -> Semantics:
-    """The sidecar's contents, or the documented defaults when there is no such file."""
+    """Load the sidecar file, or return the documented defaults if there is none."""
     if not path.is_file():
         return Semantics(tool_link=_deepest_link(links, joints))
     reader = _Reader(path, links, joints)
@@ -101,7 +101,7 @@ def _deepest_link(links: tuple[Link, ...], joints: tuple[Joint, ...]) -> str:
 
 
 class _Reader:
-    """Checks the parts of one sidecar file and words the errors."""
+    """Parser of one sidecar file that checks its parts and builds the errors."""
 
     def __init__(self, path: Path, links: tuple[Link, ...], joints: tuple[Joint, ...]) -> None:
         self.path = path
@@ -179,7 +179,7 @@ class _Reader:
         if missing:
             raise self.refuse(
                 f"gripper.fingers lacks {', '.join(missing)}",
-                f"all of {', '.join(sizes)}; or no 'fingers', and the collision shapes decide",
+                f"all of {', '.join(sizes)}; or no 'fingers', to derive them from the collision shapes",
             )
         numbers = {key: self.number(data[key], f"gripper.fingers.{key}") for key in sizes}
         for key in sizes[:4]:
@@ -206,11 +206,11 @@ class _Reader:
         multiplier = self.number(data["multiplier"], "gripper.vendor.multiplier")
         offset = self.number(data.get("offset", 0.0), "gripper.vendor.offset")
         if multiplier == 0.0:
-            raise self.refuse("gripper.vendor.multiplier is 0", "a factor that can be undone")
+            raise self.refuse("gripper.vendor.multiplier is 0", "a factor other than 0")
         mimic = joint.mimic
         if joint.name != leader.name and (mimic is None or mimic.joint != leader.name or mimic.multiplier == 0.0):
             raise self.refuse(f"gripper.vendor names '{joint.name}'", f"'{leader.name}' or a joint that mimics it")
         if mimic is not None:
-            # Data is converted straight to the leader's position, so the mimic relation is undone here.
+            # Values are converted directly to the leader's position, so the mimic relation is inverted here.
             multiplier, offset = multiplier / mimic.multiplier, (offset - mimic.offset) / mimic.multiplier
         return VendorJoint(name=str(data["name"]), joint=joint.name, multiplier=multiplier, offset=offset)

@@ -1,4 +1,4 @@
-"""Raw triangles in, welded and outward-wound triangles out, with an exact answer to "is it closed?"."""
+"""Mesh cleanup: welding, outward winding and an exact test for closed bodies."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kinema4d_ros.robot.model import TriangleMesh
 __all__ = ["Soup", "clean_mesh", "weld"]
 
 FLAT_VOLUME = 1e-12
-"""A body whose volume is below this times its cubed diagonal has no inside: it counts as open."""
+"""A body whose volume is below this times its cubed diagonal has no interior and counts as open."""
 
 
 class Soup(NamedTuple):
-    """Triangles as a file gives them.
+    """Triangles as read from a file.
 
     Attributes:
         vertices: (V, 3) float64, not welded.
         faces: (F, 3) int64 indices.
-        face_rgb: (F, 3) uint8, or None when the file has no colours.
+        face_rgb: (F, 3) uint8, or None if the file has no colours.
     """
 
     vertices: NDArray[np.float64]
@@ -34,15 +34,15 @@ class Soup(NamedTuple):
 def weld(
     vertices: NDArray[np.float64], faces: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Vertices with equal coordinates become one; faces that lose a corner by it are dropped.
+    """Merge vertices with equal coordinates; drop faces that lose a corner.
 
-    Only exact equality welds: a tolerance would close gaps that are really there. Faces with three
-    different but collinear corners stay: they draw nothing, but without them the mesh would be open.
+    Only exactly equal vertices are merged: a tolerance would close real gaps. Faces with three different
+    but collinear corners are kept: they are invisible, but without them the mesh would be open.
 
     Returns:
-        (V, 3) vertices that some face uses, (F, 3) faces, (N,) which of the given faces were kept.
+        (V, 3) used vertices, (F, 3) faces, (N,) which of the given faces were kept.
     """
-    points = vertices + 0.0  # turns -0.0 into 0.0, which must weld with it
+    points = vertices + 0.0  # turns -0.0 into 0.0, so that they are merged
     order = np.lexsort(points.T)
     ordered = points[order]
     new = np.ones(len(points), dtype=bool)
@@ -58,11 +58,11 @@ def weld(
 
 
 def clean_mesh(soup: Soup) -> TriangleMesh:
-    """Welded triangles; every body that is closed is wound outwards.
+    """Weld triangles and wind every closed body outwards.
 
-    A closed body that is inside out, a cavity too, is flipped: the renderer skips back faces, and a
-    surface wound inwards would vanish. Open bodies keep their winding. `closed` is True only if
-    every body is.
+    A closed body that is inside out, including a cavity, is flipped: the renderer skips back faces, and a
+    surface wound inwards would be invisible. Open bodies keep their winding. `closed` is True only if
+    every body is closed.
     """
     points, triangles, kept = weld(soup.vertices, soup.faces)
     face_rgb = None if soup.face_rgb is None else soup.face_rgb[kept]
@@ -125,7 +125,7 @@ def _flips(
     disagree: NDArray[np.bool_],
     body: NDArray[np.int32],
 ) -> NDArray[np.bool_]:
-    """(F,) which faces to reverse so that neighbours agree, walking out from one face of each body."""
+    """Return (F,) which faces to reverse so that neighbours agree, starting from one face of each body."""
     count = len(body)
     links = coo_matrix((np.ones(len(left)), (left, right)), shape=(count, count)).tocsr()
     turned = {(int(a), int(b)) for a, b in zip(left[disagree], right[disagree], strict=True)}

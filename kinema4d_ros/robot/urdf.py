@@ -1,4 +1,4 @@
-"""URDF and xacro files as `Robot`: every number checked, every mesh loaded, clear errors."""
+"""URDF and xacro files to `Robot`: tree order, spelling checks, checked numbers, meshes, sandboxed xacro."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = [
     "resolve_mimics",
 ]
 
-# Joints put in order: one root, no loops, parents first, every mimic joint tied to its real leader.
+# Joint order: one root, no loops, parents first, every mimic joint resolved to its actuated leader.
 
 
 def order_tree(links: Sequence[Link], joints: Sequence[Joint]) -> tuple[tuple[Link, ...], tuple[Joint, ...]]:
-    """Links and joints depth first in the file's order, so that `joints[i]` leads to `links[i + 1]`."""
+    """Return links and joints depth first in file order, so that `joints[i]` leads to `links[i + 1]`."""
     if not links:
         raise RobotError("the URDF has no links", expected="at least one <link>")
     _refuse_duplicates("link", [link.name for link in links])
@@ -88,7 +88,7 @@ def order_tree(links: Sequence[Link], joints: Sequence[Joint]) -> tuple[tuple[Li
 
 
 def resolve_mimics(joints: Sequence[Joint]) -> tuple[Joint, ...]:
-    """Every mimic joint tied directly to an actuated leader; chains are multiplied out."""
+    """Resolve every mimic joint directly to an actuated leader; chains are multiplied out."""
     by_name = {joint.name: joint for joint in joints}
     return tuple(
         replace(joint, mimic=_leader(joint, by_name)) if joint.mimic is not None else joint for joint in joints
@@ -129,11 +129,11 @@ def _refuse_duplicates(kind: str, names: list[str]) -> None:
             raise RobotError(f"{names.count(name)} {kind}s are called '{name}'", expected="unique names")
 
 
-# The shape of URDF XML checked before it is read: typing errors refused, extensions set aside.
+# Structure check of the URDF XML before parsing.
 #
-# urdf_parser_py prints to stderr and goes on when it meets a tag it does not know, so `<orgin>` would
-# silently put a link in the wrong place. Here a tag or attribute that looks like a misspelt URDF one
-# is an error; anything else unknown (simulator and control extensions) is removed and logged.
+# urdf_parser_py only prints to stderr for an unknown tag, so `<orgin>` would silently put a link in the wrong
+# place. Here a tag or attribute that looks like a misspelt URDF one is an error; anything else unknown
+# (simulator and control extensions) is removed and logged.
 
 _LOG = logging.getLogger(__name__)
 
@@ -176,11 +176,11 @@ _ATTRIBUTES: dict[str, set[str]] = {
 _KNOWN_EXTENSIONS = {"sensor", "gazebo", "transmission", "ros2_control", "contact"}
 _MISSPELT_TAG = 0.75
 _MISSPELT_ATTRIBUTE = 0.6
-"""How like a URDF word a word must be; extensions add many tags but few attributes."""
+"""Minimum similarity to a URDF word; extensions add many tags but few attributes."""
 
 
 def prune_urdf(root: Element, name: str) -> None:
-    """Remove in place what is no part of a robot's geometry; refuse misspelt and repeated parts."""
+    """Remove elements that are not part of a robot's geometry in place; reject misspelt and repeated parts."""
     if root.tag != "robot":
         raise RobotError(f"{name} has the root element <{root.tag}>", expected="<robot name=...>")
     _prune(root, name, "robot")
@@ -235,11 +235,10 @@ _MOVING = {"revolute", "continuous", "prismatic"}
 
 
 def load_robot(source: str | Path) -> Robot:
-    """A robot by name ("yam") or by the path of a .urdf or .xacro file.
+    """Load a robot by name ("yam") or by the path of a .urdf or .xacro file.
 
-    A name is a string without a slash and without a suffix; the robots that come with the package
-    are in `urdf/`. `<robot>.robot.yaml` beside the file adds tool link, gripper and poses (see
-    `kinema4d_ros.robot.robot_file`).
+    A name is a string without a slash and without a suffix; the robots of this package are in `urdf/`.
+    `<robot>.robot.yaml` beside the file adds tool link, gripper and poses (see `kinema4d_ros.robot.robot_file`).
     """
     path = _find(source)
     with reading(path, "a URDF with all required elements and attributes", error=RobotError):
@@ -280,7 +279,7 @@ def _load(path: Path) -> Robot:
 
 
 def available_robots() -> tuple[str, ...]:
-    """Names that `load_robot` knows without a path."""
+    """Return the names that `load_robot` accepts without a path."""
     return tuple(sorted(file.stem for file in (share_directory() / "urdf").glob("*.urdf")))
 
 
@@ -314,7 +313,7 @@ def _read_text(path: Path) -> str:
     if path.stat().st_size > MAX_XML_BYTES:
         raise RobotError(f"{path} has {path.stat().st_size} bytes", expected="a URDF file", code=ErrorCode.URDF_UNSAFE)
     data = read_bytes(path)
-    root = screen_xml(data, str(path))  # on bytes: here the XML declaration decides the encoding
+    root = screen_xml(data, str(path))  # on bytes: the XML declaration sets the encoding
     return data.decode("utf-8") if _is_utf8(data) else ElementTree.tostring(root, encoding="unicode")
 
 
@@ -382,7 +381,7 @@ def _read_axis(joint: Any, where: str) -> NDArray[np.float64]:
     norm = float(np.linalg.norm(axis))
     if norm < 1e-9:
         raise RobotError(f"{where} has the axis {axis.tolist()}", expected="a direction")
-    # An axis of norm 1 keeps its digits: dividing could cost the last one.
+    # Keep an axis of norm 1 unchanged: dividing could change its last digit.
     return axis if norm == 1.0 else axis / norm
 
 
@@ -394,7 +393,7 @@ def _read_limits(joint: Any, where: str) -> JointLimits:
             raise RobotError(
                 f"{where} is {joint.type} and has no <limit>",
                 expected="<limit lower upper effort velocity>",
-                hint="a joint that turns without end is of type continuous",
+                hint="use type continuous for a joint without limits",
             )
         return JointLimits(-np.inf, np.inf, np.inf, np.inf)
     numbers = [joint.limit.lower, joint.limit.upper, joint.limit.velocity, joint.limit.effort]
@@ -419,28 +418,27 @@ def _read_mimic(joint: Any, where: str) -> Mimic | None:
     return Mimic(joint=joint.mimic.joint, multiplier=multiplier, offset=offset)
 
 
-# Xacro files expanded to URDF text, in a process that can read the robot's packages and do nothing else.
+# Xacro expansion in a child process that may only read the robot's packages.
 #
-# Xacro is a macro language, not data: `${...}` evaluates Python, `$(env X)` reads the environment, includes and
-# `load_yaml` read files. So it runs apart, with bounds on time and memory, and every file it opens must lie in the
-# URDF's own package (see `packages`) or in an installed one that `$(find NAME)` leads to; each XML file is screened for
-# DTDs and entities before a parser sees it. This keeps honest files working and stops careless and hostile ones; it is
-# no sandbox against someone who knows a hole in Python's own.
+# Xacro is a macro language: `${...}` evaluates Python, `$(env X)` reads the environment, includes and `load_yaml` read
+# files. It therefore runs in a child process with limits on time and memory. Every file it opens must be in the URDF's
+# own package (see `packages`) or in an installed one found by `$(find NAME)`; each XML file is screened for DTDs and
+# entities before parsing. This stops careless and hostile files; it is not a sandbox against exploits of Python itself.
 
 TIME_LIMIT_S = 20.0
-"""The largest robots expand in a second or two."""
+"""Timeout; the largest robots expand in a second or two."""
 
 _CHILD = Path(__file__).with_name("_xacro_child.py")
 
 
 def expand_xacro(path: Path) -> str:
-    """URDF text of a .xacro file, with its default arguments."""
+    """Return the URDF text of a .xacro file, with its default arguments."""
     roots = [str(urdf_root(path)), str(share_directory())]
     command = [sys.executable, "-B", str(_CHILD), str(path.absolute()), *roots]
     package_parent = str(Path(__file__).resolve().parents[2])
     search = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), package_parent) if p)
     try:
-        # Not in the working directory: a module lying about there must not become part of this.
+        # Not in the working directory: modules there must not be imported.
         done = subprocess.run(  # noqa: S603 - our own script
             command, capture_output=True, timeout=TIME_LIMIT_S, cwd=sys.prefix, env={**os.environ, "PYTHONPATH": search}
         )
@@ -457,7 +455,7 @@ def expand_xacro(path: Path) -> str:
         raise RobotError(
             f"{path} is refused: {answer['unsafe']}",
             expected=f"a xacro file that reads nothing outside {roots[0]} and installed packages",
-            hint="keep what it includes in its package",
+            hint="keep included files in its package",
             code=ErrorCode.URDF_UNSAFE,
         )
     if "error" in answer:

@@ -1,7 +1,7 @@
-"""XML from outside, opened without danger: entity bombs and external references are refused first.
+"""Safe parsing of untrusted XML: entity bombs and external references are rejected first.
 
-Every other XML reader of this package (urdf_parser_py, xacro, pycollada) sees a file only after it
-has passed here.
+Every other XML reader of this package (urdf_parser_py, xacro, pycollada) gets a file only after it has passed
+this check.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kinema4d_ros.core.errors import ErrorCode, RobotError
 __all__ = ["MAX_XML_BYTES", "MAX_XML_DEPTH", "screen_xml"]
 
 MAX_XML_BYTES = 256 * 2**20
-"""Larger files are refused unread: a robot's XML is kilobytes, a COLLADA mesh tens of megabytes."""
+"""Maximum file size: a robot's XML is kilobytes, a COLLADA mesh tens of megabytes."""
 
 MAX_XML_DEPTH = 100
-"""Deeper nesting is refused: readers and writers of XML recurse, and a robot's has seven levels."""
+"""Maximum nesting: XML readers and writers recurse, and a robot's XML has seven levels."""
 
 
 MAX_XML_ELEMENTS = 200_000
-"""More are refused while they are read: an element of four bytes costs a hundred in memory."""
+"""Maximum number of elements, checked while reading: a 4-byte element takes a hundred bytes of memory."""
 
 
 class _TooMany(ValueError):  # noqa: N818 - it ends its sentence
-    """The count ran over."""
+    """Element count above the limit."""
 
 
 class _CountingBuilder(TreeBuilder):
@@ -36,7 +36,7 @@ class _CountingBuilder(TreeBuilder):
         self._count = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> Element:
-        """Count, then build."""
+        """Count the element, then build it."""
         self._count += 1
         if self._count > MAX_XML_ELEMENTS:
             raise _TooMany
@@ -44,11 +44,11 @@ class _CountingBuilder(TreeBuilder):
 
 
 def screen_xml(data: bytes | str, name: str, *, malformed: type[RobotError] = RobotError) -> Element:
-    """The root element of XML without DTD, entities or external references.
+    """Return the root element of XML without DTD, entities or external references.
 
     Args:
         data: the file's contents.
-        name: what to call the file in an error.
+        name: name of the file in errors.
         malformed: the error class for XML that does not parse, raised with its default code.
     """
     if len(data) > MAX_XML_BYTES:

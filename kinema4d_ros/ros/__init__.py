@@ -1,8 +1,8 @@
-"""Everything that knows ROS: the graph as data, names, QoS, parameters, TF, messages, clients and the nodes.
+"""The ROS 2 layer: graph description, names, QoS, parameters, TF, messages, clients and nodes.
 
-    messages/   messages <-> the core's types
-    nodes/      thin: take messages, call the library, publish what comes back
-    graph       which nodes run together; launch files and `kinema4d sim` render it
+    messages/   conversions between messages and the core's types
+    nodes/      thin: receive messages, call the library, publish the results
+    graph       which nodes run together; used by the launch files and `kinema4d sim`
 
-Nothing is re-exported here, so that a node loads only what it uses, and `graph` loads without ROS.
+Nothing is re-exported here, so that a node imports only what it uses and `graph` imports without ROS.
 """

@@ -1,4 +1,4 @@
-"""tf2_ros's broadcasters, listener and buffer for machines without it: same names, same calls, numpy inside."""
+"""Stand-in for tf2_ros where it is not installed: broadcasters, listener and buffer with the same API."""
 
 from __future__ import annotations
 
@@ -38,25 +38,23 @@ __all__ = [
     "TransformListener",
 ]
 
-# A tree of frames over time, in numpy: which pose had which frame in which other, and why there is no answer.
-#
-# Rules as tf2 has them: each frame has one parent and a history of limited length; between two samples
-# the translation is linear and the rotation a slerp; time 0 means the newest moment all frames on the
-# way have in common; nothing is extrapolated.
+# Frame tree over time, with the rules of tf2: each frame has one parent and a history of limited length; between two
+# samples the translation is interpolated linearly and the rotation by slerp; time 0 means the newest time that all
+# frames of the path have in common; nothing is extrapolated.
 
 Matrix = NDArray[np.float64]
 
 
-class TransformException(Exception):  # noqa: N818 - tf2 names it so
-    """Base of everything a look-up can raise."""
+class TransformException(Exception):  # noqa: N818 - the name in tf2
+    """Base of all look-up errors."""
 
 
 class LookupException(TransformException):
-    """A frame that nobody has ever published."""
+    """A frame that was never published."""
 
 
 class ConnectivityException(TransformException):
-    """Two frames in trees that are not connected."""
+    """Two frames in unconnected trees."""
 
 
 class ExtrapolationException(TransformException):
@@ -64,11 +62,11 @@ class ExtrapolationException(TransformException):
 
 
 class InvalidArgumentException(TransformException):
-    """A frame name or a transform that cannot be one."""
+    """An invalid frame name or transform."""
 
 
 class TimeoutException(TransformException):
-    """An answer that did not come in time."""
+    """A look-up that timed out."""
 
 
 @dataclass
@@ -97,13 +95,13 @@ class _History:
         return True
 
     def parent(self, stamp: int) -> str:
-        """Parent at a time; 0 = newest, before the first sample that one's."""
+        """Return the parent at a time; 0 = newest; before the first sample, the parent of that sample."""
         if stamp == 0:
             return self.samples[-1][0]
         return self.samples[max(bisect_right(self.stamps, stamp) - 1, 0)][0]
 
     def at(self, child: str, stamp: int) -> tuple[str, Matrix]:
-        """Parent and parent_T_child at a time; 0 = newest."""
+        """Return parent and parent_T_child at a time; 0 = newest."""
         if self.static:
             return self.samples[0]
         if stamp == 0:
@@ -120,14 +118,14 @@ class _History:
             )
         (parent, T0), (next_parent, T1) = self.samples[index - 1], self.samples[index]
         if parent != next_parent:
-            # Between two parents there is no path to interpolate along; the earlier one still held.
+            # No interpolation across a change of parent; the earlier one still holds.
             return parent, T0
         before, after = self.stamps[index - 1], self.stamps[index]
         return parent, slerp(T0, T1, (stamp - before) / (after - before))[0]
 
 
 class FrameTree:
-    """Poses of frames in each other; not synchronised, the caller locks.
+    """Relative poses of frames over time. Not thread-safe: the caller locks.
 
     >>> tree = FrameTree()
     >>> tree.insert("base", "tool", np.eye(4), 0, static=True)
@@ -142,13 +140,13 @@ class FrameTree:
         self._known: set[str] = set()
 
     def insert(self, parent: str, child: str, parent_T_child: Matrix, stamp_ns: int, *, static: bool) -> bool:
-        """Add a sample; False when it is older than the history reaches."""
+        """Add a sample; return False when it is older than the history."""
         if parent == child:
             raise InvalidArgumentException(f"frame [{child}] cannot be its own parent")
         for name in (parent, child):
             _require_name(name)
         if not np.all(np.isfinite(parent_T_child)):
-            raise InvalidArgumentException(f"transform of [{child}] in [{parent}] holds NaN or infinity")
+            raise InvalidArgumentException(f"transform of [{child}] in [{parent}] contains NaN or infinity")
         history = self._frames.get(child)
         if history is None or history.static != static:
             history = self._frames[child] = _History(static)
@@ -156,16 +154,16 @@ class FrameTree:
         return history.insert(stamp_ns, parent, parent_T_child, self._keep_ns)
 
     def clear(self) -> None:
-        """Forget everything that moves; static frames stay."""
+        """Discard all moving frames; keep the static ones."""
         self._frames = {name: history for name, history in self._frames.items() if history.static}
         self._known = {n for child, history in self._frames.items() for n in (child, history.samples[0][0])}
 
     def frames(self) -> dict[str, str]:
-        """Parent of every frame that has one."""
+        """Return the parent of every frame that has one."""
         return {child: history.samples[-1][0] for child, history in self._frames.items()}
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> tuple[Matrix, int]:
-        """target_T_source and its time; stamp 0 = the newest time that all frames on the way have."""
+        """Return target_T_source and its time; stamp 0 = the newest time common to all frames of the path."""
         for name in (target, source):
             _require_name(name)
             if name not in self._known:
@@ -186,7 +184,7 @@ class FrameTree:
         return invert(common_T_target) @ common_T_source, stamp
 
     def _ancestors(self, frame: str, stamp_ns: int) -> list[str]:
-        """The frame and its ancestors at that time, root last; outside the history the nearest sample tells."""
+        """Return the frame and its ancestors at that time, root last; outside the history by the nearest sample."""
         line = [frame]
         while (history := self._frames.get(line[-1])) is not None:
             parent = history.parent(stamp_ns)
@@ -215,7 +213,7 @@ def _require_name(name: str) -> None:
 
 
 class TransformBroadcaster:
-    """Publishes frames that move."""
+    """Publisher of moving frames."""
 
     def __init__(self, node: Any, qos: Any = qos.TF) -> None:
         self.pub_tf = node.create_publisher(TFMessage, names.TF.name, qos)
@@ -226,20 +224,20 @@ class TransformBroadcaster:
 
 
 class StaticTransformBroadcaster:
-    """Publishes frames that do not move; every message repeats all of them, for whoever joins late."""
+    """Publisher of static frames; every message repeats all of them, for late joiners."""
 
     def __init__(self, node: Any, qos: Any = qos.TF_STATIC) -> None:
         self.pub_tf = node.create_publisher(TFMessage, names.TF_STATIC.name, qos)
         self._frames: dict[str, Any] = {}
 
     def sendTransform(self, transform: Any) -> None:
-        """Add or replace one TransformStamped or a list of them, and publish them all."""
+        """Add or replace one TransformStamped or a list of them, and publish all frames."""
         self._frames.update({entry.child_frame_id: entry for entry in _as_list(transform)})
         self.pub_tf.publish(TFMessage(transforms=list(self._frames.values())))
 
 
 class Buffer:
-    """Answers where a frame was in another; safe to use from several threads."""
+    """Buffer of transforms over time. Thread-safe."""
 
     def __init__(self, cache_time: Any = None, node: Any = None) -> None:
         keep_ns = 10 * 10**9 if cache_time is None else cache_time.nanoseconds
@@ -247,15 +245,15 @@ class Buffer:
         self._changed = threading.Condition()
 
     def set_transform(self, transform: Any, authority: str = "default_authority") -> bool:
-        """Add a TransformStamped; False when it is too old to be kept."""
+        """Add a TransformStamped; return False when it is older than the history."""
         return self._insert(transform, static=False)
 
     def set_transform_static(self, transform: Any, authority: str = "default_authority") -> bool:
-        """Add a TransformStamped that holds for all times."""
+        """Add a TransformStamped that is valid at all times."""
         return self._insert(transform, static=True)
 
     def clear(self) -> None:
-        """Forget every frame that moves."""
+        """Discard all moving frames."""
         with self._changed:
             self._tree.clear()
 
@@ -266,7 +264,7 @@ class Buffer:
         time: Any,
         timeout: Any = Duration(),  # noqa: B008 - as tf2_ros
     ) -> Any:
-        """TransformStamped with target_T_source at a time (0 = newest), waiting for it up to the time-out."""
+        """Return a TransformStamped with target_T_source at a time (0 = newest); wait for it up to the timeout."""
         stamp = _stamp_ns(time)
         deadline = clock.monotonic() + timeout.nanoseconds * 1e-9
         with self._changed:
@@ -294,7 +292,7 @@ class Buffer:
         timeout: Any = Duration(),  # noqa: B008 - as tf2_ros
         return_debug_tuple: bool = False,
     ) -> Any:
-        """True when `lookup_transform` would answer; with the reason when asked for the tuple."""
+        """Return whether `lookup_transform` would succeed; with `return_debug_tuple` also why not."""
         reason = ""
         try:
             self.lookup_transform(target_frame, source_frame, time, timeout)
@@ -311,7 +309,7 @@ class Buffer:
         fixed_frame: str,
         timeout: Any = Duration(),  # noqa: B008 - as tf2_ros
     ) -> Any:
-        """Where the source was at its time, seen from the target at its own, through a frame that does not move."""
+        """Return target_T_source between the source at its time and the target at its time, through a fixed frame."""
         first = self.lookup_transform(fixed_frame, source_frame, source_time, timeout)
         second = self.lookup_transform(target_frame, fixed_frame, target_time, timeout)
         target_T_source = transform_to_matrix(second.transform) @ transform_to_matrix(first.transform)
@@ -320,7 +318,7 @@ class Buffer:
         return second
 
     def all_frames_as_string(self) -> str:
-        """One line for each frame and its parent."""
+        """Return one line for each frame and its parent."""
         with self._changed:
             return "".join(f"Frame {c} exists with parent {p}.\n" for c, p in self._tree.frames().items())
 
@@ -342,7 +340,7 @@ class Buffer:
 
 
 class TransformListener:
-    """Fills a buffer from /tf and /tf_static; `spin_thread` gives it a node's worth of spinning of its own."""
+    """Subscriber that fills a buffer from /tf and /tf_static; `spin_thread` spins the node in its own thread."""
 
     def __init__(
         self, buffer: Any, node: Any, *, spin_thread: bool = False, qos: Any = qos.TF, static_qos: Any = None
@@ -369,12 +367,12 @@ class TransformListener:
         self.node.destroy_subscription(self.tf_static_sub)
 
     def callback(self, data: Any) -> None:
-        """Take frames that move."""
+        """Insert moving frames."""
         for transform in data.transforms:
             self._take(self.buffer.set_transform, transform)
 
     def static_callback(self, data: Any) -> None:
-        """Take frames that do not move."""
+        """Insert static frames."""
         for transform in data.transforms:
             self._take(self.buffer.set_transform_static, transform)
 
@@ -382,7 +380,7 @@ class TransformListener:
         try:
             insert(transform, "default_authority")
         except TransformException as error:
-            # Another node's bad frame must not end this one.
+            # An invalid frame from another node must not end this one.
             self.node.get_logger().error(f"frame ignored: {error}", throttle_duration_sec=5.0)
 
     def _spin(self) -> None:
@@ -391,13 +389,13 @@ class TransformListener:
             try:
                 executor.spin_once(timeout_sec=0.1)
             except (ExternalShutdownException, ShutdownException, rclpy_implementation.RCLError):
-                # Shutting the context down between the question above and the wait is an ordinary end.
+                # A shutdown between the check above and the wait is not an error.
                 if executor is self.executor and self.node.context.ok():
                     raise
 
 
 def _static_in() -> Any:
-    # Latched with depth 1 a listener would keep only one of several broadcasters' messages.
+    # With depth 1 a listener would keep the latched message of only one of several broadcasters.
     return type(qos.TF_STATIC)(
         depth=100,
         history=qos.TF_STATIC.history,

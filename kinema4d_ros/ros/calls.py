@@ -1,14 +1,14 @@
-"""Services and actions over DDS: found, asked, and asked again only where that is safe.
+"""Service and action clients over DDS that retry only where a repeated request is safe.
 
-A server is ready for a client before its answers reach that client: DDS tells each side of the other at its own time,
-and rmw_fastrtps drops an answer whose reader it has not found yet. The client cannot see that. So it asks something
-harmless, again and again, until an answer has come: from then on answers arrive, and what matters is sent.
+A server can be discovered before its responses reach the client: DDS discovery is not simultaneous on both ends, and
+rmw_fastrtps drops a response whose reader it has not matched yet. The client cannot detect this. It therefore repeats
+a harmless request until a response arrives, and only then sends the real request.
 
-- Services that may be asked twice (`REPEATED`) are asked again until they answer.
-- `approve` and `execute` are sent once, after an empty request has been answered. Nobody repeats them: after silence
-  the gate's `execution_status` tells whether the plan was forwarded.
-- A goal is sent after the result of an unknown goal has been asked for. Sent again, it keeps its UUID: our servers
-  take a UUID once, so it runs once.
+- Idempotent services (`REPEATED`) are retried until they respond.
+- `approve` and `execute` are sent once, after an empty request was answered. They are never retried: after a timeout,
+  the gate's `execution_status` shows whether the plan was forwarded.
+- A goal is sent after a result request for an unknown goal was answered. A retried goal keeps its UUID, and our
+  servers accept a UUID once, so the goal runs once.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from kinema4d_ros.ros.names import Endpoint
 __all__ = ["ActionCaller", "GoalServer", "Question", "ServiceCalls", "execute_once", "missing"]
 
 SERVICE_S, ANSWER_S = 2.0, 5.0
-"""Seconds to look for a service, and to wait for its answer."""
+"""Timeouts in seconds: to discover a service, and to wait for its response."""
 
 REPEAT_S = 1.0
-"""After how long something harmless is asked again."""
+"""Retry period of requests that are safe to repeat."""
 
 POLL_S = 0.005
 
 REPEATED = {names.PLAYBACK: REPEAT_S, names.LAB_RESET: 10.0}
-"""Services that do the same when they are asked twice, and after how many seconds they are: longer than they take."""
+"""Idempotent services and their retry period in seconds, which is longer than one call takes."""
 
 ONCE = (names.APPROVE, names.EXECUTE)
-"""Services that must not be asked twice; they refuse an empty request and do nothing."""
+"""Services that must not be retried; they reject an empty request without side effects."""
 
 
 class Question:
-    """A request, sent now and again every `every_s` until one of its answers is here."""
+    """A request that is sent immediately and retried every `every_s` seconds until a response arrives."""
 
     def __init__(self, ask: Callable[[], Any], every_s: float = math.inf) -> None:
         self._ask = ask
@@ -62,7 +62,7 @@ class Question:
         self._again_s = time.monotonic() + every_s
 
     def done(self) -> bool:
-        """Whether an answer is here; asks again when it is time. Of one thread only."""
+        """Return whether a response arrived; retry when due. Call from one thread only."""
         if any(future.done() for future in self.futures):
             return True
         if time.monotonic() >= self._again_s:
@@ -71,17 +71,17 @@ class Question:
         return False
 
     def result(self) -> Any:
-        """The first answer."""
+        """Return the first response."""
         return next(future for future in self.futures if future.done()).result()
 
 
 class ServiceCalls:
-    """Clients of services of the table. Not for callbacks: a call waits, while the node spins elsewhere.
+    """Clients for the services in `names`. Calls block: never use them in a callback; spin the node in another thread.
 
     Args:
-        node: that asks.
-        closing: set when the node is about to end.
-        endpoints: services that are looked for from now on; others when they are first called.
+        node: owner of the clients.
+        closing: set when the node shuts down.
+        endpoints: services to discover from now on; others are discovered at their first call.
     """
 
     def __init__(self, node: Node, closing: threading.Event, endpoints: Iterable[Endpoint] = ()) -> None:
@@ -102,24 +102,24 @@ class ServiceCalls:
             return self._clients[endpoint.name]
 
     def call(self, endpoint: Endpoint, request: Any, answer_s: float = ANSWER_S, find_s: float = SERVICE_S) -> Any:
-        """The answer, or GRAPH_UNAVAILABLE."""
+        """Call a service and return its response; raise GRAPH_UNAVAILABLE on a timeout."""
         self.find(endpoint, answer_s, find_s)
         return self.ask(endpoint, request, answer_s, REPEATED.get(endpoint, math.inf))
 
     def find(self, endpoint: Endpoint, answer_s: float = ANSWER_S, find_s: float = SERVICE_S) -> None:
-        """Wait until the service is there and, if it is one of `ONCE`, until its answers arrive here."""
+        """Wait until the service is discovered and, for services in `ONCE`, until its responses arrive."""
         if not self._wait(self._client(endpoint).service_is_ready, find_s):
-            raise missing(endpoint, "nobody answers")
+            raise missing(endpoint, "no server")
         if endpoint in ONCE:
             self.ask(endpoint, endpoint.interface().Request(), answer_s, REPEAT_S)
 
     def ask(self, endpoint: Endpoint, request: Any, answer_s: float, every_s: float = math.inf) -> Any:
-        """The answer to a request that is sent now, and again every `every_s`."""
+        """Send a request, retry it every `every_s` seconds, and return the first response."""
         client = self._client(endpoint)
         question = Question(lambda: client.call_async(request), every_s)
         try:
             if not self._wait(question.done, answer_s):
-                raise missing(endpoint, f"no answer within {answer_s:g} s")
+                raise missing(endpoint, f"no response within {answer_s:g} s")
             return question.result()
         finally:
             for future in question.futures:
@@ -134,30 +134,30 @@ class ServiceCalls:
 
 
 def execute_once(calls: ServiceCalls, newest: Callable[[], Any], plan_hash: str, token: str, answer_s: float) -> float:
-    """Let the gate forward an approved plan; the motion's seconds. Never asked twice, whatever becomes of the answer.
+    """Make the gate forward an approved plan and return the motion's duration in seconds. Never retried.
 
     Args:
-        calls: to the gate.
-        newest: the last message of `execution_status`, or None: consulted when no answer comes.
-        plan_hash: of the plan.
-        token: of its approval.
-        answer_s: longest time for an answer.
+        calls: clients of the gate's services.
+        newest: returns the last `execution_status` message or None; used when the response times out.
+        plan_hash: hash of the plan.
+        token: token of its approval.
+        answer_s: timeout of the response.
 
     Raises:
-        KinemaError: the gate's refusal; GRAPH_UNAVAILABLE when neither an answer nor a status came.
+        KinemaError: the gate's refusal; GRAPH_UNAVAILABLE when neither a response nor a status arrived.
     """
     request = names.EXECUTE.interface().Request(plan_hash=plan_hash, token=token)
     calls.find(names.EXECUTE, answer_s)
-    before = newest()  # not earlier: statuses of earlier motions are latched, and arrive while the gate is found
+    before = newest()  # not earlier: latched statuses of earlier motions arrive during discovery of the gate
     try:
         answer = calls.ask(names.EXECUTE, request, answer_s)
     except KinemaError as silence:
         status = newest()
         if status is None or status == before or status.plan_hash != plan_hash:
             raise KinemaError(
-                f"{silence.what}; whether the arm moves is not known",
-                expected="the gate's answer, or its execution_status",
-                hint="look at the arm before anything else; then preview and approve again",
+                f"{silence.what}; it is unknown whether the arm moves",
+                expected="a response of the gate, or its execution_status",
+                hint="check the arm first; then preview and approve again",
                 code=silence.code,
             ) from None
         if status.phase == ExecutionStatus.ABORTED:
@@ -168,20 +168,21 @@ def execute_once(calls: ServiceCalls, newest: Callable[[], Any], plan_hash: str,
 
 
 def missing(endpoint: Endpoint, what: str) -> KinemaError:
-    """GRAPH_UNAVAILABLE for an endpoint that nobody serves."""
+    """Return the GRAPH_UNAVAILABLE error for an endpoint without a server."""
     return KinemaError(
         f"{what} on {endpoint.name}",
-        expected="the node that offers it",
-        hint="is the whole graph running?",
+        expected="a running node that provides it",
+        hint="check that the whole graph is running",
         code=ErrorCode.GRAPH_UNAVAILABLE,
     )
 
 
 class _Client(ActionClient):  # type: ignore[misc]
-    """An action client that may ask from any thread.
+    """An action client that may send requests from any thread.
 
-    rclpy's notes that an answer is awaited only after it has asked. In another thread than the executor's the answer
-    can be quicker, and is then dropped as unexpected: here it is read only after that note was made.
+    rclpy registers a pending request only after sending it. When the sending thread is not the executor's, the
+    response can arrive before the registration and is then dropped as unexpected. The lock here delays reading a
+    response until the registration is complete.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -207,12 +208,12 @@ class _Client(ActionClient):  # type: ignore[misc]
 
 
 class ActionCaller:
-    """The calls of one action's client; each is under way when it returns. From any thread.
+    """Non-blocking calls of one action client. Thread-safe.
 
     Args:
-        node: that asks.
-        interface: of the action.
-        name: of the action.
+        node: owner of the client.
+        interface: the action type.
+        name: the action name.
     """
 
     def __init__(self, node: Node, interface: Any, name: str) -> None:
@@ -220,15 +221,15 @@ class ActionCaller:
         self._client = _Client(node, interface, name, callback_group=ReentrantCallbackGroup())
 
     def ready(self) -> bool:
-        """Whether a server is there; its answers may still be lost: see `heard`."""
+        """Return whether a server is discovered; its responses may still be lost, see `heard`."""
         return bool(self._client.server_is_ready())
 
     def heard(self) -> Question:
-        """Done once the server's answers arrive here: asks for the result of a goal that nobody sent."""
+        """Request the result of a goal that was never sent; done once the server's responses arrive."""
         return Question(self.handle(new_uuid()).get_result_async, REPEAT_S)
 
     def handle(self, goal_id: Any) -> Any:
-        """The handle of a goal whose answer has not come: to cancel it, or to ask for its result."""
+        """Return the handle of a goal without a response yet, to cancel it or to request its result."""
         return ClientGoalHandle(self._client, goal_id, self._interface.Impl.SendGoalService.Response())
 
     def send(
@@ -238,26 +239,26 @@ class ActionCaller:
         goal_id: Any = None,
         every_s: float = math.inf,
     ) -> Question:
-        """Send a goal; its answer is a handle. Again every `every_s`, with its UUID: of our own servers only.
+        """Send a goal; the response is a goal handle. Retry every `every_s` with the same UUID: own servers only.
 
-        The answer to a goal that was sent again is a rejection when the first answer was lost: then ask for
-        the result, which is STATUS_UNKNOWN for a goal that was never accepted.
+        When the first response was lost, the retried goal is rejected: then request the result, which is
+        STATUS_UNKNOWN for a goal that was never accepted.
         """
         goal_id = goal_id or new_uuid()
         return Question(lambda: self._client.send_goal_async(goal, feedback, goal_id), every_s)
 
 
 def new_uuid() -> Any:
-    """The id of a new goal."""
+    """Return a random goal id."""
     goal_id = GoalInfo().goal_id
     goal_id.uuid = list(uuid.uuid4().bytes)
     return goal_id
 
 
 class GoalServer(ActionServer):  # type: ignore[misc]
-    """An action server whose accepted goals run, even if the acceptance could not be sent.
+    """An action server that runs an accepted goal even if sending the acceptance failed.
 
-    rclpy's returns then: the goal keeps its place in the queue, never runs, and never has a result.
+    rclpy's server returns in that case: the goal stays accepted, never runs and never gets a result.
     """
 
     async def _execute_goal_request(self, request_header_and_message: Any) -> None:
@@ -269,6 +270,6 @@ class GoalServer(ActionServer):  # type: ignore[misc]
             await await_or_execute(self._handle_accepted_callback, handle)
 
     async def _execute_get_result_request(self, request_header_and_message: Any) -> None:
-        # That nobody hears of an unknown goal is no fault of this node: who wants to know asks again.
+        # Failing to send a result is not an error of this node: the client retries its request.
         with contextlib.suppress(rclpy_implementation.RCLError):
             await super()._execute_get_result_request(request_header_and_message)

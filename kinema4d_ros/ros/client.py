@@ -1,4 +1,4 @@
-"""A small client of a running graph: send a plan, follow its preview, approve, execute. For commands and tests."""
+"""Client of a running graph for commands and tests: send a plan, follow its preview, approve, execute."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from kinema4d_ros.ros.streams import Streams
 __all__ = ["PreviewClient"]
 
 DISCOVERY_S = 10.0
-"""How long to look for the graph."""
+"""Timeout for discovering the graph."""
 
 CALL_S = 10.0
 _FAST = ("SENSOR_IN", "STREAM_OUT", "TF")
-"""Profiles of topics whose newest message is enough; of steps and results every one is seen, by the executor."""
+"""Profiles of topics that are polled; every message of the other topics goes through the executor."""
 
 PHASES = ("idle", "checking", "rendering", "generating", "reporting", "done", "failed", "superseded")
 
 
 class PreviewClient:
-    """An ordinary ROS client with a context and a thread of its own; use it in a `with` block."""
+    """A ROS client with its own context and spin thread; use it in a `with` block."""
 
     def __init__(self, namespace: str = "") -> None:
         self._context = Context()
@@ -49,7 +49,7 @@ class PreviewClient:
         self._lock = threading.Lock()
         self._newest: dict[str, Any] = {}
         self._statuses: list[Any] = []
-        # Joint states and pictures through the executor would cost most of a core while a preview is waited for.
+        # Joint states and images through the executor would use most of a core while waiting for a preview.
         self._streams = Streams(self.node, lambda error, where: self.node.get_logger().error(f"{where}{error!r}"))
         self.listen(names.PREVIEW_STATUS, self._take_status)
         self.listen(names.PLAN_REPORT)
@@ -69,7 +69,7 @@ class PreviewClient:
         self.close()
 
     def close(self) -> None:
-        """Leave the graph."""
+        """Stop the threads and destroy the node."""
         self._closing.set()
         self._streams.close()
         self._executor.shutdown(timeout_sec=2.0)
@@ -79,11 +79,11 @@ class PreviewClient:
 
     @staticmethod
     def phase_name(phase: int) -> str:
-        """A word for a PreviewStatus phase."""
+        """Return the name of a PreviewStatus phase."""
         return PHASES[phase] if phase < len(PHASES) else str(phase)
 
     def listen(self, endpoint: Endpoint, callback: Callable[[Any], None] | None = None) -> None:
-        """Keep the newest message of a topic, and tell the callback."""
+        """Keep the newest message of a topic, and call `callback` with each message."""
 
         def take(message: Any) -> None:
             with self._lock:
@@ -98,17 +98,17 @@ class PreviewClient:
             self._executor.wake()
 
     def newest(self, endpoint: Endpoint) -> Any:
-        """The newest message of a topic that is listened to, or None."""
+        """Return the newest message of a topic passed to `listen`, or None."""
         with self._lock:
             return self._newest.get(endpoint.name)
 
     def wait_for(self, predicate: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait until something is true; a KinemaError names what did not come."""
+        """Wait until `predicate` holds; raise a KinemaError that names `what` after the timeout."""
         deadline = time.monotonic() + timeout_s
         while not predicate():
             if time.monotonic() > deadline:
                 raise KinemaError(
-                    f"{what} did not come within {timeout_s:g} s",
+                    f"{what} did not arrive within {timeout_s:g} s",
                     expected="a running graph in this ROS domain",
                     hint="start it: kinema4d sim, or ros2 launch kinema4d_ros sim.launch.py",
                     code=ErrorCode.GRAPH_UNAVAILABLE,
@@ -122,10 +122,10 @@ class PreviewClient:
     def preview(
         self, plan: JointTrajectory, follow: Callable[[Any], None] | None = None, timeout_s: float = 60.0
     ) -> Any:
-        """Send a plan and wait for its report; `follow` sees every PreviewStatus of it.
+        """Send a plan and return its report; `follow` is called with each PreviewStatus of the plan.
 
         Raises:
-            KinemaError: with the code that the graph refused the plan with.
+            KinemaError: with the error code of the graph's refusal.
         """
         wanted = hash_trajectory(plan)
         self.wait_for(lambda: self._plans.get_subscription_count() > 0, DISCOVERY_S, "a preview node")
@@ -140,12 +140,12 @@ class PreviewClient:
             with self._lock:
                 statuses, self._statuses = self._statuses, []
             for status in statuses:
-                # A latched status of an earlier plan arrives first; ours carry the stamp we sent.
+                # Latched statuses of earlier plans arrive first; those of this plan carry its stamp.
                 if status.header.stamp != stamp:
                     if begun and status.phase == PreviewStatus.IDLE:
                         raise KinemaError(
-                            "the preview node was started again and does not know the plan",
-                            expected="its answer",
+                            "the preview node restarted and dropped the plan",
+                            expected="a result of the preview",
                             hint="send the plan again",
                             code=ErrorCode.GRAPH_UNAVAILABLE,
                         )
@@ -157,12 +157,12 @@ class PreviewClient:
                     return self._wait_for_report(wanted, status.rollout_id)
                 if status.phase in (PreviewStatus.FAILED, PreviewStatus.SUPERSEDED):
                     raise_from_msg(status.error)
-                    raise KinemaError("a newer plan took its place", code=ErrorCode.PLAN_SUPERSEDED)
+                    raise KinemaError("the plan was superseded by a newer one", code=ErrorCode.PLAN_SUPERSEDED)
             time.sleep(0.01)
         waited_s = (self.node.get_clock().now().nanoseconds - sent_ns) * 1e-9
         raise KinemaError(
-            f"the preview is not done after {waited_s:.0f} s",
-            expected="an answer from the preview node",
+            f"the preview is not complete after {waited_s:.0f} s",
+            expected="a result from the preview node",
             code=ErrorCode.GENERATOR_TIMEOUT,
         )
 
@@ -177,16 +177,16 @@ class PreviewClient:
         return None
 
     def call(self, endpoint: Endpoint, request: Any, timeout_s: float = CALL_S) -> Any:
-        """Call a service of the table; raises when it is not there or does not answer in time."""
+        """Call a service; raise GRAPH_UNAVAILABLE when it is not discovered or does not respond in time."""
         return self._calls.call(endpoint, request, timeout_s, timeout_s)
 
     def approve(self, plan_hash: str, approver: str) -> str:
-        """The token that executes the plan once; raises the gate's refusal."""
+        """Approve a previewed plan and return the token that executes it once; raise the gate's refusal."""
         request = names.APPROVE.interface().Request(plan_hash=plan_hash, approver=approver)
         response = self.call(names.APPROVE, request)
         raise_from_msg(response.error)
         return str(response.token)
 
     def execute(self, plan_hash: str, token: str) -> float:
-        """Seconds the motion takes; raises the gate's refusal."""
+        """Execute an approved plan and return the motion's duration in seconds; raise the gate's refusal."""
         return execute_once(self._calls, lambda: self.newest(names.EXECUTION_STATUS), plan_hash, token, CALL_S)

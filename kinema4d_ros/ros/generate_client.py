@@ -1,4 +1,4 @@
-"""The generate action from the caller's side: found, asked, followed, cancelled, and given up on with a code."""
+"""Clients of the generate action: find a generator, send a goal, follow, cancel and time out with an error code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["GenerateClient", "RemoteGenerator"]
 
 POLL_S = 0.01
 LOOK_S = 0.25
-"""How often to look whether the generator is still the same."""
+"""Interval at which to check that the generator is still the same process."""
 
 RESULT_S = 60.0
 """A rollout of 49 pictures of 480 x 720 is a quarter of a gigabyte: half a minute at 100 Mbit/s."""
@@ -38,23 +38,23 @@ RESULT_S = 60.0
 _ENDED = (GoalStatus.STATUS_SUCCEEDED, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ABORTED)
 
 AGAIN_S = 2.0
-"""A goal is not sent again before: it may be megabytes."""
+"""Earliest retry of a goal: it may be megabytes."""
 
 SEND_AGAIN_S = 5.0
-"""And not later: a generator knows the UUID of a goal that is done for ten seconds only, and would run it again."""
+"""Latest retry: a generator remembers the UUID of a finished goal for ten seconds only, and would run it again."""
 
 PATIENCE_S = 10.0
-"""The generator ends itself at its time-out; a few seconds more tell a lost machine from a slow one."""
+"""Added to the generator's own time limit, to tell a lost machine from a slow one."""
 
 
 class GenerateClient:
-    """Asks the generator for one rollout at a time, from a thread that may wait.
+    """Requests one rollout at a time from the generator node; blocks, so not for callbacks.
 
     Args:
-        node: the node that asks, spun by one other thread.
-        server_timeout_s: how long to look for the generator, and to miss it while it works.
-        generate_timeout_s: longest time for one rollout.
-        result_timeout_s: longest time for its way here, once the generator has said that it is done.
+        node: owner of the client, spun by another thread.
+        server_timeout_s: time to find the generator, and to lose it while it works.
+        generate_timeout_s: limit for one rollout.
+        result_timeout_s: limit for the transfer of a finished rollout.
     """
 
     def __init__(
@@ -67,22 +67,22 @@ class GenerateClient:
         self._node = node
         self._action = ActionCaller(node, GenerateRollout, names.GENERATE.name)
         self._heard: set[bytes] = set()
-        """Generators whose answers arrive here."""
+        """Generators whose responses are known to arrive."""
         self._server_timeout_s = server_timeout_s
         self._generate_timeout_s = generate_timeout_s
         self._result_timeout_s = result_timeout_s
 
     def ready(self) -> bool:
-        """Whether a generator answers."""
+        """Whether a generator is discovered."""
         return self._action.ready()
 
     def generate(self, goal: Any, feedback: Callable[[Any], None], raise_if_unwanted: Callable[[], None]) -> Any:
-        """The result of a goal.
+        """Send a goal and return its result.
 
         Args:
             goal: kinema4d_msgs/GenerateRollout goal.
-            feedback: sees every feedback message of it.
-            raise_if_unwanted: raises once nobody wants the rollout any more; the goal is then cancelled.
+            feedback: called with every feedback message.
+            raise_if_unwanted: polled; what it raises cancels the goal.
 
         Raises:
             GeneratorError: GENERATOR_UNAVAILABLE, GENERATOR_BUSY, GENERATOR_TIMEOUT, or the generator's own error.
@@ -93,10 +93,10 @@ class GenerateClient:
         again_s = min(max(AGAIN_S, self._server_timeout_s / 2), SEND_AGAIN_S)
         asked = self._action.send(goal, lambda message: feedback(message.feedback), goal_id, again_s)
         handle = self._wait(asked, self._server_timeout_s, unanswered, raise_if_unwanted, servers)
-        # A goal that was sent twice is rejected the second time when it runs since the first.
+        # A retried goal is rejected when its first copy is already running.
         if not handle.accepted and len(asked.futures) == 1:
             raise _busy()
-        # Whoever took the goal is one of those that were there before or are there now.
+        # The server that accepted is one of those seen before or now.
         servers |= self._servers()
         patience_s = self._generate_timeout_s + PATIENCE_S
         answer = self._wait(Question(handle.get_result_async), patience_s, handle, raise_if_unwanted, servers)
@@ -109,7 +109,7 @@ class GenerateClient:
         return result
 
     def _find(self, raise_if_unwanted: Callable[[], None]) -> set[bytes]:
-        """Generators that are there, once their answers arrive here."""
+        """Find generators and wait until their responses arrive."""
         began = time.monotonic()
         while not self._action.ready():
             raise_if_unwanted()
@@ -129,7 +129,7 @@ class GenerateClient:
         return servers
 
     def _servers(self) -> set[bytes]:
-        """Which generators are there: one that was started again is another one."""
+        """Return the ids of the running generators; a restarted one has a new id."""
         found = self._node.get_publishers_info_by_topic(f"{names.GENERATE.name}/_action/feedback")
         return {bytes(info.endpoint_gid) for info in found}
 
@@ -212,16 +212,16 @@ def _late(why: str) -> GeneratorError:
     )
 
 
-# `RemoteGenerator`: a generator node of a running graph, here or on a GPU machine, as an ordinary generator.
+# A generator node, here or on a GPU machine, as an ordinary `Generator`.
 
 
 class RemoteGenerator:
-    """Asks `kinema4d/generate` of a namespace; a context and a thread of its own, until `close`.
+    """Client of `kinema4d/generate` in a namespace, with a context and a thread of its own until `close`.
 
     Args:
         namespace: of the generator; "" = none.
-        server_timeout_s: how long to look for it.
-        timeout_s: longest time for one rollout.
+        server_timeout_s: time to find it.
+        timeout_s: limit for one rollout.
     """
 
     def __init__(self, namespace: str = "", *, server_timeout_s: float = 30.0, timeout_s: float = 1800.0) -> None:

@@ -1,4 +1,4 @@
-"""The node graph, stated once: `launch/*.launch.py` and `kinema4d sim` are two renderings of it.
+"""The node graph as data, used by both `launch/*.launch.py` and `kinema4d sim`.
 
 lab ── joint states, image ──> twin ── TF, live points, overlay
                                preview ── plan in, robot frames out ──> generator (an action)
@@ -39,7 +39,7 @@ class Argument:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What the value may be; empty when anything may."""
+        """Allowed values; empty when any text is allowed."""
         return ("true", "false") if self.kind == "bool" else ()
 
 
@@ -48,10 +48,10 @@ class NodeSpec:
     """One process of the graph.
 
     Attributes:
-        name: of the node, and of its module in `kinema4d_ros.ros.nodes`.
-        purpose: for the status line.
-        parameters: ROS parameters that the arguments decide; all others are in the params file.
-        essential: the graph is of no use without it.
+        name: name of the node and of its module in `kinema4d_ros.ros.nodes`.
+        purpose: text for the status line.
+        parameters: ROS parameters set by the launch arguments; all others come from the params file.
+        essential: whether the graph shuts down when this node cannot run.
     """
 
     name: str
@@ -61,17 +61,17 @@ class NodeSpec:
 
     @property
     def module(self) -> str:
-        """For `python -m`."""
+        """Module name for `python -m`."""
         return f"kinema4d_ros.ros.nodes.{self.name}"
 
     @property
     def executable(self) -> str:
-        """For launch_ros and `ros2 run`."""
+        """Executable name for launch_ros and `ros2 run`."""
         return f"kinema4d_{self.name}"
 
     @property
     def enclave(self) -> str:
-        """Whose keys and rights it has where ROS security is on: see config/sros2."""
+        """SROS 2 enclave of the node: see config/sros2."""
         return f"/kinema4d/{self.name}"
 
 
@@ -80,11 +80,11 @@ CALIBRATION = Argument("calibration", "demo_lab", "the camera: a path, or a name
 PRESET = Argument(
     "preset",
     "auto",
-    "what predicts the world: nano, wan14b, a preset file's path, composite (no learning), package.module:Class, or "
+    "the generator: nano, wan14b, a preset file's path, composite (no learning), package.module:Class, or "
     "auto: nano if it can run",
 )
-CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default: the preset's own")
-DEVICE = Argument("device", "auto", "where the generator runs: auto, cpu or cuda")
+CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default: those of the preset")
+DEVICE = Argument("device", "auto", "device of the generator: auto, cpu or cuda")
 NAMESPACE = Argument("namespace", "", "ROS namespace of the whole graph")
 PARAMS_FILE = Argument("params_file", "", "ROS parameters; default: config/sim.yaml")
 SIM_TIME = Argument("use_sim_time", "false", "take the time from /clock", "bool")
@@ -95,14 +95,14 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     PRESET,
     CHECKPOINT,
     DEVICE,
-    Argument("lab", "true", "simulate arm, camera and table; false with the real ones", "bool"),
-    Argument("scenario", "canonical", "the lab's table: canonical, cluttered or dynamic"),
-    Argument("seed", "0", "of the lab's table"),
-    Argument("generator", "true", "generate on this machine; false when another one does", "bool"),
+    Argument("lab", "true", "simulate arm, camera and table; false with real hardware", "bool"),
+    Argument("scenario", "canonical", "scene of the lab: canonical, cluttered or dynamic"),
+    Argument("seed", "0", "random seed of the lab's scene"),
+    Argument("generator", "true", "run the generator on this machine; false when it runs on another one", "bool"),
     Argument("viewer", "true", "serve the web page", "bool"),
     Argument("rviz", "false", "start RViz (needs a ROS distribution)", "bool"),
     Argument("record", "false", "record an MCAP bag of the session", "bool"),
-    Argument("evaluation", "false", "offer to judge policies (the evaluate action)", "bool"),
+    Argument("evaluation", "false", "serve the evaluate action, which scores policies", "bool"),
     NAMESPACE,
     PARAMS_FILE,
     SIM_TIME,
@@ -112,7 +112,7 @@ GENERATOR_ARGUMENTS: tuple[Argument, ...] = (PRESET, CHECKPOINT, DEVICE, NAMESPA
 
 
 def read_arguments(arguments: Iterable[Argument], given: Mapping[str, str]) -> dict[str, str]:
-    """Defaults and given values together; unknown names and bad values are refused."""
+    """Merge given values with the defaults; raise ARGUMENT_INVALID for unknown names and invalid values."""
     known = {argument.name: argument for argument in arguments}
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -127,7 +127,7 @@ def read_arguments(arguments: Iterable[Argument], given: Mapping[str, str]) -> d
 
 
 def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
-    """The nodes of `sim.launch.py` for complete argument values."""
+    """Return the nodes of `sim.launch.py` for complete argument values."""
 
     def on(name: str) -> bool:
         return values[name].lower() == "true"
@@ -141,30 +141,30 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (
             on("lab"),
             lambda: NodeSpec(
-                "lab", "arm, camera and table, simulated", {**scene, "scenario": values["scenario"], "seed": seed}
+                "lab", "simulates arm, camera and table", {**scene, "scenario": values["scenario"], "seed": seed}
             ),
         ),
         (True, lambda: NodeSpec("twin", "the live robot: TF, points, overlay", scene)),
         (True, lambda: NodeSpec("preview", "plans in, rollouts and reports out", scene)),
         (on("generator"), lambda: _generator(values)),
         (True, lambda: NodeSpec("playback", "plays the newest rollout")),
-        (True, lambda: NodeSpec("gate", "lets approved plans reach the arm", {"robot": values["robot"]})),
+        (True, lambda: NodeSpec("gate", "forwards approved plans to the arm", {"robot": values["robot"]})),
         (on("viewer"), lambda: NodeSpec("viewer", "the web page", {**scene, "lab": on("lab")}, essential=False)),
         (on("record"), lambda: NodeSpec("recorder", "records an MCAP bag", essential=False)),
-        (on("evaluation"), lambda: NodeSpec("evaluation", "judges policies by rollouts", scene, essential=False)),
+        (on("evaluation"), lambda: NodeSpec("evaluation", "scores policies with rollouts", scene, essential=False)),
     )
     return tuple(make() for enabled, make in every if enabled)
 
 
 def generator_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
-    """The nodes of `generator.launch.py`: the generator alone, for a GPU machine."""
+    """Return the nodes of `generator.launch.py`: the generator alone, for a GPU machine."""
     return (_generator(values),)
 
 
 def _generator(values: Mapping[str, str]) -> NodeSpec:
-    # ROS cannot pass an empty text on a command line, so what is empty is left to the node's own default.
+    # ROS cannot pass an empty string on a command line, so empty values are left to the node's default.
     given = {name: values[name] for name in ("preset", "checkpoint", "device") if values[name]}
-    return NodeSpec("generator", "predicts the world", given)
+    return NodeSpec("generator", "generates rollouts", given)
 
 
 def _refuse(what: str, expected: str) -> KinemaError:

@@ -1,4 +1,4 @@
-"""The graph as launch actions: what `launch/*.launch.py` return. Needs a ROS distribution's launch and launch_ros."""
+"""Launch descriptions of the graph for `launch/*.launch.py`. Requires launch and launch_ros."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kinema4d_ros.runtime.processes import FATAL_EXIT
 __all__ = ["launch_description"]
 
 LEAVE_S = 15
-"""How long a node may take to end after Ctrl-C: on a loaded machine launch's own 5 s are too short."""
+"""Seconds for a node to exit after Ctrl-C; launch's default of 5 s is too short on a loaded machine."""
 
 
 def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str, str]], tuple[NodeSpec, ...]]) -> Any:
-    """Declares the graph's arguments and starts its nodes once their values are known.
+    """Declare the graph's arguments and start its nodes once their values are known.
 
-    However the launch ends, its nodes end with it: see `kinema4d_ros.runtime.lifetime`.
+    The nodes exit with the launch process, however it ends: see `kinema4d_ros.runtime.lifetime`.
     """
 
     def start(context: Any) -> list[Any]:
@@ -66,18 +66,18 @@ def _node(spec: NodeSpec, values: dict[str, str]) -> Any:
 
 
 def _shutdown_without(spec: NodeSpec, code: int) -> list[Any]:
-    """End the launch when a node that the graph needs has said that it cannot work; what crashed is started again."""
+    """Shut the launch down when an essential node exits with FATAL_EXIT; crashed nodes are restarted."""
     if code != FATAL_EXIT or not spec.essential:
         return []
-    return [Shutdown(reason=f"{spec.name} cannot work with what it was given; its line above says why")]
+    return [Shutdown(reason=f"{spec.name} cannot run with its parameters; see its error above")]
 
 
 def _rviz() -> Any:
     try:
         get_package_prefix("rviz2")
-    except PackageNotFoundError:  # now, and not when half of the nodes have been started
+    except PackageNotFoundError:  # checked here, before half of the nodes have started
         raise SetupError(
-            "rviz2 is not installed", expected="its package", hint="leave rviz:=true out, and use the web page"
+            "rviz2 is not installed", expected="the package rviz2", hint="omit rviz:=true and use the web page"
         ) from None
     return Node(
         package="rviz2",

@@ -1,7 +1,7 @@
-"""Every topic, service, action and frame of the graph, once: name, type, QoS and purpose.
+"""Topics, services, actions and frames of the graph: name, type, QoS and purpose.
 
-Names are relative, so a namespace moves the whole graph; only what ROS itself keeps global
-(`/tf`, `/tf_static`, `/diagnostics`) is absolute. The README's table is `markdown_table()`.
+Names are relative, so a namespace applies to the whole graph; only names that ROS keeps global
+(`/tf`, `/tf_static`, `/diagnostics`) are absolute. The README's table is `markdown_table()`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Kind = Literal["in", "out", "service", "action"]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One place where the graph meets the world.
+    """One topic, service or action of the graph.
 
     Attributes:
-        kind: "in" and "out" are topics as the graph sees them; a service or action is offered by it,
-            unless the purpose says otherwise.
+        kind: "in" and "out" are topics that the graph subscribes to or publishes; the graph is the server of a
+            service or action unless the purpose says otherwise.
         name: relative ROS name.
         type: interface as ROS writes it, e.g. "sensor_msgs/msg/Image".
         qos: name of a profile in `kinema4d_ros.ros.qos`; empty for services and actions.
-        purpose: what travels here, in one line.
+        purpose: one-line description.
     """
 
     kind: Kind
@@ -44,7 +44,7 @@ class Endpoint:
     purpose: str
 
     def interface(self) -> Any:
-        """The Python class of the type; ImportError where its package is not installed."""
+        """Return the Python class of the type; raise ImportError when its package is not installed."""
         package, group, name = self.type.split("/")
         return getattr(importlib.import_module(f"{package}.{group}"), name)
 
@@ -75,9 +75,9 @@ def _action(name: str, type_: str, purpose: str) -> Endpoint:
     return Endpoint("action", name, type_, "", purpose)
 
 
-JOINT_STATES = _in("joint_states", "sensor_msgs/msg/JointState", "SENSOR_IN", "where the arm is")
-CAMERA_IMAGE = _in("camera/image_raw", "sensor_msgs/msg/Image", "SENSOR_IN", "what the calibrated camera sees")
-CAMERA_INFO = _in("camera/camera_info", "sensor_msgs/msg/CameraInfo", "SENSOR_IN", "its intrinsics")
+JOINT_STATES = _in("joint_states", "sensor_msgs/msg/JointState", "SENSOR_IN", "joint positions of the arm")
+CAMERA_IMAGE = _in("camera/image_raw", "sensor_msgs/msg/Image", "SENSOR_IN", "image of the calibrated camera")
+CAMERA_INFO = _in("camera/camera_info", "sensor_msgs/msg/CameraInfo", "SENSOR_IN", "intrinsics of the camera")
 CAMERA_DEPTH = _in(
     "camera/depth",
     "sensor_msgs/msg/Image",
@@ -85,18 +85,18 @@ CAMERA_DEPTH = _in(
     "optional: depth of the same image, 32FC1 or 16UC1, registered",
 )
 DISPLAY_PLAN = _in(
-    "display_planned_path", "moveit_msgs/msg/DisplayTrajectory", "PLAN_IN", "a plan to preview, as MoveIt shows it"
+    "display_planned_path", "moveit_msgs/msg/DisplayTrajectory", "PLAN_IN", "a plan to preview, from MoveIt"
 )
-PLAN = _in("kinema4d/plan", "trajectory_msgs/msg/JointTrajectory", "PLAN_IN", "a plan to preview, joint by joint")
+PLAN = _in("kinema4d/plan", "trajectory_msgs/msg/JointTrajectory", "PLAN_IN", "a plan to preview, as joint positions")
 EE_PATH = _in("kinema4d/ee_path", "geometry_msgs/msg/PoseArray", "PLAN_IN", "a plan to preview, as tool poses")
 EE_TIMED_PATH = _in(
-    "kinema4d/ee_timed_path", "nav_msgs/msg/Path", "PLAN_IN", "a plan to preview, as tool poses with their times"
+    "kinema4d/ee_timed_path", "nav_msgs/msg/Path", "PLAN_IN", "a plan to preview, as tool poses with times"
 )
 WORLD_CHANGED = _in(
     "kinema4d/world_changed",
     "std_msgs/msg/Header",
     "LATCHED",
-    "the world is another since this stamp: plans previewed in older images are void; the lab says so at each reset",
+    "the scene changed at this stamp: plans previewed with older images are void; the lab publishes it at each reset",
 )
 
 ROBOT_DESCRIPTION = _out("robot_description", "std_msgs/msg/String", "LATCHED", "the robot's URDF")
@@ -104,69 +104,76 @@ ROBOT_POINTS = _out("kinema4d/robot/points", "sensor_msgs/msg/PointCloud2", "STR
 ROBOT_OVERLAY = _out(
     "kinema4d/robot/overlay", "sensor_msgs/msg/Image", "STREAM_OUT", "the live twin over the camera image"
 )
-PREDICTED_IMAGE = _out("kinema4d/predicted/image", "sensor_msgs/msg/Image", "STREAM_OUT", "predicted frames, played")
+PREDICTED_IMAGE = _out(
+    "kinema4d/predicted/image", "sensor_msgs/msg/Image", "STREAM_OUT", "playback of predicted images"
+)
 PREDICTED_POINTS = _out(
     "kinema4d/predicted/points",
     "sensor_msgs/msg/PointCloud2",
     "STREAM_OUT",
-    "predicted points, played: organised xyz + rgb, NaN = nothing, camera optical frame",
+    "playback of predicted points: organised xyz + rgb, NaN = no point, camera optical frame",
 )
 PREDICTED_ROLLOUT = _out("kinema4d/predicted/rollout", "kinema4d_msgs/msg/Rollout", "LATCHED", "the newest rollout")
-PLAN_REPORT = _out("kinema4d/plan_report", "kinema4d_msgs/msg/PlanReport", "LATCHED", "what the plan would do")
-MARKERS = _out("kinema4d/markers", "visualization_msgs/msg/MarkerArray", "LATCHED", "the report, drawn for RViz")
+PLAN_REPORT = _out(
+    "kinema4d/plan_report",
+    "kinema4d_msgs/msg/PlanReport",
+    "LATCHED",
+    "report of the plan: clearance, contact, moved objects",
+)
+MARKERS = _out("kinema4d/markers", "visualization_msgs/msg/MarkerArray", "LATCHED", "the report as RViz markers")
 PREVIEW_STATUS = _out(
-    "kinema4d/preview/status", "kinema4d_msgs/msg/PreviewStatus", "STATUS", "where the preview of a plan stands"
+    "kinema4d/preview/status", "kinema4d_msgs/msg/PreviewStatus", "STATUS", "progress of the preview of a plan"
 )
 PREVIEWED_PLAN = _out(
     "kinema4d/previewed_plan",
     "kinema4d_msgs/msg/PreviewedPlan",
     "EVENT",
-    "the plan a person may approve; not latched: a gate that restarts knows no plan",
+    "the plan ready for approval; not latched: a restarted gate has no plan",
 )
 EXECUTION_STATUS = _out(
     "kinema4d/execution/status",
     "kinema4d_msgs/msg/ExecutionStatus",
     "STATUS",
-    "what became of an executed plan: sent, done, aborted with the controller's reason",
+    "outcome of an executed plan: sent, done, or aborted with the controller's reason",
 )
 EVALUATED_TRIAL = _out(
     "kinema4d/evaluation/trial",
     "kinema4d_msgs/msg/EvaluatedTrial",
     "STATUS",
-    "a policy's trial: what the lab and the model say",
+    "one trial of a policy: outcome in the lab and prediction of the model",
 )
 EVALUATION_RESULT = _out(
-    "kinema4d/evaluation/result", "kinema4d_msgs/msg/EvaluationResult", "LATCHED", "rates and bias of an evaluation"
+    "kinema4d/evaluation/result", "kinema4d_msgs/msg/EvaluationResult", "LATCHED", "success rates and bias"
 )
 LAB_OBJECTS = _out(
     "kinema4d/lab/objects",
     "visualization_msgs/msg/MarkerArray",
     "LATCHED",
-    "the lab's objects as they are; each also has a PoseStamped on `kinema4d/lab/objects/<name>`",
+    "true poses of the lab's objects; each also has a PoseStamped on `kinema4d/lab/objects/<name>`",
 )
 ARM_TRAJECTORY = _out(
     "arm_controller/joint_trajectory",
     "trajectory_msgs/msg/JointTrajectory",
     "COMMAND_OUT",
-    "the approved plan, to the arm; only the gate publishes here",
+    "the approved plan for the arm; only the gate publishes here",
 )
-TF = _out("/tf", "tf2_msgs/msg/TFMessage", "TF", "frames that move")
-TF_STATIC = _out("/tf_static", "tf2_msgs/msg/TFMessage", "TF_STATIC", "frames that do not")
+TF = _out("/tf", "tf2_msgs/msg/TFMessage", "TF", "moving frames")
+TF_STATIC = _out("/tf_static", "tf2_msgs/msg/TFMessage", "TF_STATIC", "fixed frames")
 DIAGNOSTICS = _out(
     "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", "DIAGNOSTICS", "rates, staleness, calibration, failures"
 )
 
 PLAYBACK = _service("kinema4d/playback", "kinema4d_msgs/srv/Playback", "play, pause, seek, speed")
-APPROVE = _service("kinema4d/approve", "kinema4d_msgs/srv/Approve", "a person approves one previewed plan")
-EXECUTE = _service("kinema4d/execute", "kinema4d_msgs/srv/Execute", "the gate: forwards the approved plan to the arm")
-LAB_RESET = _service("kinema4d/lab/reset", "kinema4d_msgs/srv/ResetLab", "lay out the lab's table anew")
+APPROVE = _service("kinema4d/approve", "kinema4d_msgs/srv/Approve", "approve one previewed plan")
+EXECUTE = _service("kinema4d/execute", "kinema4d_msgs/srv/Execute", "forward the approved plan to the arm")
+LAB_RESET = _service("kinema4d/lab/reset", "kinema4d_msgs/srv/ResetLab", "reset the lab's scene")
 
 GENERATE = _action("kinema4d/generate", "kinema4d_msgs/action/GenerateRollout", "image and robot in, rollout out")
-EVALUATE = _action("kinema4d/evaluate", "kinema4d_msgs/action/EvaluatePolicy", "judge a policy by rollouts")
+EVALUATE = _action("kinema4d/evaluate", "kinema4d_msgs/action/EvaluatePolicy", "score a policy with rollouts")
 FOLLOW_TRAJECTORY = _action(
     "arm_controller/follow_joint_trajectory",
     "control_msgs/action/FollowJointTrajectory",
-    "offered by the arm's controller: the other way for the gate to send the approved plan",
+    "served by the arm's controller: alternative to its topic for the approved plan",
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Endpoint))
@@ -196,7 +203,7 @@ RECORDED: tuple[str, ...] = tuple(
         DIAGNOSTICS,
     )
 )
-"""What a recording holds: all inputs and results; what is played from a rollout can be played again."""
+"""Recorded topics: all inputs and results; playback topics can be regenerated from the rollout."""
 
 BASE_FRAME = "base_link"
 CAMERA_FRAME = "camera_optical_frame"
@@ -208,17 +215,17 @@ FRAMES: tuple[Frame, ...] = (
 
 
 def lab_object_topic(name: str) -> str:
-    """Topic of the pose (geometry_msgs/msg/PoseStamped, profile STREAM_OUT) of one of the lab's objects."""
+    """Return the pose topic (geometry_msgs/msg/PoseStamped, profile STREAM_OUT) of one of the lab's objects."""
     return f"{LAB_OBJECTS.name}/{name}"
 
 
 def of_controller(endpoint: Endpoint, controller: str) -> Endpoint:
-    """The topic or action of another controller of the same kind: `gripper_controller/joint_trajectory`."""
+    """Return the same topic or action of another controller, such as `gripper_controller/joint_trajectory`."""
     return replace(endpoint, name=f"{controller}/{endpoint.name.rpartition('/')[2]}")
 
 
 def markdown_table() -> str:
-    """The table of the README: one row for each endpoint and frame."""
+    """Return the README's table: one row for each endpoint and frame."""
     rows = ["| kind | name | type | purpose |", "|---|---|---|---|"]
     rows += [f"| {e.kind} | `{e.name}` | {e.type} | {e.purpose} |" for e in ENDPOINTS]
     rows += [

@@ -1,4 +1,4 @@
-"""ROS parameters declared once: a frozen dataclass gives name, default, description and range; nodes get an instance.
+"""ROS parameters declared as frozen dataclasses: name, default, description and range in one place.
 
 >>> @dataclass(frozen=True)
 ... class Settings:
@@ -7,8 +7,8 @@
 >>> check(Settings, {"rate_hz": 60}).rate_hz
 60.0
 
-Parameters are declared with dynamic typing, because `rate_hz: 30` in a YAML file is an integer to ROS and
-no reason to stop; this module checks types itself and says what was wrong.
+Parameters are declared with dynamic typing, because ROS reads `rate_hz: 30` in a YAML file as an integer; this
+module accepts it as a float and checks types itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class ParameterError(KinemaError):
-    """A parameter value that a node must not run with."""
+    """An invalid parameter value."""
 
     default_code = ErrorCode.PARAMETER_INVALID
 
@@ -70,14 +70,14 @@ def parameter(
     choices: tuple[str, ...] = (),
     read_only: bool = False,
 ) -> Any:
-    """A dataclass field that is a ROS parameter.
+    """Return a dataclass field that declares a ROS parameter.
 
     Args:
-        default: bool, int, float, str or tuple of str; its type is the parameter's.
+        default: bool, int, float, str or tuple of str; its type is the parameter's type.
         description: one sentence for `ros2 param describe`.
-        low, high: both or none; the range of a number, ends included.
-        choices: the only texts that are allowed.
-        read_only: can be given at start only.
+        low, high: both or none; inclusive range of a number.
+        choices: allowed strings.
+        read_only: whether the value can only be set at startup.
     """
     kind = list if isinstance(default, tuple) else type(default)
     if kind not in _TYPES or (low is None) != (high is None):
@@ -88,7 +88,7 @@ def parameter(
 
 
 def descriptors(settings: type[Any]) -> dict[str, Any]:
-    """rcl_interfaces/ParameterDescriptor by name."""
+    """Return the rcl_interfaces/ParameterDescriptor of each parameter, by name."""
     out = {}
     for field in dataclasses.fields(settings):
         rule: _Rule = field.metadata["rule"]
@@ -111,7 +111,7 @@ def descriptors(settings: type[Any]) -> dict[str, Any]:
 
 
 def check(settings: type[T], values: Mapping[str, Any], base: T | None = None) -> T:
-    """The dataclass with these values over those of `base` or the defaults; a ParameterError for a bad one."""
+    """Return the settings with `values` over `base` or the defaults; raise ParameterError for an invalid value."""
     rules = {field.name: field.metadata["rule"] for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
     unknown = sorted(set(values) - set(rules))
     if unknown:
@@ -121,7 +121,7 @@ def check(settings: type[T], values: Mapping[str, Any], base: T | None = None) -
 
 
 def declare(node: Any, settings: type[T]) -> T:
-    """Declare all parameters on a node and read them, from the command line and parameter files too."""
+    """Declare all parameters on a node and return their values, including command line and parameter files."""
     values = {}
     defaults = {field.name: field.default for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
     for name, descriptor in descriptors(settings).items():
@@ -129,7 +129,7 @@ def declare(node: Any, settings: type[T]) -> T:
         given = node.declare_parameter(
             name,
             list(default) if isinstance(default, tuple) else default,
-            # The range is checked below, in words; rclpy's own check ends the node without naming the range.
+            # The range is checked below; rclpy's own check ends the node without naming the range.
             _without_range(descriptor),
         ).value
         values[name] = given
@@ -143,9 +143,9 @@ def declare(node: Any, settings: type[T]) -> T:
 
 
 def watch(node: Any, settings: type[T], current: T, on_change: Callable[[T], None]) -> None:
-    """Refuse bad values that are set at run time, and tell of good ones.
+    """Reject invalid values set at run time, and call `on_change` for valid ones.
 
-    `on_change` gets the whole new settings before ROS stores them; a `KinemaError` from it refuses the change.
+    `on_change` receives the complete new settings before ROS stores them; a `KinemaError` from it rejects the change.
     """
     names = {field.name for field in dataclasses.fields(settings)}  # type: ignore[arg-type]
     state = [current]

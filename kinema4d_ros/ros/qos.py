@@ -1,4 +1,4 @@
-"""QoS profiles by purpose: a node asks for `SENSOR_IN`, not for depths and reliabilities."""
+"""QoS profiles by purpose: nodes use `SENSOR_IN` and the like, never depth and reliability directly."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ def _profile(depth: int, *, reliable: bool = True, latched: bool = False) -> QoS
 
 
 SENSOR_IN = _profile(5, reliable=False)
-"""Best effort takes data from every driver, reliable or not; a late sample is worth nothing anyway."""
+"""Best effort matches every driver, reliable or not; late samples are useless anyway."""
 
 PLAN_IN = _profile(10)
-"""A plan must arrive, but one that was sent before we listened must not be previewed as if it were new."""
+"""Reliable, but volatile: a plan sent before the node subscribed must not be previewed as if it were new."""
 
 STREAM_OUT = _profile(30)
-"""Reliable, because best effort loses most clouds of 5 MB; a second of 30 Hz, so that a receiver that stalls for less
-loses none. A viewer that should skip and not lag has a shorter queue of its own, as RViz has."""
+"""Reliable, because best effort loses most 5 MB clouds; depth of one second at 30 Hz, so that a receiver that stalls
+for less loses none. A viewer that should skip rather than lag uses a shorter queue of its own, as RViz does."""
 
 LATCHED = _profile(1, latched=True)
-"""Results and states: whoever joins late gets the newest one at once."""
+"""Results and states: late joiners receive the newest message."""
 
 STATUS = _profile(20, latched=True)
-"""Steps of one piece of work: all of them arrive, and whoever joins late gets the newest ones, the last one last."""
+"""Progress of one job: every message arrives, and late joiners receive the newest ones in order."""
 
 COMMAND_OUT = _profile(1)
-"""To the arm: delivered, never queued up, never replayed to a controller that joins later."""
+"""To the arm: reliable, never queued, never replayed to a controller that joins later."""
 
 EVENT = _profile(10)
-"""Must arrive at those who listen now, and means nothing to those who listen later."""
+"""Reliable for current subscribers, not replayed to late joiners."""
 
 TF = _profile(100)
-"""As tf2_ros has it."""
+"""Same as tf2_ros."""
 
 TF_STATIC = _profile(1, latched=True)
-"""As tf2_ros has it: every broadcaster repeats all its frames in one message."""
+"""Same as tf2_ros: every broadcaster repeats all its frames in one message."""
 
 DIAGNOSTICS = _profile(10)
-"""Reliable, because a warning that is lost has not been given."""
+"""Reliable, because warnings must not be lost."""
 
 PROFILES: dict[str, QoSProfile] = {
     "COMMAND_OUT": COMMAND_OUT,
@@ -77,5 +77,5 @@ PROFILES: dict[str, QoSProfile] = {
 
 
 def profile(endpoint: Endpoint) -> QoSProfile:
-    """The profile that the table of names gives a topic."""
+    """Return the QoS profile of a topic."""
     return PROFILES[endpoint.qos]

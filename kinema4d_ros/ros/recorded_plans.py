@@ -1,4 +1,4 @@
-"""Recorded sessions: plans found in a bag, each with where the arm was and what the camera saw."""
+"""Plans in recorded bags, each with the arm state and the camera image at that time."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from kinema4d_ros.ros.names import Endpoint
 __all__ = ["RecordedPlan", "plans_in_bag"]
 
 MAX_AGE_S = 5.0
-"""What was recorded longer than this before a plan says nothing about its moment."""
+"""Joint states and images older than this at the plan's stamp are stale."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedPlan:
-    """A plan and its moment.
+    """A plan with the arm state and images recorded before it.
 
     Attributes:
-        topic: where it was recorded.
-        stamp_ns: when, on the recorder's clock.
+        topic: topic of the recording.
+        stamp_ns: nanoseconds on the recorder's clock.
         plan: the trajectory, or None when it could not be read.
-        error: why not.
-        arm: where the arm was, or None when the bag does not tell.
+        error: why it could not be read, or None.
+        arm: state of the arm, or None when the bag has no recent joint states.
         image: (H, W, 3) uint8 RGB as recorded, or None.
         depth: (H, W) float32 metres, or None.
     """
@@ -59,13 +59,13 @@ def plans_in_bag(
     kinematics: Callable[[], Kinematics],
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[RecordedPlan]:
-    """Every plan that was sent to be previewed, in the order of the recording.
+    """Yield every plan that was sent for preview, in the order of the recording.
 
     Args:
-        path: a bag's folder, .mcap or .db3 file.
-        robot: whose joint states count.
-        kinematics: made when a plan of tool poses needs it.
-        notice: told when the recording was never finished.
+        path: folder, .mcap or .db3 file of a bag.
+        robot: robot of the joint states.
+        kinematics: creates the kinematics when a plan of tool poses needs it.
+        notice: called with a text when the recording is unfinished.
     """
     try:
         yield from _plans(Path(path), robot, kinematics, notice)
@@ -73,11 +73,11 @@ def plans_in_bag(
         raise
     except FileNotFoundError as error:
         raise FileFormatError(f"{path} does not exist", expected="a ROS 2 bag", code=ErrorCode.FILE_MISSING) from error
-    except Exception as error:  # a broken file can make its parser fail in any way
+    except Exception as error:  # a corrupt file can make the parser fail in any way
         raise FileFormatError(
             f"{path}: the bag cannot be read: {type(error).__name__}: {error}",
             expected="a complete ROS 2 bag",
-            hint="it may have been cut off: try 'mcap recover'",
+            hint="it may be truncated: try 'mcap recover'",
         ) from error
 
 
@@ -103,7 +103,7 @@ def _plans(
         chosen = [c for c in reader.connections if c.id in wanted]
         if not any(wanted[c.id] in plans for c in chosen):
             raise FileFormatError(
-                f"{path} holds no plan",
+                f"{path} contains no plan",
                 expected=f"a topic {', '.join(e.name for e in plans)}",
                 code=ErrorCode.FILE_UNSUPPORTED,
             )
@@ -123,7 +123,7 @@ def _update(monitor: JointStateMonitor, message: Any, stamp_ns: int) -> None:
         sample = joint_sample_from_msg(message)
         monitor.update(sample.names, sample.positions, (sample.stamp_ns or stamp_ns) * 1e-9, stamp_ns * 1e-9)
     except KinemaError:
-        return  # the graph drops such messages as well
+        return  # the graph discards such messages too
 
 
 def _recorded(
@@ -174,7 +174,7 @@ def _read(
         return trajectory_from_display(message)
     if arm is None:
         raise KinemaError(
-            "tool poses were recorded without joint states before them",
+            "no joint states were recorded before the tool poses",
             expected="a bag with joint_states",
             code=ErrorCode.JOINT_STATES_STALE,
         )

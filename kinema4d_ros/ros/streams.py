@@ -1,8 +1,8 @@
-"""Fast topics beside the executor: one thread looks for news now and then and takes all that has come.
+"""High-rate subscriptions polled by one thread instead of the executor.
 
-An rclpy executor builds its wait set anew for every message, which costs more than a millisecond in a node
-with thirty entities. At a hundred joint states a second that is a fifth of a core in every node that listens.
-Here a message costs its own conversion only, and arrives at most `PERIOD_S` later.
+An rclpy executor rebuilds its wait set for every message, which takes more than a millisecond in a node with thirty
+entities. At 100 joint states per second that is a fifth of a core in every subscribing node. Polling costs only the
+conversion of each message and delays it by at most `PERIOD_S`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Complain = Callable[[BaseException, str], None]
 
 
 class _Never(CallbackGroup):  # type: ignore[misc]
-    """Keeps a subscription out of every executor's wait set."""
+    """A callback group that keeps a subscription out of every executor's wait set."""
 
     def can_execute(self, entity: Any) -> bool:
         return False
@@ -39,7 +39,7 @@ class _Never(CallbackGroup):  # type: ignore[misc]
 
 
 class Streams:
-    """The topics of a node that are looked at, not waited for; callbacks run in one thread, in order."""
+    """Polled subscriptions of a node; all callbacks run in one thread, in order."""
 
     def __init__(self, node: Node, complain: Complain) -> None:
         self._node = node
@@ -51,7 +51,7 @@ class Streams:
         self._thread: threading.Thread | None = None
 
     def listen(self, endpoint: Endpoint, callback: Take) -> Any:
-        """Call `callback` with every message of a topic that is still there when its turn comes."""
+        """Call `callback` with every message of a topic that is still in the queue when it is polled."""
         subscription = self._node.create_subscription(
             endpoint.interface(), endpoint.name, callback, profile(endpoint), callback_group=self._group
         )
@@ -63,7 +63,7 @@ class Streams:
         return subscription
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread; to be called before the node is destroyed."""
+        """Stop the thread; call before the node is destroyed."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join(timeout=timeout_s)
@@ -75,11 +75,11 @@ class Streams:
             for subscription, name, callback in taken:
                 try:
                     self._drain(subscription, callback)
-                except Exception as error:  # whatever one message does, the next one is looked at
+                except Exception as error:  # one bad message must not stop the polling
                     self._complain(error, f"{name}: ")
 
     def _drain(self, subscription: Any, callback: Take) -> None:
-        # As many as the topic may keep: a source that never rests cannot hold up the others.
+        # At most the queue depth: a fast publisher cannot starve the other topics.
         for _ in range(subscription.qos_profile.depth or 1):
             with subscription.handle:
                 found = subscription.handle.take_message(subscription.msg_type, False)

@@ -1,4 +1,4 @@
-"""Transforms over ROS: tf2_ros where it is installed, and otherwise our own with the same names and calls.
+"""TF: tf2_ros where it is installed, otherwise `_tf_standin` with the same names and calls.
 
 from kinema4d_ros.ros.tf import Buffer, TransformListener, TransformBroadcaster, LookupException
 """

@@ -1,8 +1,8 @@
-"""Processes: a worker whose crashes and hangs stay its own, a supervised set of programs, and how each one ends.
+"""Processes: an isolated worker, a supervised set of programs, access tokens and guaranteed shutdown.
 
-    supervisor.Worker (this process)  <── framed bytes over a socket pair ──>  child.serve (the other)
+    worker.Worker (this process)  <── framed bytes over a socket pair ──>  worker.serve (child process)
 
-Only bytes cross: no pickle, no shared state.
+Only bytes cross the socket: no pickle, no shared state.
 """
 
 from kinema4d_ros.runtime.worker import Job, Worker, WorkerTimes, serve

@@ -1,4 +1,4 @@
-"""Who may reach a server of ours: this machine without more ado, any other only with a token."""
+"""Access rules for servers: loopback needs no token; every other address does."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kinema4d_ros.core.errors import ErrorCode, KinemaError
 __all__ = ["MIN_TOKEN_LENGTH", "is_loopback", "is_own_name", "require_token", "same_secret"]
 
 MIN_TOKEN_LENGTH = 16
-"""Characters: a shorter token could be found by trying, from another machine."""
+"""Minimum length in characters; a shorter token could be guessed over the network."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on that address."""
+    """Return True if the address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -27,7 +27,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_name(host_header: str) -> bool:
-    """Whether an HTTP `Host` header names this machine's loopback; a name that only resolves to it does not.
+    """Return True if an HTTP `Host` header is "localhost" or a loopback address, not a name that resolves to one.
 
     >>> is_own_name("localhost:8080"), is_own_name("[::1]:8080"), is_own_name("rebound.example:8080")
     (True, True, False)
@@ -37,7 +37,7 @@ def is_own_name(host_header: str) -> bool:
 
 
 def same_secret(given: str, expected: str) -> bool:
-    """Compares in a time that does not tell how much was right; whatever bytes came over the wire."""
+    """Compare two secrets in constant time; accepts any received bytes."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
 
 
@@ -48,14 +48,14 @@ def require_token(
     error: type[KinemaError] = KinemaError,
     code: ErrorCode = ErrorCode.ARGUMENT_INVALID,
 ) -> None:
-    """Refuse an address that other machines can reach unless a token that cannot be guessed goes with it.
+    """Reject a non-loopback address without a strong token.
 
     Raises:
-        KinemaError: or the given child of it: there is no token, or a weak one; the message never holds the token.
+        KinemaError: or the given subclass: the token is missing or weak; the message never contains the token.
     """
     if is_loopback(host):
         return
-    hint = f"export {variable}=$(python3 -c 'import secrets; print(secrets.token_urlsafe(24))') makes a good one"
+    hint = f"export {variable}=$(python3 -c 'import secrets; print(secrets.token_urlsafe(24))') generates one"
     if not token:
         raise error(
             f"host {host} can be reached from other machines and there is no token",
@@ -65,8 +65,8 @@ def require_token(
         )
     if len(token) < MIN_TOKEN_LENGTH or not _TOKEN.fullmatch(token):
         raise error(
-            f"the token in {variable} has {len(token)} characters, or some that are no letters, digits or signs",
-            expected=f"at least {MIN_TOKEN_LENGTH} characters of ASCII without spaces",
+            f"the token in {variable} has {len(token)} characters, or contains spaces or non-ASCII characters",
+            expected=f"at least {MIN_TOKEN_LENGTH} characters, printable ASCII without spaces",
             hint=hint,
             code=code,
         )

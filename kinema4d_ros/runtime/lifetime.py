@@ -1,4 +1,4 @@
-"""How a process is sure to end: by a deadline that nothing in it can hold up, and together with its launcher."""
+"""Guaranteed process exit: a deadline that no library can block, and exit together with the launcher."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, a supervisor, a closed terminal."""
+"""Signals sent by Ctrl-C, by a supervisor and by a closing terminal."""
 
 LAUNCHER = "KINEMA4D_LAUNCHER"
-"""Environment variable: process id of the launcher that a node must not outlive."""
+"""Environment variable with the process id of the launcher that a node must not outlive."""
 
 _SIGEV_THREAD = 2
 _CLOCK_MONOTONIC = 1
@@ -52,11 +52,11 @@ class _TimerSpec(ctypes.Structure):
 
 
 def exit_within(seconds: float, code: int) -> None:
-    """Exit with `code` after `seconds` if the process is still there. Cannot be taken back; the earliest one counts.
+    """Exit with `code` after `seconds` if still running; this cannot be cancelled and the earliest deadline wins.
 
-    A timer of the C library, which calls `_exit` in a thread of its own: it also ends a process whose interpreter is
-    held by a library, is being finalised, or is gone while destructors of C++ run. Python's own watchdog
-    (`faulthandler`) ends with the interpreter and knows one exit code only.
+    Uses a C library timer that calls `_exit` in its own thread. It also ends a process whose interpreter is blocked
+    by a library, is being finalised, or has exited while C++ destructors run. Python's own watchdog (`faulthandler`)
+    stops with the interpreter and supports only one exit code.
     """
     c = ctypes.CDLL(None)
     event = _SigEvent(value=code, notify=_SIGEV_THREAD, function=ctypes.cast(c._exit, ctypes.c_void_p))
@@ -65,21 +65,21 @@ def exit_within(seconds: float, code: int) -> None:
     if c.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) or c.timer_settime(
         timer, 0, ctypes.byref(spec), None
     ):
-        faulthandler.dump_traceback_later(seconds, exit=True)  # out of timers: better a wrong exit code than none
+        faulthandler.dump_traceback_later(seconds, exit=True)  # no timer available: exit with faulthandler's code
 
 
 def on_end_signal(end: Callable[[], None]) -> None:
-    """Call `end` on Ctrl-C, SIGTERM and SIGHUP; a SIGHUP that is ignored (nohup) stays so. Main thread only."""
+    """Call `end` on SIGINT, SIGTERM and SIGHUP; an ignored SIGHUP (nohup) stays ignored. Main thread only."""
     for which in END_SIGNALS:
         if which != signal.SIGHUP or signal.getsignal(which) is not signal.SIG_IGN:
             signal.signal(which, lambda _number, _frame: end())
 
 
 def deadline_on_signal(seconds: float, code: int = 0) -> None:
-    """Arm `exit_within` on the first end signal, in a thread: the main one may be held by a library. Main thread only.
+    """Arm `exit_within` on the first end signal, in a thread: a library may block the main one. Main thread only.
 
-    Python runs handlers of signals only between two steps of the main thread; the byte that wakes this thread is
-    written at once.
+    Python runs signal handlers only between two bytecodes of the main thread; the byte that wakes this thread is
+    written immediately.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -94,15 +94,15 @@ def deadline_on_signal(seconds: float, code: int = 0) -> None:
 
 
 def launched_by_me() -> dict[str, str]:
-    """Environment of nodes that must end when this process does, however it ends."""
+    """Return the environment for nodes that must end when this process ends, however it ends."""
     return {LAUNCHER: str(os.getpid())}
 
 
 def end_with_launcher() -> None:
-    """Send this process SIGTERM once the launcher named in its environment is gone; without one do nothing.
+    """Send this process SIGTERM when the launcher named in its environment has exited; without one do nothing.
 
-    A launcher that was killed cannot end its nodes. Its process is watched by a file descriptor: unlike
-    PR_SET_PDEATHSIG that also notices a launcher which is gone already, and a wrapper in between does not matter.
+    A killed launcher cannot stop its nodes. Its process is watched through a pidfd: unlike PR_SET_PDEATHSIG this also
+    detects a launcher that has already exited, and works through wrapper processes.
     """
     launcher = os.environ.get(LAUNCHER, "")
     if launcher.isdigit():
@@ -116,7 +116,7 @@ def _wait_for_end(pid: int) -> None:
         watched.poll()
     except ProcessLookupError:
         pass
-    except OSError:  # a kernel or a container without pidfd
+    except OSError:  # kernel or container without pidfd
         while _is_alive(pid):
             time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -128,11 +128,11 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # of another user, and there
+        pass  # alive, owned by another user
     return True
 
 
 def tied_to_me(command: Sequence[str]) -> list[str]:
-    """The command of a foreign program, such as RViz, so that it is ended when the thread that starts it ends."""
+    """Wrap an external command, such as RViz, so that it receives SIGTERM when the thread that starts it ends."""
     setpriv = shutil.which("setpriv")
     return [*([setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []), *command]

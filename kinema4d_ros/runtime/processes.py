@@ -1,4 +1,4 @@
-"""Keeps a set of processes running: prefixes what they print, restarts what dies, ends them all cleanly."""
+"""Process supervisor: prefixes output, restarts crashed processes, shuts all down, cleans DDS shared memory."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from kinema4d_ros.runtime.lifetime import launched_by_me
 
 __all__ = ["ProcessSpec", "Supervised", "Supervisor", "require_shared_memory", "sweep_shared_memory"]
 
-# What killed processes leave in shared memory: DDS segments whose owner is dead, removed.
+# Cleanup of DDS shared memory left by killed processes.
 #
-# Fast DDS gives every process a segment `fastrtps_<id>` of 64 MB and a lock `fastrtps_<id>_el`, which the process holds
-# as long as it lives. It removes both when it ends, not when it is killed; a node that is killed again and again would
-# fill the memory.
+# Fast DDS gives every process a 64 MB segment `fastrtps_<id>` and a lock `fastrtps_<id>_el`, held while the process
+# runs. It removes both on a normal exit but not on SIGKILL; a node that is killed repeatedly would fill the memory.
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # nosec B108 - not a place of ours: where DDS keeps its segments
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # nosec B108 - where DDS keeps its segments
 YOUNG_S = 10.0
-"""A process makes its lock a moment before it takes it: one that is younger than this is left alone."""
+"""Minimum age of a lock file before it is removed: a process creates its lock shortly before it takes it."""
 
 _LOCK = re.compile(r"(fast(?:rtps|dds)_[0-9a-f]{16})_el")
 
 
 LEAST_BYTES = 2**20
-"""Below this DDS ends the process that only imports it, without a word (SIGBUS)."""
+"""With less free memory than this, merely importing DDS ends the process with SIGBUS and no message."""
 
 
 def require_shared_memory(folder: Path = SHARED_MEMORY) -> None:
-    """Refuse to start a graph where DDS has no room; a machine without such a folder does without."""
+    """Raise SetupError if DDS has too little shared memory; without the folder, do nothing."""
     try:
         room = os.statvfs(folder)
     except OSError:
@@ -48,12 +47,12 @@ def require_shared_memory(folder: Path = SHARED_MEMORY) -> None:
         raise SetupError(
             f"shared memory ({folder}) is full",
             expected=f"at least {LEAST_BYTES // 2**20} MB free, for DDS",
-            hint="end what fills it, or remove the segments of dead processes: fastdds shm clean",
+            hint="free space there, or remove the segments of dead processes: fastdds shm clean",
         )
 
 
 def sweep_shared_memory(folder: Path = SHARED_MEMORY, young_s: float = YOUNG_S) -> int:
-    """Remove the segments of dead processes that this user may remove; returns how many."""
+    """Remove the segments of dead processes that this user may remove; return how many."""
     removed = 0
     with suppress(OSError):
         for lock in folder.iterdir():
@@ -67,7 +66,7 @@ def sweep_shared_memory(folder: Path = SHARED_MEMORY, young_s: float = YOUNG_S) 
 
 
 def _is_dead(lock: Path, young_s: float) -> bool:
-    """Nobody holds the lock, and nobody is about to take it."""
+    """Return True if no process holds the lock and it is too old to be taken by a starting process."""
     try:
         handle = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -86,32 +85,32 @@ def _is_dead(lock: Path, young_s: float) -> bool:
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 10.0
 STEADY_S = 20.0
-"""A process that ran this long is trusted again: its next restart comes at once."""
+"""After running this long a process is considered stable and its restart delay is reset."""
 
 STOP_STAGES: tuple[tuple[signal.Signals, float], ...] = (
     (signal.SIGINT, 8.0),
     (signal.SIGTERM, 3.0),
     (signal.SIGKILL, 5.0),
 )
-"""How a process is asked to end, and how long it is given each time."""
+"""Signals sent to stop a process, in order, and the timeout in seconds after each."""
 
 FATAL_EXIT = 2
-"""A process that ends with this code has said what it cannot work with: trying again would not help."""
+"""Exit code for an invalid configuration: a restart would not help."""
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """What to run."""
+    """Name, command and environment of one supervised process."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     essential: bool = True
-    """The others are of no use without it."""
+    """The other processes cannot work without it."""
 
 
 class Supervised:
-    """One process over its lives."""
+    """One supervised process across its restarts."""
 
     def __init__(self, spec: ProcessSpec, write: Callable[[str], None]) -> None:
         self.spec = spec
@@ -119,7 +118,7 @@ class Supervised:
         self.process: subprocess.Popen[bytes] | None = None
         self.restarts = -1
         self.failed = False
-        """True when it ended with `FATAL_EXIT`."""
+        """True after an exit with `FATAL_EXIT`."""
         self._started_s = 0.0
         self._delay_s = FIRST_DELAY_S
         self._start_at_s = 0.0
@@ -127,16 +126,16 @@ class Supervised:
 
     @property
     def state(self) -> str:
-        """For the status line."""
+        """Text for the status line."""
         if self.failed:
             return "failed"
         if self.process is not None and self.process.poll() is None:
             again = f", restarted {self.restarts} x" if self.restarts else ""
             return f"running (pid {self.process.pid}{again})"
-        return "waiting to start again" if self.restarts >= 0 else "not started"
+        return "waiting to restart" if self.restarts >= 0 else "not started"
 
     def tick(self, now_s: float) -> bool:
-        """Start or restart when due; True when the state changed."""
+        """Start or restart the process when due; return True if the state changed."""
         if self.failed:
             return False
         if self.process is None:
@@ -153,12 +152,12 @@ class Supervised:
         self.process = None
         if code == FATAL_EXIT:
             self.failed = True
-            self._write(f"{self.spec.name} cannot work with what it was given; it is not started again")
+            self._write(f"{self.spec.name} rejected its configuration; not restarted")
             return True
         if now_s - self._started_s > STEADY_S:
             self._delay_s = FIRST_DELAY_S
         self._start_at_s = now_s + self._delay_s
-        self._write(f"{self.spec.name} ended ({_reason(code)}); starting again in {self._delay_s:.1f} s")
+        self._write(f"{self.spec.name} ended ({_reason(code)}); restarting in {self._delay_s:.1f} s")
         self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
         return True
 
@@ -169,7 +168,7 @@ class Supervised:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **launched_by_me(), **self.spec.environment},
-            # Ctrl-C in the terminal goes to the whole group: the supervisor alone decides who ends when.
+            # Ctrl-C in the terminal goes to the whole process group; the supervisor controls the shutdown order.
             start_new_session=True,
         )
         self.restarts += 1
@@ -185,7 +184,7 @@ class Supervised:
                 self._write(f"[{self.spec.name}] {line.decode(errors='replace').rstrip()}")
 
     def send(self, which: signal.Signals) -> None:
-        """Signal the process and what it started."""
+        """Send a signal to the process; SIGKILL goes to its whole process group."""
         if self.process is not None and self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if which == signal.SIGKILL:
@@ -194,7 +193,7 @@ class Supervised:
                     self.process.send_signal(which)
 
     def wait(self, timeout_s: float) -> bool:
-        """True when the process has ended."""
+        """Wait for the process; return True if it has ended."""
         if self.process is None:
             return True
         try:
@@ -210,7 +209,7 @@ class Supervised:
 
 
 class Supervisor:
-    """Runs all processes until `stop` is set, then ends them."""
+    """Supervisor that runs all processes until `stop` is set, then ends them."""
 
     def __init__(self, specs: Sequence[ProcessSpec], write: Callable[[str], None] | None = None) -> None:
         self._print_lock = threading.Lock()
@@ -220,14 +219,14 @@ class Supervisor:
 
     @property
     def failed(self) -> bool:
-        """True when there is no point in going on: something essential cannot work, or something never could.
+        """True if an essential process failed, or any process failed on its first start.
 
-        What has worked before and is not essential (a recorder whose disk is full by now) is only missed.
+        A non-essential process that failed after a restart (a recorder whose disk is now full) does not count.
         """
         return any(m.failed and (m.spec.essential or m.restarts == 0) for m in self.members)
 
     def write(self, line: str) -> None:
-        """One line to the terminal, whole."""
+        """Print one complete line to the terminal."""
         with self._print_lock:
             if self._sink is not None:
                 self._sink(line)
@@ -236,13 +235,13 @@ class Supervisor:
                     print(line, flush=True)
 
     def tick(self) -> None:
-        """Look after every process once."""
+        """Start, restart or check every process once."""
         for member in self.members:
             if member.tick(time.monotonic()):
                 self.write(f"{member.spec.name:<10} {member.state}")
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Look after the processes until `stop` is set or `until()` is true; always ends them all."""
+        """Supervise until `stop` is set or `until()` is true; always shut all processes down."""
         try:
             while not self.stop.is_set() and not (until is not None and until()):
                 self.tick()
@@ -251,7 +250,7 @@ class Supervisor:
             self.shutdown()
 
     def shutdown(self) -> None:
-        """End every process: politely, then firmly."""
+        """End every process with SIGINT, then SIGTERM, then SIGKILL."""
         for which, patience_s in STOP_STAGES:
             alive = [m for m in self.members if not m.wait(0.0)]
             if not alive:
@@ -263,7 +262,7 @@ class Supervisor:
                 member.wait(max(0.0, deadline - time.monotonic()))
         for member in self.members:
             if not member.wait(0.0):
-                print(f"{member.spec.name} could not be ended", file=sys.stderr)
+                print(f"{member.spec.name} could not be stopped", file=sys.stderr)
 
 
 def _reason(code: int) -> str:

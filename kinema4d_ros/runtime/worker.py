@@ -1,4 +1,4 @@
-"""The caller's side: keeps one worker process alive and gets an answer or a clear error out of it, in time."""
+"""Worker process for generators: message framing, the caller (`Worker`) and the child (`serve`)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, Kinem
 
 __all__ = ["Connection", "Frame", "Job", "Kind", "Worker", "WorkerTimes", "error_from_json", "error_to_json", "serve"]
 
-# Framed messages over a stream socket: kind, job number, length, bytes.
+# Message framing over a stream socket: kind, job number, length, payload.
 
 _HEADER = struct.Struct("!BQQ")
 _MAX_BYTES = 4 << 30
-"""No frame is larger: a 49-frame rollout of raw floats is a quarter of a gigabyte."""
+"""Maximum payload size; a 49-frame rollout of raw floats is a quarter of a gigabyte."""
 
 
 @unique
 class Kind(IntEnum):
-    """What a frame is for."""
+    """Message type of a frame."""
 
     READY = 1
     REQUEST = 2
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """One message; `job` is 0 when it belongs to none."""
+    """One message; `job` is 0 if it belongs to no job."""
 
     kind: Kind
     job: int
@@ -53,26 +53,26 @@ class Frame:
 
 
 class Connection:
-    """Sends and receives whole frames. One thread may send while another receives."""
+    """Socket that sends and receives whole frames; one thread may send while another receives."""
 
     def __init__(self, endpoint: socket.socket) -> None:
         self._socket = endpoint
 
     def fileno(self) -> int:
-        """For select."""
+        """Return the socket's file descriptor, for select."""
         return self._socket.fileno()
 
     def settimeout(self, seconds: float) -> None:
-        """How long one call may wait for the other side."""
+        """Set the timeout of one socket call."""
         self._socket.settimeout(seconds)
 
     def send(self, kind: Kind, job: int = 0, payload: bytes = b"") -> None:
-        """Send one frame; OSError when the other side is gone or does not read in time."""
+        """Send one frame; raise OSError if the peer is gone or does not read before the timeout."""
         self._socket.sendall(_HEADER.pack(kind, job, len(payload)))
         self._socket.sendall(payload)
 
     def receive(self) -> Frame | None:
-        """The next frame; None when the other side has closed. Blocks as the socket does."""
+        """Return the next frame; None if the peer has closed or the frame is too large. Blocks as the socket does."""
         head = self._exactly(_HEADER.size)
         if head is None:
             return None
@@ -97,12 +97,12 @@ class Connection:
         return bytes(data)
 
     def close(self) -> None:
-        """Close this side; the other receives None."""
+        """Close this end; the peer's `receive` returns None."""
         self._socket.close()
 
 
 def error_to_json(error: BaseException) -> bytes:
-    """An exception as bytes; memory errors keep their own code, whatever library raised them."""
+    """Serialise an exception; out-of-memory errors of any library get GENERATOR_OUT_OF_MEMORY."""
     if isinstance(error, KinemaError):
         fields: dict[str, Any] = {
             "code": int(error.code),
@@ -128,16 +128,16 @@ def error_to_json(error: BaseException) -> bytes:
 
 
 def _is_about_memory(error: BaseException) -> bool:
-    """True for Python's and torch's own errors, and for what torch's CPU allocator and OpenCV raise in their place."""
+    """Return True for memory errors of Python and torch, and for those of torch's CPU allocator and OpenCV."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     words = ("can't allocate memory", "OutOfMemoryError", "std::bad_alloc")
-    # OpenCV's error is no RuntimeError, and neither library is known here.
+    # OpenCV's error is not a RuntimeError; neither library is imported here.
     return type(error).__name__ in ("RuntimeError", "error") and any(word in str(error) for word in words)
 
 
 def error_from_json(payload: bytes) -> KinemaError:
-    """The exception again, on the other side."""
+    """Rebuild the exception that `error_to_json` serialised, as a GeneratorError."""
     fields = json.loads(payload)
     return GeneratorError(
         fields["what"], expected=fields["expected"], hint=fields["hint"], code=ErrorCode(fields["code"])
@@ -145,20 +145,20 @@ def error_from_json(payload: bytes) -> KinemaError:
 
 
 POLL_S = 0.02
-"""How often cancellation is looked at while the worker is silent."""
+"""Interval in seconds for checking cancellation while the worker sends nothing."""
 
 Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class WorkerTimes:
-    """How long to wait before giving up.
+    """Timeouts in seconds.
 
     Attributes:
         load_s: for the worker to load its back-end.
-        run_s: for one request, unless the request says otherwise.
+        run_s: for one request, unless the request sets its own.
         grace_s: for a cancelled worker to stop by itself before it is killed.
-        send_s: for a worker to take a request's bytes.
+        send_s: for a worker to read a request.
     """
 
     load_s: float = 600.0
@@ -168,10 +168,10 @@ class WorkerTimes:
 
 
 class Worker:
-    """One worker process, started when it is needed and again after it died.
+    """Client of one worker process, which is started on demand and restarted after it died.
 
-    `command` is run with `{fd}` replaced by the number of the socket to serve on. One request at a
-    time; `run` may be called from any thread.
+    `{fd}` in `command` is replaced by the number of the socket to serve on. One request at a time; `run` may be
+    called from any thread.
     """
 
     def __init__(self, command: Sequence[str], times: WorkerTimes | None = None) -> None:
@@ -182,16 +182,16 @@ class Worker:
         self._connection: Connection | None = None
         self._job = 0
         self.starts = 0
-        """How many times the process was started."""
+        """Number of times the process was started."""
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """Process id, or None if the process is not running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
-        """Start the process and wait until it has loaded; errors of loading are raised here."""
+        """Start the process and wait until it has loaded; raise its load errors."""
         with self._lock:
             self._ensure()
 
@@ -202,27 +202,27 @@ class Worker:
         cancelled: Callable[[], bool] | None = None,
         timeout_s: float | None = None,
     ) -> bytes:
-        """The worker's answer to one request.
+        """Send one request and return the result.
 
         Raises:
             Cancelled: `cancelled()` became true.
-            GeneratorError: the worker's own error, or GENERATOR_TIMEOUT, or GENERATOR_FAILED when it died.
+            GeneratorError: the worker's own error, GENERATOR_TIMEOUT, or GENERATOR_FAILED if the worker died.
         """
         with self._lock:
             connection = self._ensure()
             self._job += 1
             limit_s = timeout_s or self.times.run_s
             try:
-                # A worker that hangs takes no request: the caller's own time is not spent on offering it.
+                # A hung worker does not read requests: sending must not exceed the caller's own timeout.
                 connection.settimeout(min(self.times.send_s, limit_s))
                 connection.send(Kind.REQUEST, self._job, request)
                 connection.settimeout(self.times.send_s)
                 return self._wait(connection, report, cancelled, limit_s)
             except OSError as error:
-                raise self._died(f"stopped taking requests ({error})") from None
+                raise self._died(f"stopped reading requests ({error})") from None
 
     def stop(self) -> None:
-        """End the process."""
+        """Kill the process."""
         with self._lock:
             self._kill()
 
@@ -232,7 +232,7 @@ class Worker:
         self._kill()
         ours, theirs = socket.socketpair()
         ours.settimeout(self.times.send_s)
-        # A worker that outlives us would hold the GPU: closing our end of the socket ends it.
+        # An orphaned worker would hold the GPU: it exits when our end of the socket closes.
         with theirs:
             command = [part.replace("{fd}", str(theirs.fileno())) for part in self.command]
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)  # noqa: S603
@@ -247,7 +247,7 @@ class Worker:
         return self._connection
 
     def _next(self, connection: Connection, deadline: float) -> Frame | None:
-        """The next frame; None when the worker has closed, or at the deadline."""
+        """Return the next frame, or None if the worker has closed or at the deadline."""
         while True:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -274,7 +274,7 @@ class Worker:
                 elif now >= deadline:
                     stop = GeneratorError(
                         f"no rollout after {timeout_s:g} s",
-                        expected="an answer in time",
+                        expected="a result before the timeout",
                         hint="raise timeout_s, or use a smaller preset",
                         code=ErrorCode.GENERATOR_TIMEOUT,
                     )
@@ -315,8 +315,8 @@ class Worker:
             why = "" if code is None else f": exit code {code}"
         return GeneratorError(
             f"the generator's process {how}{why}",
-            expected="an answer",
-            hint="its log says more; it starts again with the next request",
+            expected="a result",
+            hint="see its log; it restarts with the next request",
             code=ErrorCode.GENERATOR_FAILED,
         )
 
@@ -331,11 +331,11 @@ class Worker:
             process.wait(timeout=10.0)
 
 
-# The worker's side: loads once, then answers requests one after the other until the supervisor goes.
+# Child process: loads the back-end once, then serves requests in order until the parent closes the socket.
 
 
 class Job:
-    """What a handler knows about the request it works on."""
+    """Cancellation and progress of the request that a handler works on."""
 
     def __init__(self, connection: Connection, number: int, cancelled: threading.Event) -> None:
         self._connection = connection
@@ -343,11 +343,11 @@ class Job:
         self._cancelled = cancelled
 
     def cancelled(self) -> bool:
-        """True when nobody wants the result any more: ask between steps."""
+        """Return True if the client no longer wants the result; call it between steps."""
         return self._cancelled.is_set()
 
     def progress(self, phase: str, step: int = 0, steps: int = 0) -> None:
-        """Tell the supervisor where the work stands."""
+        """Report the current phase and step to the parent."""
         payload = json.dumps({"phase": phase, "step": step, "steps": steps}).encode()
         self._connection.send(Kind.PROGRESS, self._number, payload)
 
@@ -359,8 +359,8 @@ def serve(descriptor: int, load: Callable[[], Handler]) -> int:
     """Serve requests on an inherited socket until it closes.
 
     Args:
-        descriptor: of the socket.
-        load: makes the handler, once; what it raises is reported, and the process ends with code 3.
+        descriptor: file descriptor of the socket.
+        load: creates the handler, once; an exception is reported to the parent and the process exits with code 3.
     """
     connection = Connection(socket.socket(fileno=descriptor))
     try:
@@ -380,7 +380,7 @@ def serve(descriptor: int, load: Callable[[], Handler]) -> int:
         try:
             result = handler(request.payload, Job(connection, request.job, cancelled))
         except Exception as error:
-            # What is refused on purpose says all there is to say in its answer.
+            # Deliberate errors are fully described in the reply; only unexpected ones need a traceback.
             if not cancelled.is_set() and not isinstance(error, KinemaError):
                 traceback.print_exc(file=sys.stderr)
             connection.send(Kind.ERROR, request.job, error_to_json(error))
@@ -389,7 +389,7 @@ def serve(descriptor: int, load: Callable[[], Handler]) -> int:
 
 
 class _Current:
-    """The job in work and the cancellations that came for it, in either order."""
+    """The active job and its cancellation, which may arrive before the job starts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -418,7 +418,7 @@ def _read(connection: Connection, requests: queue.SimpleQueue[Frame], current: _
     while True:
         frame = connection.receive()
         if frame is None:
-            # The supervisor is gone, whatever the handler is doing: nobody waits for its result.
+            # The parent is gone: exit even if the handler is still running.
             os._exit(0)
         if frame.kind == Kind.REQUEST:
             requests.put(frame)

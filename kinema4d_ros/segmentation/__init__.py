@@ -1,6 +1,6 @@
-"""Where the robot is in an image: one protocol, three ways.
+"""Segmentation of the robot in images: one protocol, three methods.
 
-robot + joints + camera ─> rendered ───┐ the exact silhouette; also a prompt for the two others
+robot + joints + camera ─> rendered ───┐ the exact silhouette; also a prompt for the other two
 background or a video ──> classical ───┼─> Segmentation: masks, scores, notes
 weights + prompt ───────> sam2 ────────┘ (kinema4d_model.segmentation)
 """

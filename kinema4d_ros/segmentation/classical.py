@@ -1,6 +1,6 @@
-"""The robot without any learning: what differs from the empty scene, cut out along edges with GrabCut.
+"""Classical segmentation of the robot: background difference and GrabCut, no learned model.
 
-background picture ─┐
+background image ───┐
 median of the video ┴─> compare() ─> seeds ─┐
 rendered mask, boxes, points ───────────────┴─> GrabCut ─> mask ─> better_mask(): this one, or the prompt's
 """
@@ -28,41 +28,42 @@ from kinema4d_ros.segmentation.protocol import (
 
 __all__ = ["MIN_VIDEO", "Change", "ClassicalSegmenter", "better_mask", "compare", "median_background", "relight"]
 
-# What changed against an empty scene: the background under today's light, and the changes that are not shadows.
+# Background difference: correct the background for the light of the image, and separate changes from shadows.
 
 Floats = NDArray[np.float32]
 
 MIN_VIDEO = 5
-"""With fewer images their median shows the robot, not what is behind it."""
+"""With fewer images the median shows the robot instead of the background."""
 
 _SHRINK = 6
 _FIT_ROUNDS = 12
 _DARK = 4.0
-"""8-bit steps added to both sides of a ratio: below that, sensors count noise."""
+"""8-bit steps added to both sides of a ratio, so that sensor noise in dark pixels does not dominate."""
 
 _CHANGED, _SURE = 4.0, 7.0
-"""Differences, in standard deviations of the noise, that are a change, and one beyond doubt."""
+"""Thresholds of a change and of a certain change, in standard deviations of the noise."""
 
 _SHADOW = (0.42, 1.03)
 _SHADOW_COLOUR = 0.12
-"""A shadow leaves this share of the light, alike in all colours within that much: no lamp is the only one."""
+"""A shadow keeps a fraction of the light within _SHADOW, equal in all colour channels to _SHADOW_COLOUR. The lower
+limit is not 0, because there is always some indirect light."""
 
 _SHARP = 0.25
-"""A grey robot before a grey wall looks like that too; but its outline falls by this share of its whole depth within a
-pixel, and that of a shadow, which has a penumbra, by less."""
+"""A grey robot in front of a grey wall has the colour of a shadow too; but its outline drops by more than this fraction
+of its total contrast within a pixel, and that of a shadow, which has a penumbra, by less."""
 
 _LEAST_PX = 30
 
 
 class Change(NamedTuple):
-    """An image beside its background.
+    """Difference between an image and its background.
 
     Attributes:
-        features: (H, W, 3) uint8: light kept (110 = all), how its colour shifted, brightness: what tells robot from
-            shadow.
+        features: (H, W, 3) uint8, features that separate robot and shadow: fraction of light kept (110 = all), colour
+            shift, brightness.
         changed: (H, W) bool: differs by more than noise.
-        solid: (H, W) bool: differs as no shadow does.
-        sure: (H, W) bool: the part of it that is beyond doubt.
+        solid: (H, W) bool: differs, and is not a shadow.
+        sure: (H, W) bool: the part of `solid` above the certain-change threshold.
     """
 
     features: NDArray[np.uint8]
@@ -72,10 +73,10 @@ class Change(NamedTuple):
 
 
 def relight(background: NDArray[np.uint8], image: NDArray[np.uint8]) -> Floats:
-    """(H, W, 3) float32: the background as it would look in the image's light.
+    """Correct the background for the light of the image: (H, W, 3) float32.
 
-    Each colour gets a gain that varies smoothly over the image (a quadratic), fitted robustly: the robot and its
-    shadow, as long as they fill less than about half of the image, do not pull it.
+    Each colour channel gets a gain that varies smoothly over the image (a quadratic). The fit is robust to the robot
+    and its shadow as long as they fill less than about half of the image.
     """
     height, width = image.shape[:2]
     size = (max(1, width // _SHRINK), max(1, height // _SHRINK))
@@ -92,15 +93,15 @@ def relight(background: NDArray[np.uint8], image: NDArray[np.uint8]) -> Floats:
         weight = np.sqrt(good) / (1 + np.sum((rest / spread) ** 2, axis=1) / 4)
         gains = np.linalg.lstsq(basis * weight[:, None], ratio * weight[:, None], rcond=None)[0]
         rest = ratio - basis @ gains
-    # Smooth: computed small, enlarged.
+    # The gain is smooth, so compute it on the small image and enlarge it.
     gain = cv2.resize(np.exp((basis @ gains).reshape(size[1], size[0], 3)), (width, height))
     return np.asarray(np.clip((background + _DARK) * gain - _DARK, 0, 255), np.float32)
 
 
 def median_background(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8: what most of the images (T, H, W, 3) show at each pixel, in the light of the first.
+    """Compute the median of the images (T, H, W, 3) in the light of the first: (H, W, 3) uint8.
 
-    What never moves, such as the robot's foot, is part of it.
+    Parts that never move, such as the robot's base, are part of it.
     """
     first = images[0]
     lit = [first, *(np.rint(relight(image, first)).astype(np.uint8) for image in images[1:])]
@@ -108,7 +109,7 @@ def median_background(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def compare(image: NDArray[np.uint8], background: NDArray[np.uint8]) -> Change:
-    """An image (H, W, 3) uint8 against the background of the same size."""
+    """Compare an image (H, W, 3) uint8 with a background of the same size."""
     new = cv2.GaussianBlur(image.astype(np.float32), (0, 0), 0.7)
     old = cv2.GaussianBlur(relight(background, image), (0, 0), 0.7)
     ratio = (new + _DARK) / (old + _DARK)
@@ -128,10 +129,10 @@ def compare(image: NDArray[np.uint8], background: NDArray[np.uint8]) -> Change:
 
 
 def _sharp_pieces(depth: Floats, changed: Bools, solid: Bools) -> Bools:
-    """(H, W) bool: pieces of changes that have a shadow's colour but not its soft outline.
+    """Find regions (H, W) bool of changes that have the colour of a shadow but a sharp outline.
 
     Args:
-        depth: (H, W) float32 logarithm of the light kept.
+        depth: (H, W) float32, logarithm of the fraction of light kept.
         changed, solid: as in `Change`.
     """
     square = np.ones((3, 3), np.uint8)
@@ -162,21 +163,21 @@ def _quadratic(height: int, width: int) -> NDArray[np.float64]:
     return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=2).reshape(-1, 6)
 
 
-# Is a refined mask worse than the prompt it came from? Told without truth, from outlines and the image's edges.
+# Choice between a refined mask and its prompt, without ground truth, from the outlines and the image edges.
 
 OUTLINE_SHARE, AREA_SHARE = 0.12, 0.05
-"""More of the outline, or of the prompt's area, lost and added in pieces: the two masks contradict each other."""
+"""Two masks contradict each other if more than this fraction of the outline, or of the prompt's area, differs."""
 
 NEAR_SHARE = 0.01
-"""Of the image's width: outlines this far apart, beyond what the prompt is off everywhere, are different outlines."""
+"""Outlines further apart than this fraction of the image width, beyond the general offset of the prompt, differ."""
 
 
 def better_mask(image: NDArray[np.uint8], prompt: Bools, refined: Bools) -> Literal["refined", "prompt", "doubtful"]:
-    """Which of two masks (H, W) of an image (H, W, 3) to believe.
+    """Choose between the prompt and the refined mask (H, W) of an image (H, W, 3).
 
-    A prompt that is off by some pixels is off by about as much everywhere, and refining brings its outline to the
-    image's. Where whole pieces come or go instead, one of the two is wrong: the refined one if the prompt's outline
-    lies on edges of the image already; otherwise that cannot be told ("doubtful").
+    A prompt that is off by some pixels is off by about as much everywhere, and refining moves its outline to the image
+    edges. If whole regions appear or disappear instead, one of the two is wrong: the refined one if the prompt's
+    outline already lies on image edges; otherwise the result is "doubtful".
     """
     row, column = outline_pixels(prompt)
     if len(row) == 0:
@@ -184,12 +185,12 @@ def better_mask(image: NDArray[np.uint8], prompt: Bools, refined: Bools) -> Lite
     near_px = NEAR_SHARE * image.shape[1]
     to_prompt, to_refined = signed_distance(prompt), signed_distance(refined)
     off = np.abs(to_refined[row, column])
-    # Most of the outline may be lost: a low percentile is what the prompt is off where both see the same outline.
+    # Most of the outline may be lost, so use a low percentile for the offset of the prompt.
     off_px = min(float(np.percentile(off, 30)), image.shape[1] / 2)
     beyond = 3 * off_px + near_px
     lost = float(np.mean(to_refined[row, column] > beyond))
     added = np.mean(to_prompt[outline_pixels(refined)] > beyond) if refined.any() else 0.0
-    # Pieces within the outline do not show there; a thin rim does not count.
+    # Regions inside the outline do not affect it; ignore a thin rim.
     rim = 2 * float(np.median(off)) + 1
     pieces = ((to_prompt < -rim) & ~refined) | (refined & (to_prompt > rim))
     opened = cv2.morphologyEx(pieces.astype(np.uint8), cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
@@ -204,21 +205,21 @@ def better_mask(image: NDArray[np.uint8], prompt: Bools, refined: Bools) -> Lite
 Bools = NDArray[np.bool_]
 
 _CORE = 0.5
-"""Of a mask that may be some pixels off, this share of its local thickness is taken for robot at first."""
+"""Inner fraction of the local thickness of a prompt mask that is initially labelled robot."""
 
 _LEAST_PART = 0.05
-"""Pieces smaller than this share of the largest one are dirt, unless a prompt names them."""
+"""Regions smaller than this fraction of the largest one are removed, unless they contain a prompt point."""
 
 
 class ClassicalSegmenter:
-    """Background difference and GrabCut.
+    """Segmenter by background difference and GrabCut.
 
     Args:
-        background: (H, W, 3) uint8, the scene without the robot, by the same camera from the same place; the light
-            may differ. Without it, five or more images in which the robot moves serve by their median, and what never
-            moves is missed; without those, a prompt is needed.
-        margin_px: how far a prompt's mask may be from the robot; by default 3 % of the image's width.
-        rounds: of GrabCut.
+        background: (H, W, 3) uint8, the scene without the robot, from the same camera at the same pose; the light may
+            differ. Without it, the median of five or more images of a moving robot is used, and parts that never move
+            are missed; with fewer images, a prompt is needed.
+        margin_px: largest offset between a prompt mask and the robot; by default 3 % of the image width.
+        rounds: GrabCut iterations.
     """
 
     name = "classical"
@@ -227,7 +228,7 @@ class ClassicalSegmenter:
         self, background: NDArray[np.uint8] | None = None, *, margin_px: float | None = None, rounds: int = 4
     ) -> None:
         if background is not None and as_stack(background).shape[0] != 1:
-            raise SegmentationError(f"the background is of shape {background.shape}", expected="one image, (H, W, 3)")
+            raise SegmentationError(f"the background has shape {background.shape}", expected="one image, (H, W, 3)")
         if (margin_px is not None and not margin_px >= 0) or rounds < 1:
             raise SegmentationError(
                 f"margin_px is {margin_px}, rounds is {rounds}", expected="0 or more pixels, 1 or more rounds"
@@ -237,9 +238,9 @@ class ClassicalSegmenter:
     def segment(
         self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
     ) -> Segmentation:
-        """The robot in each image; a mask in the prompt narrows the search to its surroundings.
+        """Segment the robot in each image; a mask in the prompt limits the search to its surroundings.
 
-        Where the prompt's mask fits the image better than the one found, it is the result (`Segmentation.drawn`).
+        If the prompt mask fits the image better than the mask found, it is the result (`Segmentation.drawn`).
         """
         stack = as_stack(images, prompt)
         hints = Prompt() if prompt is None else prompt
@@ -247,14 +248,14 @@ class ClassicalSegmenter:
         notes: tuple[str, ...] = ()
         if background is not None and background.shape != stack.shape[1:]:
             raise SegmentationError(
-                f"the background is of shape {background.shape}",
-                expected=f"{stack.shape[1:]}, as the images",
+                f"the background has shape {background.shape}",
+                expected=f"{stack.shape[1:]}, the shape of the images",
                 code=ErrorCode.IMAGE_INVALID,
             )
         if background is None and len(stack) >= MIN_VIDEO:
             background, empty = median_background(stack), False
             missed = "" if hints.each else ": parts of the robot that never move are missed"
-            notes = (f"the background is the images' median{missed}",)
+            notes = (f"the background is the median of the images{missed}",)
         if background is None:
             _require_prompt(hints, len(stack))
         margin = 0.03 * stack.shape[2] if self._margin_px is None else self._margin_px
@@ -273,19 +274,19 @@ class ClassicalSegmenter:
                 progress(i + 1, len(stack))
         drawn, doubtful = chosen["prompt"], chosen["doubtful"]
         if drawn:
-            kept = f"in {which_images(drawn, len(stack))} the prompt's mask was kept"
-            notes += (f"{kept}: the one found lost or added whole parts, and the prompt lies on the image's edges",)
+            kept = f"the prompt mask was kept in {which_images(drawn, len(stack))}"
+            notes += (f"{kept}: the mask found lost or added whole parts, and the prompt lies on the image edges",)
         if doubtful:
-            doubt = f"in {which_images(doubtful, len(stack))} the mask is doubtful"
-            notes += (f"{doubt}: it contradicts the prompt, which does not lie on the image's edges either",)
+            doubt = f"the mask is doubtful in {which_images(doubtful, len(stack))}"
+            notes += (f"{doubt}: it contradicts the prompt, which does not lie on the image edges either",)
         return result_of(images, masks, scores, self.name, notes, drawn=drawn, doubtful=doubtful)
 
     def _one(self, image: NDArray[np.uint8], change: Change | None, empty: bool, hints: _Hints) -> tuple[Bools, float]:
-        """The mask of one image and its score; `empty`: the background is known to hold no robot."""
+        """Segment one image; return mask and score. `empty`: the background contains no robot."""
         labels = _seeds(change, empty, hints)
         if not np.isin(labels, (cv2.GC_FGD, cv2.GC_PR_FGD)).any() or not (labels == cv2.GC_BGD).any():
             return np.zeros(image.shape[:2], np.bool_), 0.0
-        # Where the background may hold robot, differences say nothing and colours have to.
+        # If the background may contain the robot, use colours instead of differences.
         colours = change is None or (not empty and hints.mask is not None)
         look = cv2.GaussianBlur(image, (0, 0), 0.7) if colours or change is None else change.features
         mask = _tidy(_grab_cut(look, labels, self._rounds), hints.points_on)
@@ -299,12 +300,12 @@ class ClassicalSegmenter:
 
 
 class _Hints:
-    """What a prompt says about one image, as masks (H, W) bool.
+    """Prompt of one image as masks (H, W) bool.
 
     Attributes:
-        mask: the prompt's mask, or None.
-        core: its inner part.
-        inside: where the robot can be at all.
+        mask: the prompt mask, or None.
+        core: inner part of the mask.
+        inside: region in which the robot can be.
         points_on, points_off: discs around the points.
     """
 
@@ -335,7 +336,7 @@ class _Hints:
 
 
 def _core(mask: Bools, margin_px: float) -> Bools:
-    """The mask without a rim of the margin, but never without more than a share of its thickness there."""
+    """Erode the mask by the margin, but at most by a fraction of its local thickness."""
     depth = cv2.distanceTransform(np.pad(mask.astype(np.uint8), 1), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
     reach = 2 * int(np.ceil(margin_px)) + 1
     thickness = cv2.dilate(depth, np.ones((reach, reach), np.uint8))
@@ -348,14 +349,14 @@ def _require_prompt(prompt: Prompt, count: int) -> None:
         clicks = count == 1 and prompt.label_array.any() and not prompt.label_array.all()
         if not clicks:
             raise SegmentationError(
-                f"{count} images, no background and no mask or box for each of them",
-                expected=f"a background picture, {MIN_VIDEO} or more images of a moving robot, or a prompt",
-                hint="a mask drawn from joint positions and camera will do, or a box around the robot",
+                f"{count} images without a background, and without a mask or box for each of them",
+                expected=f"a background image, {MIN_VIDEO} or more images of a moving robot, or a prompt",
+                hint="use a mask rendered from joint positions and camera, or a box around the robot",
             )
 
 
 def _seeds(change: Change | None, empty: bool, hints: _Hints) -> NDArray[np.uint8]:
-    """(H, W) uint8 of GrabCut's labels."""
+    """Compute the initial GrabCut labels (H, W) uint8."""
     labels = np.full(hints.inside.shape, cv2.GC_BGD, np.uint8)
     if change is not None:
         near = cv2.dilate(change.changed.astype(np.uint8), np.ones((7, 7), np.uint8)) > 0
@@ -374,15 +375,15 @@ def _seeds(change: Change | None, empty: bool, hints: _Hints) -> NDArray[np.uint
 
 
 def _grab_cut(look: NDArray[np.uint8], labels: NDArray[np.uint8], rounds: int) -> Bools:
-    """GrabCut in the whole image: in a part of it, shadows would be most of the background it learns."""
+    """Run GrabCut on the whole image: in a crop, shadows would dominate the background model."""
     seeds = labels.copy()
-    cv2.setRNGSeed(0)  # its clusters start at random; the same image must give the same mask
+    cv2.setRNGSeed(0)  # cluster initialisation is random; the same image must give the same mask
     cv2.grabCut(look, seeds, None, np.zeros((1, 65)), np.zeros((1, 65)), rounds, cv2.GC_INIT_WITH_MASK)
     return np.asarray((seeds == cv2.GC_FGD) | (seeds == cv2.GC_PR_FGD))
 
 
 def _tidy(mask: Bools, named: Bools) -> Bools:
-    """The mask without specks."""
+    """Remove small regions from the mask, except those in `named`."""
     count, pieces, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
     if count <= 1:
         return mask

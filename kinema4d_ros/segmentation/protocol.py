@@ -1,4 +1,4 @@
-"""What every segmenter of the robot takes and gives: images and a prompt in, masks with scores out."""
+"""Interface of the robot segmenters (images and a prompt in, masks with scores out), and their factory."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ __all__ = [
 ]
 
 ReportFrame = Callable[[int, int], None]
-"""Told (images done, images in all)."""
+"""Progress callback: (images done, total images)."""
 
 _MAX_SIDE = 16384
 
 
 class SegmentationError(KinemaError):
-    """Images or prompts that a segmenter cannot work with."""
+    """Invalid images, prompts or options of a segmenter."""
 
     default_code = ErrorCode.ARGUMENT_INVALID
 
 
 @dataclass(frozen=True, eq=False)
 class Segmentation:
-    """Where the robot is.
+    """Masks of the robot.
 
     Attributes:
-        masks: (H, W) bool of one image or (T, H, W) of several; True = robot. Nothing found is all False.
-        scores: (T,) float64, 0 to 1, one for each image (T = 1 for one): how sure the method is, by its own measure;
-            0 where nothing was found. Scores of two methods cannot be compared.
-        method: who made it.
-        notes: what the reader should know: images without a robot, a poor background.
-        drawn: images whose mask is the drawn robot, not a seen one: it says nothing about where the camera is.
-        doubtful: images whose mask contradicts the prompt, and it cannot be told which of them is right.
+        masks: (H, W) bool of one image or (T, H, W) of several; True = robot. All False = nothing found.
+        scores: (T,) float64, 0 to 1, one for each image (T = 1 for one): confidence by the method's own measure; 0 if
+            nothing was found. Scores of different methods are not comparable.
+        method: name of the segmenter.
+        notes: remarks for the user, such as images without a robot or a poor background.
+        drawn: indices of images whose mask is rendered, not observed: it contains no information on the camera pose.
+        doubtful: indices of images whose mask contradicts the prompt, where it is unknown which of them is right.
     """
 
     masks: NDArray[np.bool_]
@@ -61,19 +61,19 @@ class Segmentation:
 
     @property
     def empty(self) -> tuple[int, ...]:
-        """The images in which nothing was found."""
+        """Indices of the images in which nothing was found."""
         stack = self.masks[None] if self.masks.ndim == 2 else self.masks
         return tuple(i for i, mask in enumerate(stack) if not mask.any())
 
 
 @runtime_checkable
 class RobotSegmenter(Protocol):
-    """Finds the robot's pixels. What each one needs:
+    """Segmenter of the robot. Requirements of each method:
 
     | name | needs | prompt |
     |---|---|---|
     | rendered | robot, joint positions, calibrated camera | none |
-    | classical | a background picture, or a video in which the robot moves, or a prompt | mask, boxes, points help |
+    | classical | a background image, or a video in which the robot moves, or a prompt | optional: mask, boxes, points |
     | sam2 | the package `sam2` and its weights | one of: mask, points, boxes, text (with a detector's weights) |
     """
 
@@ -82,12 +82,12 @@ class RobotSegmenter(Protocol):
     def segment(
         self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
     ) -> Segmentation:
-        """Masks of one image (H, W, 3) or of several of one camera (T, H, W, 3), uint8 RGB."""
+        """Segment one image (H, W, 3), or several (T, H, W, 3) of one camera, uint8 RGB."""
         ...
 
 
 def as_stack(images: NDArray[np.generic], prompt: Prompt | None = None) -> NDArray[np.uint8]:
-    """(T, H, W, 3) uint8 of one image or several, or an error; the prompt must fit them."""
+    """Check one image or several, and their prompt; return (T, H, W, 3) uint8."""
     array = np.asarray(images)
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.shape[-1] != 3 or 0 in array.shape:
         raise SegmentationError(
@@ -119,7 +119,7 @@ def result_of(
     drawn: Sequence[int] = (),
     doubtful: Sequence[int] = (),
 ) -> Segmentation:
-    """A segmentation of the images' own form; images without a robot get score 0 and a note."""
+    """Build the result in the shape of the input images; images without a robot get score 0 and a note."""
     none = [i for i, mask in enumerate(masks) if not mask.any()]
     scores = np.clip(np.where([i in none for i in range(len(masks))], 0.0, scores), 0.0, 1.0)
     if none:
@@ -129,28 +129,28 @@ def result_of(
 
 
 def which_images(chosen: Sequence[int], count: int) -> str:
-    """For notes: "2 of 8 images (3, 5)"."""
+    """Format image indices for notes, such as "2 of 8 images (3, 5)"."""
     return f"{len(chosen)} of {count} images ({', '.join(map(str, chosen[:8]))}{' ...' if len(chosen) > 8 else ''})"
 
 
-# Segmenters by name: what a command line says becomes an object that segments.
+# Factory: segmenters by name.
 
 METHODS: dict[str, str] = {
     "rendered": "robot, camera, q",
     "classical": "background, margin_px, rounds (all optional)",
     "sam2": "weights; detector, device (optional)",
 }
-"""Name of each method: the options it takes."""
+"""Options of each method, by name."""
 
 
 def make_segmenter(name: str, **options: Any) -> RobotSegmenter:
-    """A segmenter by name; options are those of its class.
+    """Create a segmenter by name; options are those of its class.
 
     >>> make_segmenter("classical").name
     'classical'
     """
     if name not in METHODS:
-        raise SegmentationError(f"there is no method '{name}'", expected=f"one of {', '.join(METHODS)}")
+        raise SegmentationError(f"unknown method '{name}'", expected=f"one of {', '.join(METHODS)}")
     try:
         if name == "rendered":
             from kinema4d_ros.segmentation.rendered import RenderedSegmenter
@@ -163,21 +163,21 @@ def make_segmenter(name: str, **options: Any) -> RobotSegmenter:
         return _sam2(**options)
     except TypeError as error:
         raise SegmentationError(
-            f"method '{name}' cannot be made from {', '.join(options) or 'no options'}: {error}",
-            expected=f"its options: {METHODS[name]}",
+            f"method '{name}' does not accept {', '.join(options) or 'no options'}: {error}",
+            expected=f"the options {METHODS[name]}",
         ) from error
 
 
 def best_method(
     *, weights: str | Path | None = None, pictures: int = 1, background: bool = False, rendered: bool = False
 ) -> str:
-    """What "auto" stands for: the best that can work with what there is.
+    """Choose the method for "auto": the best one for the available inputs.
 
     Args:
-        weights: folder of SAM 2, if there is one.
-        pictures: how many images.
-        background: a picture without the robot is there.
-        rendered: robot, joint positions and camera are there.
+        weights: folder of SAM 2 weights; None = not available.
+        pictures: number of images.
+        background: an image without the robot is available.
+        rendered: robot, joint positions and camera are available.
     """
     if weights is not None:
         return "sam2"
@@ -192,8 +192,8 @@ def _sam2(**options: Any) -> RobotSegmenter:
     except ImportError as error:
         raise SetupError(
             f"SAM 2 cannot be loaded: {error}",
-            expected="torch, sam2 and what else requirements/model.in names",
-            hint="pip install -r requirements/model.in, or the method classical",
+            expected="torch, sam2 and the other packages in requirements/model.in",
+            hint="pip install -r requirements/model.in, or use the method classical",
             code=ErrorCode.SETUP_MISSING,
         ) from None
     return Sam2Segmenter(**options)

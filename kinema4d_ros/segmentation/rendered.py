@@ -1,6 +1,6 @@
-"""The robot's mask by geometry alone: drawn exactly for its joint positions, as the calibrated camera sees it.
+"""Segmentation by rendering: the robot at its joint positions, seen through the calibrated camera.
 
-Where other things hide the robot, the mask covers them too.
+Occlusions are not considered: the mask includes objects in front of the robot.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kinema4d_ros.segmentation.protocol import ReportFrame, Segmentation, Segmen
 __all__ = ["RenderedSegmenter", "rendered_masks"]
 
 _BATCH = 16
-"""Frames drawn at once: a pointmap has twelve bytes a pixel, its mask one."""
+"""Frames rendered at once, to limit memory: a pointmap has twelve bytes per pixel, its mask one."""
 
 
 def rendered_masks(robot: Robot, q: ArrayLike, camera: PinholeCamera) -> NDArray[np.bool_]:
-    """(T, H, W) bool: the robot at joint positions (T, J), `robot.joint_names` order, through the camera's lens."""
+    """Render masks (T, H, W) bool at joint positions (T, J), `robot.joint_names` order, with lens distortion."""
     positions = np.atleast_2d(np.asarray(q, dtype=np.float64))
     lens, scene = Lens(camera), Scene.from_robot(robot)
     masks = []
@@ -35,12 +35,12 @@ def rendered_masks(robot: Robot, q: ArrayLike, camera: PinholeCamera) -> NDArray
 
 
 class RenderedSegmenter:
-    """The exact robot, whatever the images show.
+    """Segmenter that returns the rendered robot and ignores the image contents.
 
     Args:
-        robot: with its shapes.
-        camera: calibrated, with its pose and lens.
-        q: (T, J) joint positions, one row for each image; one row serves images of a robot at rest.
+        robot: with visual shapes.
+        camera: calibrated, with pose and distortion.
+        q: (T, J) joint positions, one row for each image; a single row for images of a robot at rest.
     """
 
     name = "rendered"
@@ -51,23 +51,24 @@ class RenderedSegmenter:
 
     @property
     def prompt(self) -> Prompt:
-        """The masks as a prompt for another segmenter."""
+        """Prompt for another segmenter, made of these masks."""
         return Prompt(mask=self._masks if len(self._masks) > 1 else self._masks[0])
 
     def segment(
         self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
     ) -> Segmentation:
-        """The drawn masks; of the images only size and number matter, and no prompt is read."""
+        """Return the rendered masks; only the size and number of the images are used, the prompt is ignored."""
         stack = as_stack(images, prompt)
         if stack.shape[1:3] != (self._camera.height, self._camera.width):
             raise SegmentationError(
                 f"the images are {stack.shape[2]} x {stack.shape[1]}",
-                expected=f"{self._camera.width} x {self._camera.height}, as the camera was calibrated",
+                expected=f"{self._camera.width} x {self._camera.height}, the size of the calibrated camera",
                 code=ErrorCode.CAMERA_BAD_SIZE,
             )
         if len(self._masks) not in (1, len(stack)):
             raise SegmentationError(
-                f"{len(self._masks)} joint configurations and {len(stack)} images", expected="one for each, or one"
+                f"{len(self._masks)} joint configurations and {len(stack)} images",
+                expected="one configuration per image, or one for all",
             )
         masks = np.broadcast_to(self._masks, stack.shape[:3]).copy()
         if progress is not None:

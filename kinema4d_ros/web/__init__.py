@@ -1,6 +1,6 @@
-"""The web page: live twin, predicted world, report and the buttons around them, in a browser on this machine.
+"""The web page: live twin, predicted scene, report and buttons, in a browser.
 
-server ── a viser server that only its own page can speak to
-page ──── what is shown (scene, panel), without ROS; `kinema4d_ros.ros.nodes.viewer` connects it to the graph
-desk ──── what a person may do with the newest plan
+server, guard ── viser server that accepts connections from its own page only
+page ─────────── display (scene, panel), without ROS; `kinema4d_ros.ros.nodes.viewer` connects it to the graph
+approval ─────── which actions are allowed on the newest plan
 """

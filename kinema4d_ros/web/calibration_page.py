@@ -1,9 +1,9 @@
-"""The page for placing a camera by hand: sliders on the right, the robot over the picture on the left. No ROS here.
+"""Page for manual camera calibration: sliders on the right, the robot over the image on the left. No ROS here.
 
-slider ──> six numbers ──> ManualCalibration ──> picture with the robot drawn in, IoU and residual
+slider ──> six numbers ──> ManualCalibration ──> image with the rendered robot, IoU and residual
 Fit, Reset, Save ──┘
 
-Callbacks only note what was asked for; one thread does the work, so a slider that is dragged draws its last place.
+Callbacks only enqueue; one thread does the work, so that a dragged slider is drawn at its last position.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["CalibrationPage"]
 
 PICTURE_WIDTH, RIGHT_WIDTH = 900, 360
 COARSE, FINE = (0.30, 30.0), (0.02, 2.0)
-"""How far a slider reaches to each side, in metres and degrees, from the start or the last fit."""
+"""Range of a slider to each side of the start or the last fit, in metres and degrees."""
 
 LIVE_S = 0.25
 
 
 class CalibrationPage:
-    """A page of one manual calibration.
+    """Page of one manual calibration.
 
     Args:
         server: the guarded server.
-        manual: what is turned.
+        manual: the calibration to adjust.
         out: the camera file that Save writes.
-        refresh: called now and then; puts a live picture into `manual` and returns whether there was a new one.
+        refresh: called periodically; puts a live image into `manual` and returns whether there was a new one.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class CalibrationPage:
         gui.configure_theme(dark_mode=False, show_logo=False, show_share_button=False, brand_color=(23, 92, 211))
         gui.main_panel.dock_right()
         gui.main_panel.set_width(RIGHT_WIDTH)
-        gui.add_html(texts.headline_of("Lay the robot on the picture", "Where is the camera?"))
+        gui.add_html(texts.headline_of("Manual camera calibration", "Align the robot with the image"))
         self._measured = gui.add_html(texts.message_line("quiet", "Measuring"))
         self._message = gui.add_html("", visible=False)
         self._sliders: dict[str, list[Any]] = {}
@@ -75,8 +75,8 @@ class CalibrationPage:
                     self._slider(gui, f"{name} ({'m' if i < 3 else 'deg'})", metres if i < 3 else degrees)
                     for i, name in enumerate(NUMBERS)
                 ]
-        fit = gui.add_button("Fit", icon=viser.Icon.TARGET, hint="From the masks, or from the picture's edges.")
-        reset = gui.add_button("Reset", icon=viser.Icon.REFRESH, color="gray", hint="Back to where it started.")
+        fit = gui.add_button("Fit", icon=viser.Icon.TARGET, hint="From the masks, or from the edges of the image.")
+        reset = gui.add_button("Reset", icon=viser.Icon.REFRESH, color="gray", hint="Back to the start pose.")
         save = gui.add_button("Save", icon=viser.Icon.DEVICE_FLOPPY, color="green", hint=f"Writes {self._out.name}.")
         fit.on_click(lambda _: self._ask("fit"))
         reset.on_click(lambda _: self._ask("reset"))
@@ -96,7 +96,7 @@ class CalibrationPage:
 
     def _slider(self, gui: Any, label: str, reach: float) -> Any:
         handle = gui.add_slider(label, -reach, reach, reach / 200, 0.0)
-        # Without a client it was this program that moved the slider.
+        # Without a client the slider was moved by this program.
         handle.on_update(lambda event: self._ask("") if event.client is not None else None)
         return handle
 
@@ -123,13 +123,13 @@ class CalibrationPage:
                     self._work(asked)
             except KinemaError as error:
                 self._say("bad", str(error))
-            except Exception as error:  # a page that stops without a word helps nobody
+            except Exception as error:  # show the error on the page instead of stopping silently
                 self._say("bad", f"{type(error).__name__}: {error}")
 
     def _work(self, asked: list[str]) -> None:
         which = self._manual.names.index(self._which.value) if self._which.value in self._manual.names else 0
         moved = self._offsets()
-        # Only a slider that was moved changes the pose: a fit's result is kept to its last digit.
+        # Only a moved slider changes the pose: the result of a fit is kept exactly.
         if not np.allclose(self._manual.numbers, self._origin + moved, rtol=0, atol=1e-9):
             self._manual.turn(self._origin + moved)
         for what in asked:
@@ -141,7 +141,7 @@ class CalibrationPage:
             elif what == "reset":
                 self._manual.reset()
                 self._centre()
-                self._say("quiet", "Back at the start")
+                self._say("quiet", "Reset to the start pose")
             elif what == "save":
                 self._save()
         self._show(which)
@@ -178,7 +178,7 @@ class CalibrationPage:
         change(self._message, "visible", bool(text))
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         with self._wake:
             self._ending = True
             self._wake.notify()

@@ -1,4 +1,4 @@
-"""Plans that the page's own buttons send: pick and place on the lab's table, and the way home."""
+"""Plans of the page's buttons: pick and place on the lab's table, and a motion to the home position."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Array = NDArray[np.float64]
 
 
 def free_spots(objects: Mapping[str, PlacedObject], name: str) -> list[Array]:
-    """Spots x, y (2,) in metres of the table where an object may be put, the one with most room first.
+    """Return positions x, y (2,) in metres on the table for placing an object, the one with the most room first.
 
-    An object should be seen to move, so spots near where it stands now come last.
+    The motion of the object should be visible, so positions near its current one come last.
     """
     held = objects[name]
     spots = [np.array([r * np.cos(a), r * np.sin(a)]) for r in _RADII_M for a in np.radians(np.array(_BEARINGS_DEG))]
@@ -39,7 +39,7 @@ def free_spots(objects: Mapping[str, PlacedObject], name: str) -> list[Array]:
             if other is not held
         ]
         travel = float(np.linalg.norm(spot - held.position[:2]))
-        # More than enough is enough: then the nearest of the spots that are far enough away will do.
+        # Room is capped at _ENOUGH_M; among spots with enough room the nearest one wins.
         return min([*gaps, travel, _ENOUGH_M]) - 0.01 * travel
 
     return sorted(spots, key=lambda spot: -room(spot))
@@ -48,11 +48,11 @@ def free_spots(objects: Mapping[str, PlacedObject], name: str) -> list[Array]:
 def plan_pick_and_place(
     kinematics: Kinematics, q: Array, objects: Mapping[str, PlacedObject], name: str
 ) -> JointTrajectory:
-    """From positions (J,): pick an object and put it on a free spot."""
+    """Plan a pick and place of an object to a free position, starting at joint positions (J,)."""
     if name not in objects:
         raise KinematicsError(
             f"object '{name}' is not on the table",
-            expected=f"one of {', '.join(objects) or '(nothing is known to lie there)'}",
+            expected=f"one of {', '.join(objects) or '(no objects known)'}",
             code=ErrorCode.SCENARIO_UNKNOWN,
         )
     refusal: NoSolution | None = None
@@ -61,11 +61,11 @@ def plan_pick_and_place(
             return pick_and_place_plan(_state(kinematics, q, objects, name, spot), name, kinematics)
         except NoSolution as error:
             refusal = refusal or error
-    raise refusal or KinematicsError("there is no free spot on the table", expected="room for the object")
+    raise refusal or KinematicsError("there is no free position on the table", expected="room for the object")
 
 
 def plan_home(kinematics: Kinematics, q: Array) -> JointTrajectory:
-    """From positions (J,) to the robot's home; the gripper stays as it is."""
+    """Plan a motion from joint positions (J,) to the robot's home; the gripper does not move."""
     return home_plan(_state(kinematics, q, {}, "", np.zeros(2)), kinematics)
 
 

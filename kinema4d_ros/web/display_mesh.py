@@ -1,6 +1,6 @@
-"""Link meshes light enough for a browser: fewer triangles, sharp edges kept, one mesh for each colour.
+"""Simplified link meshes for a browser: fewer triangles, sharp edges kept, one mesh per colour.
 
-For display alone: what is rendered, measured and reported uses the full meshes.
+For display only: rendering, measurements and reports use the full meshes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kinema4d_ros.robot.model import Geometry, Robot
 __all__ = ["TRIANGLES", "DisplayMesh", "robot_display", "simplified", "split_creases"]
 
 TRIANGLES = 25_000
-"""Of a whole robot."""
+"""Number of triangles of a whole robot."""
 
 _KEEP = 1_500
-"""A shape with no more triangles than this stays as it is."""
+"""Shapes with at most this many triangles are not simplified."""
 _STEPS = 5
 _MAX_COLOURS = 4
 
@@ -46,7 +46,7 @@ class DisplayMesh:
 
 
 def robot_display(robot: Robot, triangles: int = TRIANGLES) -> dict[str, tuple[DisplayMesh, ...]]:
-    """Meshes of each link that has some, by link name, with about `triangles` triangles in all."""
+    """Return the meshes of each link that has some, by link name, with about `triangles` triangles in total."""
     parts = [
         (link.name, apply(shape.link_T_geometry, shape.mesh.vertices), shape.mesh.faces.astype(np.int64), shape)
         for link in robot.links
@@ -68,9 +68,9 @@ def robot_display(robot: Robot, triangles: int = TRIANGLES) -> dict[str, tuple[D
 
 
 def simplified(vertices: Floats, faces: Ints, cell_m: float) -> tuple[Floats, Ints]:
-    """The mesh with all vertices of each cubic cell merged where they fit the cell's planes best.
+    """Merge all vertices of each cubic cell into the point that best fits the cell's planes.
 
-    Planes meet in the merged vertex, so flat sides stay flat and edges stay edges.
+    The planes meet in the merged vertex, so flat sides stay flat and edges stay sharp.
     """
     cell, kept = _merged(vertices, faces, cell_m)
     count = int(cell.max()) + 1
@@ -93,14 +93,14 @@ def simplified(vertices: Floats, faces: Ints, cell_m: float) -> tuple[Floats, In
     members = np.bincount(cell, minlength=count)[:, None]
     middle = np.stack([np.bincount(cell, vertices[:, j], count) for j in range(3)], axis=1) / members
     Q = planes.reshape(-1, 3, 3)
-    # The middle decides what the planes leave open: directions with hardly any weight.
+    # Directions that the planes do not constrain (low weight) keep the cell's mean position.
     offset = np.linalg.pinv(Q, rcond=5e-3, hermitian=True) @ (right - (Q @ middle[:, :, None])[:, :, 0])[:, :, None]
     merged = middle + np.clip(offset[:, :, 0], -cell_m / 2, cell_m / 2)
     return merged, _without_doubles(cell[faces][kept])
 
 
 def split_creases(vertices: Floats, faces: Ints, crease_deg: float = CREASE_DEG) -> tuple[Floats, Ints]:
-    """The same triangles with the vertices of sharp edges repeated, one for each smooth side."""
+    """Return the same triangles with the vertices of sharp edges repeated, one per smooth side."""
     if not len(faces):
         return vertices, faces
     corners = vertices[faces]
@@ -118,7 +118,7 @@ def split_creases(vertices: Floats, faces: Ints, crease_deg: float = CREASE_DEG)
     smooth = (low[first] == low[second]) & (high[first] == high[second])
     smooth &= np.einsum("ij,ij->i", normal[face[first]], normal[face[second]]) >= np.cos(np.radians(crease_deg))
     first, second = first[smooth], second[smooth]
-    # Two faces of one edge run through it in opposite directions, unless the mesh is wound badly.
+    # The two faces of an edge traverse it in opposite directions, unless the winding is inconsistent.
     opposite = start[first] == end[second]
     pairs = np.concatenate(
         [
@@ -147,7 +147,7 @@ def _by_colour(vertices: Floats, faces: Ints, shape: Geometry) -> list[tuple[Flo
 
 
 def _cell_for(meshes: list[tuple[Floats, Ints]], triangles: int) -> float:
-    """Cell edge in metres that leaves about so many triangles; 0 when there are no more than that."""
+    """Return the cell edge in metres that leaves about `triangles` triangles; 0 when there are no more than that."""
     if sum(len(faces) for _, faces in meshes) <= triangles:
         return 0.0
     area = 0.0
@@ -165,7 +165,7 @@ def _cell_for(meshes: list[tuple[Floats, Ints]], triangles: int) -> float:
 
 
 def _merged(vertices: Floats, faces: Ints, cell_m: float) -> tuple[Ints, Ints]:
-    """The cell (V,) of each vertex, and which faces have their corners in three cells."""
+    """Return the cell (V,) of each vertex, and the indices of faces with corners in three cells."""
     steps = np.floor((vertices - vertices.min(0)) / cell_m).astype(np.int64)
     size = steps.max(0) + 1
     _, cell = np.unique((steps[:, 0] * size[1] + steps[:, 1]) * size[2] + steps[:, 2], return_inverse=True)

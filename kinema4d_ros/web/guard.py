@@ -1,10 +1,10 @@
-"""The page's front door: which requests come in, by name, origin and token, and what every answer carries.
+"""Request guard of the page: checks Host, Origin and token, and sets the security headers of every response.
 
-request ── Host one of ours? ── Origin one of ours? ── signed in? ──> the page, or a WebSocket
-              no: 403             no: 403                no: 401 and a page that asks for the token
+request ── Host allowed? ── Origin allowed? ── signed in? ──> the page, or a WebSocket
+             no: 403          no: 403            no: 401 and the sign-in page
 
-The token travels once, in a header of a request to /sign-in, and never in an address: not in a history, not in a
-log, not in a Referer. What the browser keeps is a cookie of this server's life, worth nothing to its successor.
+The token is sent once, in a header of a request to /sign-in, and never in a URL, so it appears in no history, log or
+Referer. The browser keeps a session cookie that is valid until the server restarts.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["MAX_CONNECTIONS", "MAX_MESSAGE_BYTES", "MAX_WINDOWS", "TITLE", "Boun
 
 TITLE = "Kinema4D"
 MAX_REFUSED = 100
-"""So many different visitors that were turned away are remembered."""
+"""Maximum number of distinct refused origins that are counted."""
 
 MAX_CONNECTIONS = 64
-"""Sockets at once. One more, and the oldest that has not said what it wants has to go."""
+"""Maximum number of sockets; one more closes the oldest socket that has not sent a request."""
 
 MAX_WINDOWS = 16
 MAX_MESSAGE_BYTES = 2**20
-"""A browser tells where a slider is and which button was pressed; viser would take 50 MB."""
+"""Browsers only send slider positions and button clicks; viser would accept 50 MB."""
 
 SIGN_IN = "/sign-in"
 SOCKET_PROTOCOL = f"viser-v{viser.__version__}"
@@ -50,7 +50,7 @@ _POLICY = (
     " worker-src 'self' blob: data:; media-src 'self' data: blob:; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'"
 )
-# The part of an address after # stays in the browser: http://lab-pc:8080/#TOKEN signs in by itself.
+# The part of a URL after # stays in the browser: http://lab-pc:8080/#TOKEN signs in automatically.
 _SCRIPT = """
 const field = document.querySelector('input'), told = document.querySelector('p');
 async function signIn(token) {
@@ -76,27 +76,27 @@ _SIGN_IN_POLICY = (
 
 
 class BoundedConnection(ServerConnection):
-    """A connection that gives way: of those that keep their request to themselves, the oldest goes when it is full."""
+    """Connection with a limit on their number: when exceeded, the oldest one without a request is closed."""
 
     def connection_made(self, transport: Any) -> None:
-        """Take the newcomer in, and make room for it."""
+        """Accept the connection, and close another one when there are too many."""
         super().connection_made(transport)
-        # Many arrive in one round, and those that were sent away leave only in the next.
+        # Many arrive in one event loop iteration, and closed ones are removed only in the next.
         present = [other for other in self.server.handlers if not other.transport.is_closing()]
         if len(present) > MAX_CONNECTIONS:
             next((other for other in present if other.request is None), self).transport.abort()
 
 
 class FrontDoor:
-    """Looks at every request before viser does.
+    """Check of every request before viser handles it.
 
     Args:
-        inner: viser's own look, which serves the files.
+        inner: viser's `process_request`, which serves the files.
         host: address that the server listens on.
-        port: and its port.
-        allowed_hosts: further names by which browsers reach this machine.
-        token: that a visitor has to know; "" = none.
-        refused: counts who was turned away, by the origin or name they came with.
+        port: port that the server listens on.
+        allowed_hosts: further host names of this machine.
+        token: token required to sign in; "" = none.
+        refused: counts refused requests by their origin or host name.
     """
 
     def __init__(
@@ -112,20 +112,20 @@ class FrontDoor:
         names = _names(host, allowed_hosts)
         self._hosts = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
         self.origins = [Origin(f"{scheme}://{name}") for name in sorted(self._hosts) for scheme in ("http", "https")]
-        # A policy cannot name IPv6 addresses; 'self' covers them where the browser counts WebSockets in.
+        # A policy cannot contain IPv6 addresses; 'self' covers them in browsers that apply it to WebSockets.
         sockets = " ".join(f"ws://{name} wss://{name}" for name in sorted(self._hosts) if "[" not in name)
         self._policy = _POLICY.format(sockets=sockets)
-        # Browsers send a cookie to every port of a host: its name tells servers apart, its value is not the token.
+        # Browsers send a cookie to every port of a host: the name identifies the server, the value is not the token.
         self._cookie, self._session = f"kinema4d_{port}", secrets.token_urlsafe(32)
 
     def look(self, connection: Any, request: Request) -> Any:
-        """What the websockets library asks of `process_request`: an answer, or None to open the WebSocket."""
-        # A foreign name that resolves to this machine (DNS rebinding) still shows in the Host header.
+        """Handle a request (the `process_request` of websockets): return a response, or None to open the WebSocket."""
+        # A foreign name that resolves to this machine (DNS rebinding) is visible in the Host header.
         named, origin = _one(request, "Host").lower(), _one(request, "Origin")
         socket_wanted = "Upgrade" in request.headers
         path = request.path.partition("?")[0]
         if named not in self._hosts:
-            return self._refuse(connection, named, "This server does not go by that name.")
+            return self._refuse(connection, named, "Host name not allowed.")
         if (socket_wanted or "Origin" in request.headers) and origin not in self.origins:
             return self._refuse(connection, origin, "Only this server's own page may connect.")
         if self._token and path == SIGN_IN:
@@ -139,11 +139,11 @@ class FrontDoor:
     def _serve(self, connection: Any, request: Request, path: str) -> Any:
         is_page = path in ("/", "/index.html")
         if is_page:
-            # Sent plain, because its title is changed below; it never leaves this machine as a rule.
+            # Uncompressed, because the title is replaced below; the connection is usually local.
             _set(request.headers, "Accept-Encoding", "identity")
         try:
             response = self._inner(connection, request)
-        except (ValueError, OSError):  # names that no file system has: with a NUL, or without end
+        except (ValueError, OSError):  # invalid file names: with a NUL, or too long
             response = connection.respond(http.HTTPStatus.NOT_FOUND, "There is no such file.\n")
         if response is None:
             return None
@@ -179,11 +179,11 @@ class FrontDoor:
         return self._dressed(response, _SIGN_IN_POLICY)
 
     def _no_window(self, connection: Any, request: Request) -> str:
-        """Why this WebSocket gets no window; "" when it does."""
+        """Return why this WebSocket is refused; "" when it is accepted."""
         if _one(request, "Sec-WebSocket-Protocol") != SOCKET_PROTOCOL:
-            return "The page is of another version. Load it again."
+            return "The page has another version. Reload it."
         open_now = sum(1 for other in connection.server.handlers if other.state is OPEN)
-        return f"There are {open_now} windows already." if open_now >= MAX_WINDOWS else ""
+        return f"Too many windows: {open_now} are open." if open_now >= MAX_WINDOWS else ""
 
     def _dressed(self, response: Any, policy: str) -> Any:
         for name, value in (
@@ -200,7 +200,7 @@ class FrontDoor:
 
 
 def readable(host: str) -> str:
-    """An address as it stands in a URL; that of this machine for "all of them"."""
+    """Return an address as written in a URL; the loopback address for a wildcard address."""
     if host in ("", "0.0.0.0", "::"):  # noqa: S104  # nosec B104 - compared, not bound
         return "127.0.0.1" if host != "::" else "[::1]"
     return f"[{host}]" if ":" in host else host
@@ -214,7 +214,7 @@ def _names(host: str, allowed_hosts: tuple[str, ...]) -> set[str]:
 
 
 def _one(request: Request, name: str) -> str:
-    """A header's value; "" for none, or for several, which no browser sends."""
+    """Return a header's value; "" for none or for several, which no browser sends."""
     values = request.headers.get_all(name)
     return values[0] if len(values) == 1 else ""
 

@@ -1,11 +1,11 @@
-"""The whole page: what is live, what was predicted and what may be done, put on the screen. No ROS here.
+"""The whole page: live state, prediction, report and buttons. No ROS here.
 
     joint positions ─┐                    ┌─> 3D scene: twin, ghost, cloud, marks
-    camera picture ──┤                    ├─> pictures: now, predicted
+    camera image ────┤                    ├─> images: now, predicted
     prediction ──────┼─> Page.show_* ────>├─> playback slider
     report, status ──┘                    └─> report, buttons ──> Actions
 
-Every `show_*` may be called from any thread; one lock keeps them apart.
+Every `show_*` may be called from any thread; one lock serialises them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from kinema4d_ros.web.server import PageServer
 __all__ = ["Page", "Progress"]
 
 SLIDER_REST_S = 0.6
-"""The slider is left alone for so long after a person has moved it."""
+"""Seconds after user input during which the playback does not move the slider."""
 PLOT_PERIOD_S = 0.25
 PLOT_SIZE = (420, 210)
 FRUSTUM_WIDTH, FRUSTUM_PERIOD_S = 240, 1.0
-"""The picture in the scene is small and seldom new: each one makes every browser draw the whole scene."""
+"""The image in the scene is small and updated slowly: each update redraws the whole scene in every browser."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a preview stands.
+    """Progress of a preview.
 
     Attributes:
-        tone, word, detail: for the status line.
-        fraction: 0 to 1, or None when nothing is under way.
-        known: whether `fraction` means something; otherwise the bar only moves.
+        tone, word, detail: texts of the status line.
+        fraction: 0 to 1, or None when no preview is running.
+        known: whether `fraction` is known; otherwise the bar is only animated.
     """
 
     tone: texts.Tone
@@ -59,7 +59,7 @@ class Progress:
 
 
 class Page:
-    """A page that shows what it is told, and tells `actions` what was pressed."""
+    """The page: displays the inputs of its `show_*` methods, and calls `actions` for its buttons."""
 
     def __init__(
         self,
@@ -86,29 +86,29 @@ class Page:
         self._touched_s = -math.inf
         self._rows: dict[str, tuple[texts.Tone, str, str]] = {
             "Twin": ("quiet", "waiting", "for joint states"),
-            "Camera": ("quiet", "waiting", "for pictures"),
+            "Camera": ("quiet", "waiting", "for images"),
         }
         self._progress = Progress("quiet", "idle", "send a plan, or press Preview")
         self._watch_choices()
 
     @property
     def windows(self) -> int:
-        """How many browser windows show the page."""
+        """Number of open browser windows."""
         return len(self._server.get_clients())
 
     def show_arm(self, q: NDArray[np.float64]) -> None:
-        """Where the arm is: positions (J,)."""
+        """Show the arm at positions (J,)."""
         with self._lock, self._server.atomic():
             self.scene.live.move(q)
 
     def show_source(self, name: Literal["Twin", "Camera"], tone: texts.Tone, word: str, detail: str) -> None:
-        """Whether joint states and pictures arrive."""
+        """Show whether joint states or images arrive."""
         with self._lock:
             self._rows[name] = (tone, word, detail)
             self._show_status()
 
     def show_camera(self, rgb: NDArray[np.uint8]) -> None:
-        """The newest camera picture (H, W, 3) uint8."""
+        """Show the newest camera image (H, W, 3) uint8."""
         with self._lock:
             small = small_picture(rgb)
             self.panel.set_html(self.panel.camera, texts.picture("Camera, now", small))
@@ -118,7 +118,7 @@ class Page:
                 self.scene.show_camera(small_picture(small, FRUSTUM_WIDTH))
 
     def show_progress(self, progress: Progress) -> None:
-        """Where the preview stands."""
+        """Show the progress of the preview."""
         with self._lock:
             self._progress = progress
             bar: Any = self.panel.progress
@@ -129,7 +129,7 @@ class Page:
             self._show_status()
 
     def show_prediction(self, prediction: Prediction | None, planned: NDArray[np.float64] | None = None) -> None:
-        """A new rollout, and the planned positions (T, J) at its frames; None clears the page."""
+        """Show a new rollout and the planned positions (T, J) at its frames; None clears the page."""
         with self._lock:
             self._prediction, self._planned, self._frame = prediction, planned, -1
             if prediction is None:
@@ -141,13 +141,13 @@ class Page:
             self.panel.set_playback(0.0, prediction.duration_s, False, move_slider=True)
 
     def show_planned(self, planned: NDArray[np.float64] | None) -> None:
-        """The planned positions (T, J) at the frames of the rollout on the page."""
+        """Show the planned positions (T, J) at the frames of the rollout on the page."""
         with self._lock:
             self._planned = planned
             self._show_frame(max(self._frame, 0), again=True)
 
     def show_playback(self, time_s: float, playing: bool, speed: float) -> None:
-        """Where the playback of the rollout is."""
+        """Show the state of the playback."""
         with self._lock:
             prediction = self._prediction
             if prediction is None:
@@ -160,17 +160,17 @@ class Page:
             self._show_frame(prediction.frame_at(time_s))
 
     def touched_slider(self) -> None:
-        """A person moves the slider: it follows the person for a moment, not the playback."""
+        """Record user input on the slider: the playback does not move it for `SLIDER_REST_S`."""
         self._touched_s = time.monotonic()
 
     def playback_missing(self, why: str) -> None:
-        """There is nobody to play the rollout."""
+        """Show that the playback node is not available."""
         with self._lock:
             self.panel.stop_playback()
             self.panel.set_html(self.panel.clock, texts.message_line("bad", why))
 
     def show_report(self, report: PlanReport | None) -> None:
-        """What the plan would do; None clears it."""
+        """Show the plan report; None clears it."""
         with self._lock:
             self._report = report
             self.scene.show_report(report)
@@ -184,7 +184,7 @@ class Page:
             self._show_plot(0.0)
 
     def show_desk(self, desk: Desk) -> None:
-        """What may be done with the plan."""
+        """Show the allowed actions on the plan."""
         with self._lock:
             change(self.panel.approve, "disabled", not desk.may_approve)
             change(self.panel.execute, "disabled", not desk.may_execute)
@@ -192,12 +192,12 @@ class Page:
             self.panel.set_html(self.panel.desk, texts.message_line(tone, desk.text))
 
     def show_objects(self, names: Sequence[str]) -> None:
-        """What lies on the lab's table."""
+        """Show the objects on the lab's table."""
         with self._lock:
             self.panel.set_objects(names)
 
     def say(self, tone: texts.Tone, text: str) -> None:
-        """One line about what was pressed last; "" takes it away."""
+        """Show one line about the last action; "" clears it."""
         with self._lock:
             self.panel.set_html(self.panel.message, texts.message_line(tone, text) if text else "")
 

@@ -1,4 +1,4 @@
-"""The page's panels: status, buttons, pictures, playback and report. Widgets alone; `Page` decides what they show."""
+"""Widgets of the page: status, buttons, images, playback and report; `Page` sets their content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAPER = 244
 
 @dataclass(frozen=True)
 class Actions:
-    """What the buttons do. Each call returns at once; its outcome is shown later."""
+    """Callbacks of the buttons. Each returns immediately; its outcome is shown later."""
 
     preview_pick: Callable[[str], None]
     preview_home: Callable[[], None]
@@ -34,7 +34,7 @@ class Actions:
 
 
 class Panel:
-    """All widgets of the page, shared by every window that is open."""
+    """All widgets of the page, shared by all open windows."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Panel:
             hint="Publishes a plan on kinema4d/plan. Nothing moves.",
         )
         self.home = gui.add_button(
-            "Preview way home", icon=viser.Icon.HOME, color="gray", hint="Publishes a plan on kinema4d/plan."
+            "Preview motion home", icon=viser.Icon.HOME, color="gray", hint="Publishes a plan on kinema4d/plan."
         )
         self.pick.on_click(lambda _: self._actions.preview_pick(str(self.object.value)))
         self.home.on_click(lambda _: self._actions.preview_home())
@@ -88,7 +88,7 @@ class Panel:
     def _add_decide(self, gui: Any) -> None:
         self.desk = gui.add_html(texts.message_line("quiet", "Preview a plan first"))
         self.approve = gui.add_button(
-            "Approve", icon=viser.Icon.CHECK, disabled=True, color="green", hint="I have looked at this prediction."
+            "Approve", icon=viser.Icon.CHECK, disabled=True, color="green", hint="I have checked this prediction."
         )
         self.execute = gui.add_button(
             "Execute", icon=viser.Icon.ROBOT, disabled=True, color="red", hint="The robot moves, once."
@@ -103,7 +103,7 @@ class Panel:
     def _add_lab(self, gui: Any, scenarios: Sequence[str]) -> None:
         self.scenario = gui.add_dropdown("Scenario", tuple(scenarios))
         self.seed = gui.add_number("Seed", 0, min=0, max=2**31 - 1, step=1)
-        self.reset = gui.add_button("Lay the table anew", icon=viser.Icon.REFRESH, color="gray")
+        self.reset = gui.add_button("Reset the scene", icon=viser.Icon.REFRESH, color="gray")
         self.reset.on_click(lambda _: self._actions.reset(str(self.scenario.value), int(self.seed.value)))
 
     def _add_show(self, gui: Any) -> None:
@@ -134,24 +134,24 @@ class Panel:
         self.slider.on_update(self._dragged)
 
     def _dragged(self, event: Any) -> None:
-        # Without a client it was this program that moved the slider.
+        # Without a client the slider was moved by this program.
         if event.client is not None:
             self._actions.seek(float(event.target.value))
 
     def set_objects(self, names: Sequence[str]) -> None:
-        """What can be picked."""
+        """Set the objects that can be picked."""
         choices = tuple(names) or ("-",)
         if tuple(self.object.options) != choices:
             self.object.options = choices
         change(self.object, "disabled", not names)
 
     def set_html(self, handle: Any, content: str) -> None:
-        """Show HTML, or hide its place when there is none."""
+        """Set the HTML of a widget; hide the widget when it is empty."""
         change(handle, "content", content)
         change(handle, "visible", bool(content))
 
     def set_playback(self, time_s: float, duration_s: float, playing: bool, *, move_slider: bool) -> None:
-        """Where the playback is."""
+        """Set the state of the playback widgets."""
         if abs(self.slider.max - duration_s) > 1e-6 and duration_s > 0:
             self.slider.max = round(duration_s, 2)
         change(self.slider, "disabled", False)
@@ -162,7 +162,7 @@ class Panel:
             self.slider.value = min(round(time_s, 2), self.slider.max)
 
     def stop_playback(self) -> None:
-        """There is nothing to play."""
+        """Disable the playback widgets."""
         for handle in (self.slider, self.play):
             change(handle, "disabled", True)
         change(self.play, "visible", True)
@@ -170,6 +170,6 @@ class Panel:
 
 
 def change(handle: Any, name: str, value: Any) -> None:
-    """Set a property that differs: every assignment is a message to all windows."""
+    """Set a property only if it differs: every assignment sends a message to all windows."""
     if getattr(handle, name) != value:
         setattr(handle, name, value)

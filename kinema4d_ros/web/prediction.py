@@ -1,4 +1,4 @@
-"""A rollout made small for a browser: thinned clouds and reduced pictures, frame by frame, ready to be shown."""
+"""Rollouts reduced for a browser: thinned clouds and downscaled images, frame by frame."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Cloud:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What the page shows of a rollout.
+    """A rollout as shown on the page.
 
     Attributes:
         times: (T,) float64, seconds since the first frame.
         clouds: T thinned clouds.
-        pictures: T pictures (h, w, 3) uint8, at most `PICTURE_WIDTH` wide.
-        base_T_camera: (4, 4) float64, metres: where the clouds belong.
-        spacing_m: about the distance of neighbouring points.
-        rollout_id, plan_hash: of the rollout.
-        maker: what predicted it, in words.
+        pictures: T images (h, w, 3) uint8, at most `PICTURE_WIDTH` wide.
+        base_T_camera: (4, 4) float64, metres: pose of the clouds.
+        spacing_m: approximate distance of neighbouring points.
+        rollout_id, plan_hash: identifiers of the rollout.
+        maker: name of the generator and its preset.
     """
 
     times: NDArray[np.float64]
@@ -63,12 +63,12 @@ class Prediction:
         return float(self.times[-1])
 
     def frame_at(self, time_s: float) -> int:
-        """Index of the frame that is shown at a time since the first frame."""
+        """Return the index of the frame to show at a time since the first frame."""
         return int(np.clip(np.searchsorted(self.times, time_s + 1e-6, side="right") - 1, 0, len(self.times) - 1))
 
     @staticmethod
     def of(rollout: Rollout, max_points: int) -> Prediction:
-        """The prediction of a rollout that is in memory."""
+        """Build the prediction of a rollout in memory."""
         frames = zip(rollout.xyz, rollout.rgb, rollout.robot_mask, strict=True)
         return Prediction.from_frames(
             frames,
@@ -92,16 +92,16 @@ class Prediction:
         maker: str,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Prediction:
-        """Build it frame by frame, so that the full rollout need never be in memory.
+        """Build the prediction frame by frame, so that the full rollout is never in memory.
 
         Args:
-            frames: xyz (H, W, 3) float32 metres, camera optical frame, NaN = nothing; rgb (H, W, 3) uint8;
+            frames: xyz (H, W, 3) float32 metres, camera optical frame, NaN = no point; rgb (H, W, 3) uint8;
                 robot mask (H, W) bool.
-            camera: of the rollout.
+            camera: camera of the rollout.
             times: (T,) seconds.
-            max_points: of one frame, at most.
+            max_points: maximum number of points per frame.
             rollout_id, plan_hash, maker: as in the attributes.
-            cancelled: asked before each frame; InterruptedError when it says True.
+            cancelled: called before each frame; raises InterruptedError when it returns True.
         """
         step = max(1.0, float(np.sqrt(camera.width * camera.height / max_points)))
         rows = np.arange(0.0, camera.height, step).astype(np.int64)
@@ -137,12 +137,12 @@ class Prediction:
 
 
 def maker(generator: str, preset: str) -> str:
-    """What predicted a rollout, in words."""
+    """Return the name of the generator and its preset."""
     return f"{generator} ({preset})" if preset else generator
 
 
 def small_picture(rgb: NDArray[np.uint8], width: int = PICTURE_WIDTH) -> NDArray[np.uint8]:
-    """The picture (H, W, 3) uint8, no wider than `width` pixels."""
+    """Downscale an image (H, W, 3) uint8 to at most `width` pixels."""
     if rgb.shape[1] <= width:
         return np.ascontiguousarray(rgb)
     height = max(1, round(rgb.shape[0] * width / rgb.shape[1]))

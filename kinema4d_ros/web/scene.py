@@ -1,4 +1,4 @@
-"""The 3D part of the page: live twin, planned robot, camera, table, predicted points, what the report marks."""
+"""3D view of the page: live twin, planned robot, camera, table, predicted points and report marks."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ __all__ = ["RobotFigure", "Scene3D"]
 GHOST_RGB = (34, 116, 214)
 GREEN, AMBER, RED, BLUE = (22, 150, 84), (226, 146, 20), (208, 40, 44), (34, 116, 214)
 STILL = 3e-4
-"""Metres, and radians: less is not seen."""
+"""Smallest visible change of a link pose: metres, and entries of the rotation matrix."""
 NEAR_M = 0.03
 """Clearance below this is drawn in amber, contact in red."""
 
 _GRID_BELOW_M = 0.004
-"""The grid lies under the table's points, so that the two do not flicker."""
+"""Distance of the grid below the table's points, which avoids z-fighting."""
 _DARKEST = 0.12
-"""Black robots are drawn no darker than this, or their shape is lost on the screen."""
+"""Lower bound on brightness; the shape of a black robot would not be visible."""
 
 
 def wxyz(a_T_b: ArrayLike) -> NDArray[np.float64]:
-    """The rotation of a (4, 4) matrix as viser wants it."""
+    """Return the rotation of a (4, 4) matrix as a w, x, y, z quaternion for viser."""
     return np.roll(to_quaternion(a_T_b), 1)
 
 
 class RobotFigure:
-    """A robot in the scene that follows joint positions."""
+    """Robot in the scene, posed by joint positions."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class RobotFigure:
         self._last: NDArray[np.float64] | None = None
         for index, link in enumerate(robot.links):
             moves = any(robot.joint(joint).moves for joint in robot.chain(link.name))
-            # A second base in the same place would only flicker.
+            # A second base in the same place would cause z-fighting.
             if link.name not in meshes or (opacity is not None and not moves):
                 continue
             frame = server.scene.add_frame(f"{name}/{link.name}", show_axes=False)
@@ -86,11 +86,11 @@ class RobotFigure:
             self._root.visible = value
 
     def move(self, q: NDArray[np.float64]) -> None:
-        """Take positions (J,) in `robot.joint_names` order."""
+        """Set joint positions (J,) in `robot.joint_names` order."""
         poses = forward_all(self._robot, q[None])[0]
         last = self._last
         for index, frame in self._links:
-            # Links that stand still, but for the noise of their encoders, cost nothing: every change is drawn anew.
+            # Changes below encoder noise are skipped: every update makes the browsers redraw.
             if last is None or np.abs(poses[index] - last[index]).max() > STILL:
                 frame.wxyz = wxyz(poses[index])
                 frame.position = poses[index, :3, 3]
@@ -101,7 +101,7 @@ class RobotFigure:
 
 
 class Scene3D:
-    """Everything in the 3D view."""
+    """Content of the 3D view."""
 
     def __init__(self, server: viser.ViserServer, robot: Robot, camera: PinholeCamera) -> None:
         self._server = server
@@ -153,7 +153,7 @@ class Scene3D:
         self._look_from(camera)
 
     def _look_from(self, camera: PinholeCamera) -> None:
-        """Start beside the camera, so that the page and the camera picture can be compared."""
+        """Set the initial view beside the camera, so that the scene can be compared with the camera image."""
         eye = camera.base_T_camera[:3, 3]
         reach = float(np.linalg.norm(eye[:2])) or 1.0
         target = np.array([0.2 * reach, 0.0, 0.2])
@@ -171,7 +171,7 @@ class Scene3D:
         start.fov = math.radians(42.0)
 
     def show_camera(self, rgb: NDArray[np.uint8]) -> None:
-        """The live picture on the camera's frustum."""
+        """Show the live image on the camera's frustum."""
         self._camera.image = rgb
 
     @property
@@ -184,7 +184,7 @@ class Scene3D:
         self._camera.visible = value
 
     def show_points(self, prediction: Prediction, frame: int, *, robot: bool) -> None:
-        """One frame of the predicted cloud, with or without the points of the robot itself."""
+        """Show one frame of the predicted cloud, with or without the robot's points."""
         cloud = prediction.clouds[frame]
         keep = slice(None) if robot else ~cloud.robot
         with self._server.atomic():
@@ -205,7 +205,7 @@ class Scene3D:
             self._cloud.visible = value
 
     def show_report(self, report: PlanReport | None) -> None:
-        """Where the plan comes nearest to the world, and where it touches it first; None clears both."""
+        """Show the closest approach, the first contact and moved objects of a report; None clears the marks."""
         for mark in self._marks:
             mark.remove()
         self._marks = []
@@ -225,7 +225,7 @@ class Scene3D:
         self.set_marks_visible(self.marks_visible)
 
     def set_marks_visible(self, value: bool) -> None:
-        """Show or hide what the report marks."""
+        """Show or hide the report marks."""
         self.marks_visible = value
         for mark in self._marks:
             mark.visible = value

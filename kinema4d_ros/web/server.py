@@ -1,9 +1,8 @@
-"""A viser server that only its own page can speak to: own socket, a guarded door, bounded memory, no sharing.
+"""viser server that accepts its own page only: own socket, request guard, bounded memory, no sharing.
 
 viser accepts a WebSocket from any web page, so a page in another tab of the same browser could press Execute.
-Here `door.py` looks at every request first: the browser's `Origin` and `Host` must name this server, no page may put
-this one into a frame, and what other machines can reach asks for a token. A server that does not refuse a forged
-origin does not start.
+Here `guard.py` checks every request first: `Origin` and `Host` must name this server, no page may embed this one in a
+frame, and addresses other than loopback require a token. A server that does not refuse a forged origin does not start.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ from kinema4d_ros.web.guard import MAX_MESSAGE_BYTES, SOCKET_PROTOCOL, TITLE, Bo
 __all__ = ["TITLE", "TOKEN_VARIABLE", "PageServer", "is_loopback"]
 
 TOKEN_VARIABLE = "KINEMA4D_PAGE_TOKEN"  # noqa: S105  # nosec B105 - a variable's name, not a token
-"""Environment variable with the page's token: parameters and command lines can be read by others."""
+"""Environment variable with the page's token; parameters and command lines are readable by other users."""
 
 CHECK_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 10.0
-"""For a visitor to say what it wants."""
+"""Timeout for a client to send its request."""
 
 _patching = threading.Lock()
-# The library logs a traceback for every visitor that is turned away; we count them instead.
+# websockets logs a traceback for every refused connection; they are counted instead.
 _logger = logging.getLogger(f"{__name__}.connections")
 _logger.setLevel(logging.CRITICAL)
 
 
 class PageServer(viser.ViserServer):
-    """A viser server on a socket of its own.
+    """viser server on its own socket.
 
     Args:
         host: address to listen on.
         port: TCP port; 0 takes any free one.
-        allowed_hosts: further names by which browsers reach this machine, without scheme and port.
-        token: that visitors have to know; needed on an address that other machines can reach, "" = none.
+        allowed_hosts: further host names of this machine, without scheme and port.
+        token: token required to sign in, "" = none; loopback needs none, every other address does.
 
     Raises:
-        KinemaError: the address or port cannot be used, or other machines could come in without a token.
-        SetupError: the installed viser or websockets does not let itself be guarded.
+        KinemaError: the address or port cannot be used, or other machines could connect without a token.
+        SetupError: the installed viser or websockets cannot be guarded.
     """
 
     def __init__(  # nosec B107 - "" is no token
@@ -63,7 +62,7 @@ class PageServer(viser.ViserServer):
         listener = _listen(host, port)
         self._bound_port = int(listener.getsockname()[1])
         self.refused: Counter[str] = Counter()
-        """Requests that were turned away, by the origin or name they came with."""
+        """Number of refused requests by origin or host name."""
 
         def door(inner: Any) -> FrontDoor:
             return FrontDoor(inner, host, self._bound_port, allowed_hosts, token, self.refused)
@@ -79,7 +78,7 @@ class PageServer(viser.ViserServer):
         self.refused.clear()
 
     def request_share_url(self, verbose: bool = True) -> str | None:
-        """Refused: viser's tunnel would put the buttons on the public internet."""
+        """Return None: viser's tunnel would expose the buttons to the public internet."""
         return None
 
     def stop(self) -> None:
@@ -120,7 +119,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise KinemaError(
             f"the page cannot listen on {host} port {port}: {error.strerror or error}",
             expected="a free port",
-            hint="end what uses it, or set parameter 'port' to another one, or to 0 for any free one",
+            hint="stop the process that uses it, or set parameter 'port' to another port, or to 0 for any free one",
             code=ErrorCode.PARAMETER_INVALID,
         ) from None
     return listener
@@ -128,7 +127,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def _guarded(listener: socket.socket, door: Callable[[Any], FrontDoor]) -> Iterator[list[bool]]:
-    """While it lasts, viser's call of `serve` gets our socket, our limits and our door."""
+    """Patch `websockets.serve` so that viser uses our socket, limits and request guard."""
     original = websockets.asyncio.server.serve
     built = _client_autobuild.ensure_client_is_built
     served: list[bool] = []
@@ -149,7 +148,7 @@ def _guarded(listener: socket.socket, door: Callable[[Any], FrontDoor]) -> Itera
 
     with _patching:
         websockets.asyncio.server.serve = serve  # type: ignore[assignment, misc]
-        # The client comes built with the package. Building it again would fetch a tool chain.
+        # The package contains a built client. Building it again would download a tool chain.
         _client_autobuild.ensure_client_is_built = lambda: None
         try:
             yield served
@@ -159,7 +158,7 @@ def _guarded(listener: socket.socket, door: Callable[[Any], FrontDoor]) -> Itera
 
 
 def _forged_status(host: str, port: int) -> int:
-    """HTTP status with which the server answers a WebSocket of another web page; 0 without an answer."""
+    """Return the HTTP status of a WebSocket request with a forged origin; 0 without a response."""
     request = (
         f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: http://forged.invalid\r\nConnection: Upgrade\r\n"
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -175,6 +174,6 @@ def _forged_status(host: str, port: int) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """viser prints a banner to stdout, which belongs to the one who started us."""
+    """Suppress the banner that viser prints to stdout."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

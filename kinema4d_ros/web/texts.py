@@ -1,4 +1,4 @@
-"""The page's words: small pieces of HTML, every value escaped."""
+"""HTML fragments of the page, with every value escaped."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _MAX_ROWS = 6
 
 
 def headline(robot: str) -> str:
-    """Title of the page."""
+    """Return the title of the main page."""
     return _headline("See the plan before the robot moves", f"Predicted in 4D for <b>{escape(robot)}</b>")
 
 
 def headline_of(title: str, below: str) -> str:
-    """Title of another page."""
+    """Return the title of another page."""
     return _headline(escape(title), escape(below))
 
 
@@ -58,7 +58,7 @@ def _headline(title: str, below: str) -> str:
 
 
 def chip(tone: Tone, text: str) -> str:
-    """A coloured word."""
+    """Return a coloured word."""
     ink, paper = _COLOURS[tone]
     return (
         f'<span style="background:{paper};color:{ink};border-radius:1em;padding:0.1em 0.6em;'
@@ -67,7 +67,7 @@ def chip(tone: Tone, text: str) -> str:
 
 
 def status_rows(rows: list[tuple[str, Tone, str, str]]) -> str:
-    """Rows of (name, tone, word, detail)."""
+    """Return a table of rows (name, tone, word, detail)."""
     cells = "".join(
         f'<div style="display:flex;gap:0.5em;align-items:baseline;margin:0.18em 0">'
         f'<span style="width:4.6em;flex:none;color:#667085">{escape(name)}</span>{chip(tone, word)}'
@@ -78,7 +78,7 @@ def status_rows(rows: list[tuple[str, Tone, str, str]]) -> str:
 
 
 def message_line(tone: Tone, text: str) -> str:
-    """What happened last, or what to do next."""
+    """Return one line about the last event or the next step."""
     ink, paper = _COLOURS[tone]
     return (
         f'<div style="{_BODY}margin:0.2em 0.75em;padding:0.4em 0.7em;border-radius:0.5em;background:{paper};'
@@ -87,10 +87,10 @@ def message_line(tone: Tone, text: str) -> str:
 
 
 def picture(label: str, rgb: NDArray[np.uint8], suffix: Literal[".jpg", ".png"] = ".jpg") -> str:
-    """A picture (H, W, 3) uint8 with its title, in the text itself: nothing to load, nothing to go stale."""
+    """Return an image (H, W, 3) uint8 with its title, embedded in the HTML: nothing to load or to go stale."""
     done, data = cv2.imencode(suffix, rgb[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 82] if suffix == ".jpg" else [])
     if not done:
-        return message_line("bad", f"{label}: the picture cannot be encoded")
+        return message_line("bad", f"{label}: the image cannot be encoded")
     kind = "jpeg" if suffix == ".jpg" else "png"
     source = f"data:image/{kind};base64,{base64.b64encode(data.tobytes()).decode()}"
     height, width = rgb.shape[:2]
@@ -102,7 +102,7 @@ def picture(label: str, rgb: NDArray[np.uint8], suffix: Literal[".jpg", ".png"] 
 
 
 def report_table(report: PlanReport) -> str:
-    """The report's numbers."""
+    """Return a table of the report's numbers."""
     rows: list[tuple[str, Tone, str, str]] = []
     if math.isfinite(report.min_clearance_m):
         measured = report.clearance_basis == "measured"
@@ -116,7 +116,7 @@ def report_table(report: PlanReport) -> str:
     if report.contact:
         rows.append(("Contact", "bad", f"at {report.first_contact_s:.1f} s", report.first_contact_link))
     elif report.clearance_basis == "unknown":
-        rows.append(("Contact", "quiet", "unknown", "where the world is not known"))
+        rows.append(("Contact", "quiet", "unknown", "the scene is not fully known"))
     else:
         rows.append(("Contact", "good", "none", f"nothing within {1000 * report.contact_threshold_m:.0f} mm"))
     if math.isfinite(report.grasp_s):
@@ -142,12 +142,12 @@ def report_table(report: PlanReport) -> str:
         count = len(report.moved)
         rows.append(("Moved", "busy", f"{count} object{'s' if count > 1 else ''}", f"up to {1000 * farthest:.0f} mm"))
     else:
-        rows.append(("Moved", "quiet", "nothing", "in the predicted world"))
+        rows.append(("Moved", "quiet", "nothing", "in the predicted scene"))
     return status_rows(rows)
 
 
 def warning_list(report: PlanReport) -> str:
-    """The report's warnings, or nothing."""
+    """Return the report's warnings as a list, "" for none."""
     if not report.warnings:
         return ""
     more = len(report.warnings) - _MAX_ROWS

@@ -1,12 +1,12 @@
-"""The learned generator: Kinema4D's network, conditioning and checkpoints on diffusers, from nano to Wan 14B.
+"""Learned generator: Kinema4D's network, conditioning and checkpoints on diffusers, from nano to Wan 14B.
 
     first image ──┐
-    robot RGB ────┤ conditioning/ + codec.py      network/                 sampling/            output/
+    robot RGB ────┤ conditioning/ + codec/        network/                 sampling/            pipeline/
     robot XYZ ────┼─> mask | condition | robot ─> KinemaTransformer ─────> latents [RGB|XYZ] ─> decode, exact robot,
     robot mask ───┘   latents, image tokens       (Wan + robot tokens)     a few steps          metres
 
-`preset.py` says how large each part is, `checkpoints/` fills it with weights, `bundle.py` holds them together.
-Needs torch and diffusers; knows no ROS.
+`preset.py` defines the size of each part, `checkpoints/` loads the weights, `checkpoints/bundle.py` groups the parts.
+Needs torch and diffusers; does not import ROS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""YAML files of the package by name or by path, one of which may say only how it differs from another."""
+"""YAML config files by name or path, with `extends`, and their conversion to and from frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["build", "find_named", "names_in", "plain", "read_extended"]
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
-    """Names of the files of a folder, sorted."""
+    """List the names of the YAML files in a folder, sorted."""
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def find_named(name_or_path: str | Path, folder: Path, kind: str) -> Path:
-    """The file of a name in `folder`, or the path itself (anything with a suffix or a separator)."""
+    """Return the path of a named file in `folder`, or the argument itself if it has a suffix or a separator."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) != 1:
         return path
@@ -36,14 +36,14 @@ def find_named(name_or_path: str | Path, folder: Path, kind: str) -> Path:
 
 
 def read_extended(path: Path, folder: Path) -> dict[str, Any]:
-    """The file's mapping; with `extends: NAME` only what differs from another file of `folder`."""
+    """Read a file's mapping; with `extends: NAME` merge it over that file of `folder`."""
     document = read_yaml(path)
     if "extends" not in document:
         return document
     base = document.pop("extends")
     if not isinstance(base, str) or Path(base).name != base:
         raise FileFormatError(
-            f"{path} extends {base!r}", expected=f"the name of another: one of {', '.join(names_in(folder))}"
+            f"{path} extends {base!r}", expected=f"the name of a config file: one of {', '.join(names_in(folder))}"
         )
     merged = read_yaml(folder / f"{base}.yaml")
     for key, value in document.items():
@@ -52,15 +52,15 @@ def read_extended(path: Path, folder: Path) -> dict[str, Any]:
     return merged
 
 
-# Frozen dataclasses from plain mappings and back: unknown, missing and mistyped keys are all named at once.
+# Dataclass conversion. All unknown, missing and mistyped keys are reported in one error.
 
 
-class _Mismatch(Exception):  # noqa: N818 - it ends its sentence
-    """What a value should have been."""
+class _Mismatch(Exception):  # noqa: N818 - its text completes the sentence "KEY is VALUE, not ..."
+    """Description of the expected value."""
 
 
 def build(cls: Any, mapping: Mapping[str, Any], where: str) -> Any:
-    """An instance of dataclass `cls` from the mapping of a file called `where`; every problem is listed."""
+    """Build dataclass `cls` from the mapping of a file called `where`; raise one error that lists every problem."""
     problems: list[str] = []
     with reading(where, f"the keys of {cls.__name__}"):
         instance = _dataclass(cls, mapping, "", problems)
@@ -71,7 +71,7 @@ def build(cls: Any, mapping: Mapping[str, Any], where: str) -> Any:
 
 def _dataclass(cls: Any, mapping: Any, prefix: str, problems: list[str]) -> Any:
     if not isinstance(mapping, Mapping):
-        problems.append(f"{prefix.rstrip('.') or 'the file'} holds {type(mapping).__name__} instead of named values")
+        problems.append(f"{prefix.rstrip('.') or 'the file'} is {type(mapping).__name__}, not a mapping")
         return None
     fields = {f.name: f for f in dataclasses.fields(cls)}
     hints = get_type_hints(cls)
@@ -128,7 +128,7 @@ def _tuple(arguments: tuple[Any, ...], value: Any, prefix: str, problems: list[s
 
 
 def plain(value: Any) -> Any:
-    """The dataclass as mappings, lists and scalars that YAML and JSON can hold."""
+    """Convert a dataclass to mappings, lists and scalars that YAML and JSON can store."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):

@@ -1,4 +1,4 @@
-"""Presets: everything that tells nano from Wan 14B, read from `config/model/*.yaml` and checked once.
+"""Presets: all settings of a model, from nano to Wan 14B; read from `config/model/*.yaml` and validated.
 
 >>> preset = load_preset("tiny")
 >>> preset.frames, preset.latent_frames, preset.latent_height, preset.latent_width
@@ -37,10 +37,10 @@ __all__ = ["Preset", "load_preset", "preset_names", "save_preset"]
 
 @dataclass(frozen=True)
 class Preset:
-    """One model: its sizes, its conditioning, its sampler and where its weights come from.
+    """Settings of one model: sizes, conditioning, sampler and weight sources.
 
-    `frames`, `height` and `width` are of one modality, in pixels; the network works on [RGB | XYZ],
-    which is twice as wide. They are the sizes it was made for, not the only ones it takes.
+    `frames`, `height` and `width` describe one modality, in pixels; the network works on [RGB | XYZ], which is twice as
+    wide. They are the sizes that the model was trained for; others also work.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Preset:
 
     @property
     def latent_frames(self) -> int:
-        """Frames of the latent video: the first alone, then groups."""
+        """Frames of the latent video: the first frame alone, then one for each group of `temporal_factor`."""
         return (self.frames - 1) // self.codec.temporal_factor + 1
 
     @property
@@ -75,19 +75,19 @@ class Preset:
         return self.width // self.codec.spatial_factor
 
     def with_size(self, frames: int, height: int, width: int) -> Preset:
-        """The same model at another length and resolution; position embeddings are interpolated to it."""
+        """Return the same model at another length and resolution; position embeddings are interpolated."""
         return dataclasses.replace(self, frames=frames, height=height, width=width)
 
     def with_condition(self, condition: ConditionSpec) -> Preset:
-        """The same model, told something else about the robot."""
+        """Return the same model with another robot condition."""
         return dataclasses.replace(self, condition=condition)
 
     def __post_init__(self) -> None:
         problems = [*_size_problems(self), *_part_problems(self)]
         if problems:
             raise FileFormatError(
-                f"preset '{self.name}' does not fit together: " + "; ".join(problems),
-                expected="sizes that divide each other as config/model/wan14b.yaml's do",
+                f"preset '{self.name}' is inconsistent: " + "; ".join(problems),
+                expected="sizes that divide each other, as in config/model/wan14b.yaml",
             )
 
 
@@ -103,7 +103,7 @@ def _size_problems(p: Preset) -> list[str]:
         if value < step or value % step:
             found.append(f"{name} {value} is not a multiple of {step}")
     if p.transformer.patch[0] != 1:
-        found.append(f"transformer.patch {p.transformer.patch} joins frames; the first must stay alone")
+        found.append(f"transformer.patch {p.transformer.patch} merges frames; its first number must be 1")
     return found
 
 
@@ -121,15 +121,15 @@ def _part_problems(p: Preset) -> list[str]:
             f"not {c.latent_channels}"
         )
     if c.kind == "linear" and c.latent_channels > 3 * c.spatial_factor**2:
-        found.append(f"codec.latent_channels {c.latent_channels} is more than a patch has, {3 * c.spatial_factor**2}")
+        found.append(f"codec.latent_channels {c.latent_channels} exceeds the {3 * c.spatial_factor**2} of a patch")
     if min([*c.latents_std, c.xyz_std]) <= 0:
         found.append("a standard deviation of the codec is not positive")
     if t.head_dim % 2 or t.head_dim < 6:
         found.append(f"transformer.head_dim {t.head_dim} is not even and at least 6")
     if (t.image_dim is None) != (e is None):
-        found.append("transformer.image_dim and image_encoder go together")
+        found.append("transformer.image_dim and image_encoder must be set together")
     elif e is not None and (t.image_dim, t.image_tokens) != (e.hidden, e.tokens):
-        found.append(f"image_encoder gives {e.tokens} tokens of {e.hidden}, the transformer takes "
+        found.append(f"image_encoder outputs {e.tokens} tokens of {e.hidden}, the transformer expects "
                      f"{t.image_tokens} of {t.image_dim}")  # fmt: skip
     if not 0 <= p.condition.soft_ratio <= 1:
         found.append(f"condition.soft_ratio {p.condition.soft_ratio} is not in [0, 1]")
@@ -140,7 +140,7 @@ def _part_problems(p: Preset) -> list[str]:
     if p.condition.ablation is Ablation.EMBEDDING and p.robot.action_dim is None:
         found.append("condition.ablation embedding needs robot.action_dim")
     if min(p.blend.decision, p.blend.colour, p.blend.depth, p.blend.blur_px) < 0:
-        found.append("a number of blend is below 0")
+        found.append("a blend value is negative")
     if p.sampler.steps < 1 or p.sampler.shift <= 0:
         found.append("sampler.steps and sampler.shift must be positive")
     return found
@@ -151,13 +151,13 @@ def _folder() -> Path:
 
 
 def load_preset(name_or_path: str | Path) -> Preset:
-    """A preset by its name, or by the path of a YAML file (anything with a suffix or a separator)."""
+    """Load a preset by name, or by the path of a YAML file (anything with a suffix or a separator)."""
     path = find_named(name_or_path, _folder(), "preset")
     preset: Preset = build(Preset, read_extended(path, _folder()), str(path))
     return preset
 
 
 def save_preset(preset: Preset, path: str | Path) -> None:
-    """Write a preset so that `load_preset(path)` gives an equal one."""
+    """Write a preset to a file from which `load_preset(path)` returns an equal preset."""
     document: dict[str, Any] = plain(preset)
     write_yaml(path, document, "A kinema4d_model preset.")

@@ -1,4 +1,4 @@
-"""The parts of a preset: what network, codec, conditions, sampler, speed options, adapter and weights may be told."""
+"""Parts of a preset: settings of network, codec, conditions, sampler, speed options, adapter and weights."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ __all__ = [
 
 
 class Ablation(str, Enum):
-    """What the network is told about the robot: the rows of the paper's table of conditions."""
+    """Robot condition that the network receives: the rows of the paper's ablation table."""
 
     RGB_POINTMAP = "rgb_pointmap"
-    """Robot picture and robot pointmap: the full condition."""
+    """Robot image and robot pointmap: the full condition."""
     POINTMAP = "pointmap"
-    """Robot pointmap only; the RGB half stays empty."""
+    """Robot pointmap only; the RGB half is empty."""
     RGB = "rgb"
-    """Robot picture only; the pointmap half stays empty."""
+    """Robot image only; the pointmap half is empty."""
     DEPTH = "depth"
-    """The pointmap's z on all three channels: no x and y."""
+    """The pointmap's z on all three channels; no x and y."""
     BINARY_MASK = "binary_mask"
     """The silhouette, white on black, in both halves."""
     NO_MASK = "no_mask"
     """The full condition without the guided mask."""
     EMBEDDING = "embedding"
-    """One token a frame from the action vector; nothing aligned with pixels."""
+    """One token per frame from the action vector; no pixel-aligned condition."""
     TEXT = "text"
-    """Text embeddings given by the caller; nothing of the robot."""
+    """Text embeddings given by the caller; no robot condition."""
     NULL = "null"
-    """Nothing of the robot at all: the floor that every other row must beat."""
+    """No robot condition: the baseline for every other row."""
 
 
 @dataclass(frozen=True)
 class TransformerSpec:
-    """Sizes of diffusers' `WanTransformer3DModel`; `image_dim` None leaves the CLIP branch out."""
+    """Sizes of diffusers' `WanTransformer3DModel`; `image_dim` None omits the CLIP branch."""
 
     layers: int
     heads: int
@@ -69,9 +69,9 @@ class TransformerSpec:
 
 @dataclass(frozen=True)
 class CodecSpec:
-    """The codec: "wan" is diffusers' `AutoencoderKLWan` of these sizes, with the statistics that normalise its latents.
+    """Codec: "wan" is diffusers' `AutoencoderKLWan` of these sizes, with the statistics that normalise its latents.
 
-    "linear" (`linear_codec.py`) has `latent_channels` and the two factors; its statistics come with its weights.
+    "linear" (`codec/linear.py`) uses `latent_channels` and the two factors; its statistics are stored in its weights.
     """
 
     kind: Literal["wan", "linear"] = "wan"
@@ -92,7 +92,7 @@ class CodecSpec:
 
 @dataclass(frozen=True)
 class RobotSpec:
-    """How the robot enters: "act" has robot picture and pointmap, "pm" the pointmap alone."""
+    """Robot input: "act" takes the robot image and pointmap, "pm" the pointmap only."""
 
     variant: Literal["act", "pm"]
     hidden: int
@@ -103,12 +103,12 @@ class RobotSpec:
 
 @dataclass(frozen=True)
 class ConditionSpec:
-    """What the conditioning puts in: the ablation, the soft mask, the environment's own pointmap.
+    """Contents of the condition: the ablation, the soft mask, the environment's pointmap.
 
-    `fill` is what the condition holds after the first frame: nothing, as Wan has it, or the composite (the first
-    frame's world at rest with the exact robot), which then stands in frame 0 as well. `carry` tells beside it what
-    would be seen if the thing at the closing fingers went along (`kinema4d_ros.generators.carry`); the network then
-    chooses between the two cell by cell, and adds what neither shows.
+    `fill` sets the condition after the first frame: "zeros", as in Wan, or "composite" (the first frame's static scene
+    with the exact robot), which then replaces frame 0 as well. `carry` adds what the camera would see if the object
+    between the closing fingers moved with the gripper (`kinema4d_ros.generators.carry`); the network then selects
+    between the two for each cell, and adds what neither shows.
     """
 
     ablation: Ablation = Ablation.RGB_POINTMAP
@@ -121,12 +121,12 @@ class ConditionSpec:
 
 @dataclass(frozen=True)
 class BlendSpec:
-    """How a prediction with `condition.carry` becomes frames at the camera's size (`two_worlds.py`).
+    """Conversion of a prediction with `condition.carry` into frames at the camera's size (`pipeline/blend.py`).
 
     Attributes:
-        decision: the gate is sharpened by this around one half; 1 takes it as it is.
-        colour, depth: share of the rest, what neither world shows, that is believed; 0 leaves it out.
-        blur_px: of the rest's colours, at the network's size.
+        decision: factor that sharpens the gate around 0.5; 1 leaves it unchanged.
+        colour, depth: share of the rest (what neither world shows) that is applied; 0 ignores it.
+        blur_px: blur of the rest's colours, pixels at the network's size.
     """
 
     decision: float = 4.0
@@ -137,9 +137,9 @@ class BlendSpec:
 
 @dataclass(frozen=True)
 class SamplerSpec:
-    """How noise becomes a prediction.
+    """Sampler from noise to a prediction.
 
-    `trained_shift` is the flow shift of the base, which its `scheduler/` must state; None: the same as `shift`.
+    `trained_shift` is the flow shift of the base model, which its `scheduler/` must state; None = same as `shift`.
     """
 
     kind: Literal["euler", "unipc"] = "unipc"
@@ -151,23 +151,23 @@ class SamplerSpec:
 
     @property
     def base_shift(self) -> float:
-        """The flow shift that the base was trained with."""
+        """Flow shift that the base model was trained with."""
         return self.shift if self.trained_shift is None else self.trained_shift
 
 
 @dataclass(frozen=True)
 class SpeedSpec:
-    """What makes a rollout faster or smaller; `speed/` applies it, `kinema4d cost` counts it.
+    """Options that make a rollout faster or smaller; `speed/` applies them, `kinema4d cost` estimates their effect.
 
     Attributes:
         dtype: of the weights; norms and time embedding stay in float32.
-        quantise: weights of the blocks in one byte each.
+        quantise: store the weights of the blocks in one byte each.
         attention: "auto", or a back-end of diffusers' dispatcher.
-        cache_threshold: of the first-block step cache; None is no cache, 0 never skips.
+        cache_threshold: of the first-block step cache; None = no cache, 0 = never skips.
         offload: "model" keeps one part at a time on the device, "group" two blocks at a time.
-        tiling: the codec works in tiles.
+        tiling: run the codec in tiles.
         compile: torch.compile, block by block, with `compile_backend`.
-        context_parallel: GPUs that share one rollout.
+        context_parallel: number of GPUs that share one rollout.
     """
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -183,7 +183,7 @@ class SpeedSpec:
 
 @dataclass(frozen=True)
 class ImageEncoderSpec:
-    """Sizes of transformers' `CLIPVisionModel`, which sees the first image."""
+    """Sizes of transformers' `CLIPVisionModel`, which encodes the first image."""
 
     hidden: int
     layers: int
@@ -196,7 +196,7 @@ class ImageEncoderSpec:
 
     @property
     def tokens(self) -> int:
-        """Tokens it gives: one a patch and one for the whole."""
+        """Number of output tokens: one per patch and one for the whole image."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
 
@@ -210,10 +210,10 @@ class LoraSpec:
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Files of one hub repository. `into` is where they go below the model's folder.
+    """Files of one hub repository; `into` is their destination below the model's folder.
 
-    "base" is plain Wan, "act" and "pm" the official checkpoints, "init" what training starts from, "bundle" a folder
-    that `ModelBundle.save_pretrained` wrote.
+    "base" is plain Wan, "act" and "pm" are the official checkpoints, "init" is the starting point of training, "bundle"
+    is a folder written by `ModelBundle.save_pretrained`.
     """
 
     role: Literal["base", "act", "pm", "init", "bundle"]

@@ -1,4 +1,4 @@
-"""Weights that come with the package; nothing heavy is imported to look for them."""
+"""Weights shipped with the package; finding them imports no heavy module."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ FOLDER = Path(__file__).resolve().parent / "weights"
 
 
 def shipped_weights(preset: str) -> Path | None:
-    """The folder of a preset's weights, or None if they do not come with the package."""
+    """Return the folder of a preset's weights, or None if the package does not ship them."""
     folder = FOLDER / preset
     return folder if (folder / "preset.yaml").is_file() else None

@@ -206,7 +206,7 @@ class _Flight:
             self._user.preview(self._plan, follow, timeout_s=CLIENT_S)
             self._outcome = "rollout"
         except KinemaError as error:
-            self._outcome = "silence" if error.what.startswith("the preview is not done") else error.code.name
+            self._outcome = "silence" if error.what.startswith("the preview is not complete") else error.code.name
         self._seconds = time.monotonic() - self._began
 
     def reached(self, phase: int) -> None:

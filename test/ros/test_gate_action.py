@@ -114,7 +114,7 @@ def test_a_motion_that_the_controller_aborts_is_reported(graph: PreviewClient) -
     reset(graph)
     aborted = status_of(graph, report.plan_hash, ExecutionStatus.ABORTED)
     assert aborted.error.code == ErrorCode.ARM_ABORTED
-    assert "the table was laid anew" in aborted.error.message
+    assert "the scene was reset" in aborted.error.message
     # The gate waits no longer for a motion that has ended.
     again = graph.preview(swing(graph), timeout_s=WAIT_S)
     graph.approve(again.plan_hash, "test")

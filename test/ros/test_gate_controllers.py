@@ -150,7 +150,7 @@ def test_missing_slow_and_silent_controllers(drivers: Drivers, arm_graph: Graph)
         aborted = graph.newest(names.EXECUTION_STATUS)
         assert aborted.plan_hash == second
         assert aborted.error.code == ErrorCode.ARM_ABORTED
-        assert "never said" in aborted.error.message
+        assert "sent no result" in aborted.error.message
         controller.end()
 
 
@@ -255,7 +255,7 @@ def test_two_controllers_share_a_plan_and_its_end(drivers: Drivers, arm_graph: G
             plan_hash, token = begin(eased(robot, joint1=joint1, left_finger_joint=0.01))
             assert code_of(graph.execute, plan_hash, token) == ErrorCode.ARM_REFUSED
             said = stopped(plan_hash, ErrorCode.ARM_REFUSED)
-            assert "gripper's controller rejected the plan; the arm's had taken it and was stopped" in said
+            assert "gripper's controller rejected the plan; the arm's accepted it and was stopped" in said
         gripper.rejects, arm.answer_after_s = False, 0.0
 
         # One gives up: so does the other, and its reason is told.
@@ -271,7 +271,7 @@ def test_two_controllers_share_a_plan_and_its_end(drivers: Drivers, arm_graph: G
         plan_hash, token = begin(eased(robot, joint1=0.23, left_finger_joint=0.01))
         graph.execute(plan_hash, token)
         gripper.vanish()
-        assert "gripper's controller is gone" in stopped(plan_hash)
+        assert "gripper's controller is lost" in stopped(plan_hash)
         arm.end()
 
 
@@ -301,7 +301,8 @@ def test_a_topic_that_is_lost_stops_the_other(drivers: Drivers, arm_graph: Graph
         node, subscription = listeners["gripper_controller"]
         node.destroy_subscription(subscription)
         aborted = newest(graph, plan_hash, ExecutionStatus.ABORTED)
-        assert "gripper's controller listens no more; the arm's was told to stop" in aborted.error.message
+        text = "gripper's controller no longer subscribes to its topic; the arm's controller was sent a stop"
+        assert text in aborted.error.message
         wait_for(lambda: len(got["arm_controller"]) == 2, WAIT_S, "the stop")
         (point,) = got["arm_controller"][1].points
         np.testing.assert_allclose(point.positions, drivers.robot.home_position()[:5], atol=1e-9)

@@ -135,6 +135,6 @@ def test_security_that_cannot_be_had_stops_the_node_in_words(tmp_path: Path, key
     if done.returncode == 0 or "ready" in said:
         raise AssertionError(f"it runs unprotected:\n{said}")
     assert done.returncode == 2
-    assert "ROS security is on and refuses" in said
+    assert "ROS security is enabled and failed" in said
     assert "config/sros2/README.md" in said
     assert "Traceback" not in said

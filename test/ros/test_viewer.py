@@ -136,7 +136,7 @@ def test_nothing_is_loaded_from_elsewhere(window: Window) -> None:
 @pytest.mark.full
 def test_the_slider_seeks_and_the_playback_pauses(window: Window, graph: PreviewClient) -> None:
     if not playback(graph).rollout_id:
-        window.press("Preview way home")
+        window.press("Preview motion home")
     graph.wait_for(lambda: bool(playback(graph).rollout_id), WAIT_S, "a rollout")
     window.press("Pause")
     graph.wait_for(lambda: not playback(graph).playing, WAIT_S, "the pause")
@@ -161,8 +161,8 @@ def test_two_windows_show_the_same_until_somebody_else_changes_the_world(
     other = Window(browser, url_of(nodes["viewer"]), wait_s=WAIT_S)
     try:
         other.page.wait_for_selector("canvas")
-        other.wait_for_text("Lay the table anew")
-        window.press("Lay the table anew")
+        other.wait_for_text("Reset the scene")
+        window.press("Reset the scene")
         for one in (window, other):
             one.wait_for_text("On the table: ")
             one.wait_for_text("No plan has been previewed yet")
@@ -236,11 +236,11 @@ def test_a_page_without_a_graph_says_what_is_missing(browser: Any) -> None:
     try:
         window = Window(browser, url_of(node), wait_s=WAIT_S)
         window.page.wait_for_selector("canvas")
-        window.press("Preview way home")
+        window.press("Preview motion home")
         window.wait_for_text("JOINT_STATES_STALE")
         window.wait_for_text("no joint state has arrived")
-        window.press("Lay the table anew")
-        window.wait_for_text("nobody answers on kinema4d/lab/reset")
+        window.press("Reset the scene")
+        window.wait_for_text("no server on kinema4d/lab/reset")
         window.page.close()
     finally:
         assert node.stop() == 0
@@ -262,10 +262,10 @@ def test_a_page_for_the_whole_network_only_shows(monkeypatch: pytest.MonkeyPatch
     token = secrets.token_urlsafe(24)
     monkeypatch.setenv(TOKEN_VARIABLE, token)
     with running(("viewer",), {"viewer": {"port": 0, "host": "0.0.0.0"}}) as alone:  # noqa: S104
-        alone["viewer"].wait_for_line("Approve and Execute are off")
+        alone["viewer"].wait_for_line("Approve and Execute are disabled")
     options = {"port": 0, "host": "0.0.0.0", "allow_remote_control": True}  # noqa: S104
     with running(("viewer",), {"viewer": options}) as alone:
-        alone["viewer"].wait_for_line("Anyone with its token may press")
+        alone["viewer"].wait_for_line("Any client with the token can approve and execute")
     assert token not in alone["viewer"].text
 
 

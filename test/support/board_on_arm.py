@@ -1,4 +1,4 @@
-"""A board on the YAM's gripper, shown to a camera in random arm poses: corners with noise, and the truth."""
+"""Views of a board on the YAM's gripper in random arm poses: noisy corners and ground truth."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Series:
 
 
 def workshop_camera(seed: int, distance_m: float = 0.8) -> PinholeCamera:
-    """Looks at the work space from the front, with a distorting lens."""
+    """Return a camera in front of the workspace, with lens distortion."""
     rng = np.random.default_rng([seed, 11])
     angle = rng.uniform(-0.9, 0.9)
     eye = np.array([0.35 + distance_m * np.cos(angle), distance_m * np.sin(angle), rng.uniform(0.3, 0.7)])
@@ -55,7 +55,7 @@ def show_board(
     square_px: float = 0.0,
     facing: float = 0.5,
 ) -> Series:
-    """Random poses in which most of the board is seen, squares of at least `square_px`, not too slanted."""
+    """Sample arm poses in which most of the board is visible, squares of at least `square_px`, not too oblique."""
     rng = np.random.default_rng(seed)
     camera = camera or workshop_camera(seed)
     link = [link.name for link in robot.links].index("gripper")
@@ -85,7 +85,7 @@ def show_board(
 
 
 def moved(camera: PinholeCamera, shift_m: tuple[float, float, float]) -> PinholeCamera:
-    """The camera after a bump, in base axes."""
+    """Return the camera moved by a bump, in base axes."""
     pose = camera.base_T_camera.copy()
     pose[:3, 3] += shift_m
     return camera.posed(pose)

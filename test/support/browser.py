@@ -1,4 +1,4 @@
-"""A real browser for tests of the web page: headless Chromium, with a record of what went wrong in it."""
+"""Headless Chromium for tests of the web page, with a record of its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHROMIUM = next(
 )
 MISSING = "needs Chromium: apt-get install -y chromium"
 
-# WebGL on the CPU; no calls home, which a closed network would report as errors.
+# WebGL on the CPU; no background requests of the browser, which fail without a network.
 _FLAGS = [
     "--disable-quic",
     "--no-first-run",
@@ -26,7 +26,7 @@ _FLAGS = [
     "--ignore-gpu-blocklist",
 ]
 _HARMLESS = ("THREE.Clock", "GPU stall due to ReadPixels")
-"""Warnings of the page's libraries that say nothing about the page."""
+"""Warnings of the page's libraries that are irrelevant for the page."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-# A CPU that draws WebGL at every frame it can has no time left for the graph that the page is about.
+# Rendering WebGL on the CPU at full rate would leave no time for the graph under test.
 _SLOW_DISPLAY = """
 window.requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 400);
 window.cancelAnimationFrame = clearTimeout;
@@ -52,10 +52,10 @@ _POLL_MS = 200
 
 
 class Window:
-    """One browser window on the page; remembers errors and every address that was asked for."""
+    """A browser window with the page; records errors and all requested URLs."""
 
     def __init__(self, browser: Any, url: str, *, wait_s: float, size: tuple[int, int] = (1000, 700)) -> None:
-        # Half as many pixels each way: a CPU that stands in for a GPU has enough to do.
+        # Half the resolution: rendering runs on the CPU.
         self.page = browser.new_page(viewport={"width": size[0], "height": size[1]}, device_scale_factor=0.5)
         self.page.set_default_timeout(1000 * wait_s)
         self.page.add_init_script(_SLOW_DISPLAY)
@@ -75,7 +75,7 @@ class Window:
         return self.page.get_by_role("button", name=name, exact=True)
 
     def press(self, name: str) -> None:
-        """Click when it is possible; in the page itself, because a busy renderer holds up the browser's own mouse."""
+        """Click once enabled, by script, because a busy renderer delays the browser's mouse events."""
         self.wait_until(name, enabled=True)
         self.button(name).evaluate("button => button.click()")
 
@@ -91,7 +91,7 @@ class Window:
         self.wait_for("text => document.body.innerText.includes(text)", text, f"'{text}'")
 
     def wait_for(self, condition: str, argument: Any, what: str) -> None:
-        """Wait until a function of the page says yes; a failure tells what the page says instead."""
+        """Wait until a function of the page returns true; a failure shows the text of the page."""
         from playwright.sync_api import TimeoutError as WaitedTooLong
 
         try:
@@ -101,6 +101,6 @@ class Window:
             raise AssertionError(f"waited for {what} in vain; the page says:\n{text}") from None
 
     def slider(self) -> tuple[float, float]:
-        """Where the time slider is, and its end."""
+        """Return the position and the end of the time slider."""
         thumb = self.page.get_by_role("slider").first
         return float(thumb.get_attribute("aria-valuenow")), float(thumb.get_attribute("aria-valuemax"))

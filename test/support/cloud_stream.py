@@ -1,7 +1,7 @@
-"""Clouds from one process to another at 30 Hz: `send N` makes and publishes them, `receive N` counts and times them.
+"""Point clouds between two processes at 30 Hz: `send N` publishes them, `receive N` counts and times them.
 
-Both print "ready" first. At its end the sender prints how many it sent and how long that took, the receiver how many
-came, their latencies in ms (p50/p99/worst) and its memory in MB over the run (first minute's end -> last).
+Both print "ready" first. At the end the sender prints the number sent and the duration, the receiver the number
+received, latencies in ms (p50/p99/worst) and its memory in MB (end of the first minute -> end of the run).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENDPOINT = names.PREDICTED_POINTS
 
 
 def clouds() -> list[tuple[Any, Any]]:
-    """Eight wavy worlds: points (480, 720, 3) float32 metres and colours (480, 720, 3) uint8."""
+    """Return eight wavy clouds: points (480, 720, 3) float32 metres and colours (480, 720, 3) uint8."""
     v, u = np.mgrid[:480, :720]
     made = []
     for index in range(8):

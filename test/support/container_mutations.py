@@ -1,4 +1,4 @@
-"""Damage inside binary containers, with sizes and checksums made right again so that it reaches the reader.
+"""Mutations inside binary containers, with sizes and checksums corrected so that the damage reaches the reader.
 
 PNG chunks, NPZ members and array headers, tar headers, safetensors headers, GLB and msgpack documents.
 """
@@ -27,7 +27,7 @@ def _changed(document: Any, rng: random.Random) -> Any:
 
 
 def _npy_header(rng: random.Random) -> bytes:
-    """The header of an array that claims odd things."""
+    """Return an array header with invalid values."""
     descr = rng.choice(
         ("'<f8'", "'|O'", "'<U2'", "'<f4'", "'|V100000'", "[('a','<f8')]", "'<i8'", "'>f8'", "'<m8'", "'x'")
     )
@@ -65,7 +65,7 @@ def _npz(data: bytes, rng: random.Random) -> bytes:
         for member, content in members.items():
             archive.writestr(member, content)
     raw = bytearray(out.getvalue())
-    if rng.random() < 0.3:  # sizes and methods that the directory lies about
+    if rng.random() < 0.3:  # wrong sizes and methods in the directory
         at = raw.find(b"PK\x01\x02")
         field = rng.choice((10, 16, 20, 24, 28, 42))
         raw[at + field : at + field + 4] = struct.pack("<I", rng.choice((0, 1, 2**31, 2**32 - 1)))
@@ -139,7 +139,7 @@ def _tar(data: bytes, rng: random.Random) -> bytes:
             member.size = len(bytes_) if member.isreg() else 0
             archive.addfile(member, io.BytesIO(bytes_))
     raw = out.getvalue()
-    if rng.random() < 0.15:  # a size that is not there, with its checksum
+    if rng.random() < 0.15:  # a wrong size with a valid checksum
         block = bytearray(raw[:512])
         block[124:136] = rng.choice((b"77777777777\0", b"00000000000\0", b"-0000000001\0", b"\x80" + b"\xff" * 11))
         block[148:156] = b" " * 8
@@ -169,7 +169,7 @@ def _msgpack(data: bytes, rng: random.Random) -> bytes:
     document = _changed(msgspec.msgpack.decode(data), rng)
     try:
         return msgspec.msgpack.encode(document)
-    except (OverflowError, UnicodeEncodeError, TypeError):  # numbers that msgpack has no place for
+    except (OverflowError, UnicodeEncodeError, TypeError):  # numbers that msgpack cannot encode
         return data[: rng.randrange(len(data))]
 
 

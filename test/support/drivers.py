@@ -1,4 +1,4 @@
-"""An arm's and a camera's driver for tests: publishes what a test tells it to, right or wrong, as real messages."""
+"""Arm and camera driver for tests: publishes valid or invalid messages as set by the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kinema4d_ros.ros.qos import profile
 
 
 class Drivers:
-    """Joint states 50 times a second and pictures 10 times a second, until the graph is closed."""
+    """Publishes joint states at 50 Hz and images at 10 Hz until the graph is closed."""
 
     def __init__(self, graph: Graph, robot: Robot, camera: PinholeCamera) -> None:
         self.node = graph.node("drivers")
@@ -31,9 +31,9 @@ class Drivers:
         self.pictures = True
         self.encoding = "rgb8"
         self.describe: Callable[[Any], None] = lambda info: None
-        """Changes the camera info before it is sent."""
+        """Modifies the camera info before it is sent."""
         self.alter: Callable[[Any], Any] | None = None
-        """Changes a joint state before it is sent; None in its place keeps it back."""
+        """Modifies a joint state before it is sent; returns None to drop it."""
         self._image = image_from_array(studio(camera), "rgb8", header(1, camera.frame_id))
         self._outputs = {e.name: self.publisher(e) for e in (names.JOINT_STATES, names.CAMERA_IMAGE, names.CAMERA_INFO)}
         self.node.create_timer(0.02, self._send_joints)

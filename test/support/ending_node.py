@@ -1,4 +1,4 @@
-"""A node that ends in a chosen way, in a process that would never be gone by itself: its destructors hang."""
+"""A node that ends in a chosen way, in a process whose destructors hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A generator that fails on command: the seed of the goal says how. For the generator node, by `SPEC`."""
+"""A generator that fails in the way given by the goal's seed; loaded by the generator node with `SPEC`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kinema4d_ros.generators import Progress, load_generator, raise_if_cancelled
 
 WORK, MEMORY, BUG, EXIT, SEGFAULT, HANG, SLOW = range(7)
 REFUSE = 10_000
-"""Seeds from here on: the back-end refuses, with the error code that the seed is above this."""
+"""For larger seeds the back-end refuses with the error code `seed` minus this."""
 
 SPEC = "support.faulty_generator:FaultyGenerator"
 
 
 class FaultyGenerator:
-    """The composite generator, unless the seed asks for trouble."""
+    """The composite generator, unless the seed selects a fault."""
 
     name = "composite"
 

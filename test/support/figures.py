@@ -1,4 +1,4 @@
-"""Figures of the fault suite: tests note what they measured, `tools/fault_report.py` makes the table."""
+"""Measurements of the fault suite: tests record them, `tools/fault_report.py` writes the table."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Damage for files: seeded mutations of bytes, of text and of what is inside JSON, YAML, XML and binary containers.
+"""Seeded file mutations: of bytes, of text and of the content of JSON, YAML, XML and binary containers.
 
 >>> import random
 >>> damaged, what = mutate(b'{"a": 1}', "x.json", random.Random(3))
 
-Every mutation follows from the generator alone, so a case that failed can be made again from its number.
+Every mutation depends only on the random generator, so a failed case can be reproduced from its number.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ NUMBER = re.compile(rb"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def mutate(data: bytes, name: str, rng: random.Random) -> tuple[bytes, str]:
-    """Damaged contents of the file `name`, and what was done."""
+    """Return damaged contents of the file `name`, and a description of the damage."""
     suffix = "." + name.rsplit(".", 1)[-1]
     choices: list[tuple[str, Mutation, int]] = [(n, m, 1) for n, m in BYTES.items()]
     if suffix in TEXT_SUFFIXES and not data[:80].count(b"\0"):
@@ -221,7 +221,7 @@ TEXT: dict[str, Mutation] = {
 
 
 def change(document: Any, rng: random.Random) -> Any:
-    """The same document with one to three places changed; lists and mappings all the way down."""
+    """Return the document with one to three values changed, at any depth of lists and mappings."""
     for _ in range(rng.choice((1, 1, 1, 3))):
         document = _change(document, rng)
     return document

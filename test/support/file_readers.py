@@ -1,6 +1,6 @@
-"""Every reader of files, in one table: a maker of a valid file or folder, and the call that reads it.
+"""Table of all file readers: a function that writes a valid file or folder, and the call that reads it.
 
-A new reader is one `Reader(...)` here (or in `file_readers_model`, if it needs torch); the fuzzing then reaches it.
+Add a new reader as one `Reader(...)` here (or in `file_readers_model` if it needs torch) to have it fuzzed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Reader:
         name: of its tests.
         make: writes a valid file or folder into the given folder and returns its path.
         read: reads it; consumes it entirely.
-        repair: makes checksums right after damage, so that it reaches what is behind them; None = has none.
-        names_file: errors must name a file; False where there is none (messages from a socket).
+        repair: corrects checksums after damage, so that it reaches the code behind them; None = no checksums.
+        names_file: errors must name a file; False if there is none (messages from a socket).
         files: patterns of the files to damage.
-        slow: starts a process for each file; gets a sixth of the cases of a short run.
+        slow: starts a process per file; gets a sixth of the cases in a short run.
     """
 
     name: str

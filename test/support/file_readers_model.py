@@ -1,6 +1,6 @@
-"""The readers of files that need torch, rosbags or pyarrow: bags, datasets, shards, checkpoints, presets, configs.
+"""File readers that need torch, rosbags or pyarrow: bags, datasets, shards, checkpoints, presets, configs.
 
-See `file_readers` for what an entry is.
+See `file_readers` for the fields of an entry.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ def _lerobot_policy(folder: Path) -> Path:
 
 
 def _read_lerobot_policy(path: Path) -> Any:
-    """As far as it is read before LeRobot itself, which need not be installed, is asked for."""
+    """Read the files that are read before LeRobot is imported, since it may not be installed."""
     from kinema4d_model.policies.lerobot_policy import LerobotPolicy
     from kinema4d_ros.core.errors import KinemaError
 

@@ -1,7 +1,7 @@
-"""Damaged files given to a reader in a process of its own, which may neither hang, nor grow, nor die.
+"""Fuzzing of file readers with damaged files in a child process, which must not hang, grow or die.
 
 Parent: `fuzz(table, cases, folder)` -> an `Outcome` for every reader.
-Child:  `python -m support.fuzz_files TABLE FOLDER READER=FIRST=CASES...`: a line before each case, one after.
+Child:  `python -m support.fuzz_files TABLE FOLDER READER=FIRST=CASES...`: prints a line before and after each case.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["LIMIT_BYTES", "LIMIT_S", "Outcome", "fuzz"]
 LIMIT_S = float(os.environ.get("KINEMA4D_FUZZ_LIMIT_S", "10"))
 LIMIT_BYTES = 2**30
 GRACE_S = 30.0
-"""A case that cannot be interrupted is ended after LIMIT_S and this."""
+"""A case that cannot be interrupted is killed this many seconds after LIMIT_S."""
 
 _ODD_FILES = ("missing", "a folder", "a link to itself", "a dangling link", "a link to /dev/zero", "a pipe")
 
 
 @dataclass
 class Outcome:
-    """What became of a reader's cases; `findings` are everything but success and a clear error."""
+    """Results of a reader's cases; `findings` are all except success and a clear error."""
 
     reader: str
     cases: int = 0
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def fuzz(table: str, cases: Mapping[str, int], folder: Path) -> dict[str, Outcome]:
-    """Outcomes by reader, of so many cases each; a child that dies is replaced, and goes on after what killed it."""
+    """Return outcomes by reader for `cases` cases each; a dead child is restarted after the case that killed it."""
     outcomes = {name: Outcome(name, count) for name, count in cases.items()}
     left = [f"{name}=0={count}" for name, count in cases.items()]
     while left:
@@ -96,7 +96,7 @@ def _lines(child: subprocess.Popen[bytes]) -> Iterator[str]:
         selector.register(child.stdout, selectors.EVENT_READ)
         rest, first = b"", True
         while True:
-            # The first case waits for imports.
+            # The first case includes the imports.
             if not selector.select(300.0 if first else LIMIT_S + GRACE_S):
                 raise TimeoutError
             data = os.read(child.stdout.fileno(), 1 << 16)
@@ -120,7 +120,7 @@ def _count(outcome: Outcome, report: dict[str, Any]) -> None:
 
 
 class _TooLong(BaseException):
-    """Not an Exception: a reader that catches everything must not catch the clock."""
+    """Timeout; not an Exception, so that readers with a broad except do not catch it."""
 
 
 def _ring(*_: Any) -> None:
@@ -145,7 +145,7 @@ def _link_tree(source: Path, target: Path) -> None:
 def _prepare(
     seed: Path, work: Path, patterns: Sequence[str], rng: random.Random, mend: Any, odd: bool
 ) -> tuple[Path, str]:
-    """A copy of the valid files in `work` with one of them damaged."""
+    """Copy the valid files to `work` and damage one of them."""
     from support.file_mutations import mutate
 
     root, _, name = seed.as_posix().partition("/valid/")
@@ -154,7 +154,7 @@ def _prepare(
     files = sorted(
         p for pattern in patterns for p in (Path(root) / "valid").rglob(pattern) if p.is_file() and not p.is_symlink()
     )
-    # Of many alike files (the pictures of a sequence) the first two are enough.
+    # Of many similar files (the images of a sequence) the first two are enough.
     chosen = rng.choice([f for f in files if not f.stem.isdigit() or int(f.stem) < 2] or files)
     target = work / chosen.relative_to(Path(root) / "valid")
     target.unlink()
@@ -232,7 +232,7 @@ def _main(table: str, folder: Path, wanted: list[str]) -> None:
         shutil.rmtree(root, ignore_errors=True)
         (root / "valid").mkdir(parents=True)
         seed = reader.make(root / "valid")
-        reader.read(seed)  # what is valid must be read, or nothing below means anything
+        reader.read(seed)  # the valid file must be readable, or the cases below are meaningless
         resource.setrlimit(resource.RLIMIT_AS, (_virtual_bytes() + LIMIT_BYTES, usual[1]))
         for number in range(int(first), int(cases)):
             rng = random.Random(f"{name} {number}")  # noqa: S311
@@ -245,7 +245,7 @@ def _main(table: str, folder: Path, wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Libraries print to the standard output as they like; the reports keep it for themselves.
+    # Libraries may print to stdout; keep it for the reports only.
     _OUT = os.dup(1)
     os.dup2(2, 1)
     _main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

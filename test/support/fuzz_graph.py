@@ -1,4 +1,4 @@
-"""A whole graph to be fuzzed: real nodes in processes, true drivers beside the fuzzer, and someone who watches."""
+"""A complete graph for fuzzing: real nodes in processes, drivers next to the fuzzer, and a monitor."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from kinema4d_ros.ros.qos import profile
 __all__ = ["LAB", "FuzzGraph"]
 
 LAB = "lab"
-"""Namespace of a lab of its own: its arm may be moved by anybody, the other one's by the gate alone."""
+"""Namespace of a second lab whose arm any node may move; the first arm is moved only by the gate."""
 
-UNFORESEEN = ("a callback failed", "unforeseen", "Traceback (most recent", "terminate called", "Fatal Python")
-"""Words that a node prints when it meets something it was not written for; surviving that is not enough."""
+UNFORESEEN = ("a callback failed", "internal error", "Traceback (most recent", "terminate called", "Fatal Python")
+"""Log texts of unexpected errors; a node must not print them, even if it survives."""
 
 HEALS_S = 60.0
-"""Until when a graph must work again after the last wrong message; every stated time to heal is far below it."""
+"""Seconds within which a graph must work again after the last invalid message; documented times are far below."""
 
 
 class FuzzGraph:
-    """Nodes, drivers, a client and what they have said.
+    """Nodes, drivers and a client, with a record of their messages.
 
     Args:
-        folder: for what the nodes write.
-        robot: whose arm it is.
-        which: nodes to start; a preview with its generator, a playback and a gate must be among them.
+        folder: for files written by the nodes.
+        robot: the robot.
+        which: nodes to start; must include a preview with its generator, a playback and a gate.
     """
 
     def __init__(self, folder: Path, robot: Robot, which: Sequence[str]) -> None:
@@ -75,12 +75,12 @@ class FuzzGraph:
         }
         self.seeds = Seeds(robot, read_camera(calibration))
         self.moved: list[Any] = []
-        """What reached the arm."""
+        """Trajectories that reached the arm."""
         self.codes: Counter[tuple[str, str]] = Counter()
-        """Answers of preview, services and actions: where, and the error code's name."""
+        """Responses of preview, services and actions: endpoint, and name of the error code."""
         self.findings: list[str] = []
         self.healed_s: dict[str, float] = {}
-        """After each batch: how long a good plan took from being sent, again and again if refused, to its approval."""
+        """After each batch: seconds from sending a valid plan (with retries if refused) to its approval."""
         self._health: dict[str, tuple[float, Any]] = {}
         self._outputs: dict[str, Any] = {}
         self._read = dict.fromkeys(self.nodes, 0)
@@ -99,7 +99,7 @@ class FuzzGraph:
         self._listen(names.ARM_TRAJECTORY, self.moved.append)
         self._listen(names.DIAGNOSTICS, self._hear_health)
         self._listen(names.PREVIEW_STATUS, self._hear_status)
-        # Somebody looks: otherwise the twin draws nothing and the playback decodes nothing.
+        # Subscribe, otherwise the twin renders nothing and the playback decodes nothing.
         for endpoint in (names.ROBOT_POINTS, names.ROBOT_OVERLAY, names.PREDICTED_IMAGE, names.PREDICTED_POINTS):
             self._listen(endpoint, lambda _: None)
 
@@ -107,7 +107,7 @@ class FuzzGraph:
         self.node.create_subscription(endpoint.interface(), endpoint.name, callback, profile(endpoint))
 
     def output(self, endpoint: Endpoint, space: str = "") -> Any:
-        """A publisher, made once: to destroy one under a spinning executor is a race inside rclpy."""
+        """Return a publisher, created once: destroying one under a spinning executor is a race in rclpy."""
         topic = f"{space}{endpoint.name}"
         if topic not in self._outputs:
             self._outputs[topic] = self.node.create_publisher(endpoint.interface(), topic, profile(endpoint))
@@ -123,20 +123,20 @@ class FuzzGraph:
         if status.phase == PreviewStatus.FAILED:
             self.answered("preview", status.error)
 
-    # What the nodes say.
+    # Messages of the nodes.
 
     def healthy(self, name: str) -> str:
-        """The newest health message of a node."""
+        """Return the newest health message of a node."""
         return str(self._health[name][1].message) if name in self._health else ""
 
     def value(self, name: str, key: str) -> str:
-        """A value of a node's newest health message, "" without one."""
+        """Return a value of a node's newest health message, "" if there is none."""
         if name not in self._health:
             return ""
         return next((str(entry.value) for entry in self._health[name][1].values if entry.key == key), "")
 
     def answered(self, where: str, error: Any) -> None:
-        """Take note of an answer; a refusal must have a known code and say why."""
+        """Record a response; a refusal must have a known code and a message."""
         if error.code == ErrorCode.NONE:
             self.codes[where, "NONE"] += 1
             return
@@ -146,7 +146,7 @@ class FuzzGraph:
             self.findings.append(f"{where} answered {error.code}: {error.message[:400]!r}")
 
     def subscribers(self, endpoint: Endpoint) -> set[str]:
-        """Names of our nodes that listen to a topic, in either namespace."""
+        """Return the names of our nodes that subscribe to a topic, in either namespace."""
         topics = {self.node.resolve_topic_name(endpoint.name)}
         topics |= set() if endpoint.name.startswith("/") else {f"/{LAB}/{endpoint.name}"}
         return {
@@ -156,10 +156,10 @@ class FuzzGraph:
             if info.node_name in self.nodes
         }
 
-    # What must be true after every batch.
+    # Conditions after every batch.
 
     def check(self, batch: str) -> dict[str, float]:
-        """Alive, silent about surprises, healthy and able; memory growth of every process in MB."""
+        """Check that nodes are alive, healthy, functional and free of unexpected errors; return memory growth in MB."""
         began = time.monotonic()
         for name, node in self.nodes.items():
             code = node.process.poll()
@@ -179,7 +179,7 @@ class FuzzGraph:
         return self.growth_mb()
 
     def growth_mb(self) -> dict[str, float]:
-        """Of each node with its children, since this was first asked."""
+        """Return the memory growth of each node with its children since the first call, MB."""
         now = {name: sum(map(resident_mb, family(pid))) for name, pid in self.pids.items()}
         self._base_mb = self._base_mb or now
         return {name: now[name] - self._base_mb[name] for name in now}
@@ -194,7 +194,7 @@ class FuzzGraph:
         return found
 
     def _works(self, batch: str) -> None:
-        """A good plan is previewed, can be approved and is played; the page, the lab and the evaluation answer."""
+        """Check that a valid plan is previewed, approved and played, and that page, lab and evaluation respond."""
         began = time.monotonic()
         report = self.preview(batch)
         self.renew_token(report.plan_hash, batch)
@@ -213,12 +213,12 @@ class FuzzGraph:
             assert answer.error.code == ErrorCode.NONE, f"after {batch}: {answer.error.message}"
 
     def preview(self, batch: str) -> Any:
-        """The report of the good plan, as soon as it is previewed."""
+        """Return the report of the valid plan once it is previewed."""
         refusals: list[str] = []
         deadline = time.monotonic() + HEALS_S
         while time.monotonic() < deadline:
             try:
-                # Less than all the time there is: DDS loses what is sent before both sides have found each other.
+                # Retry within the timeout: DDS loses messages sent before discovery is complete.
                 return self.client.preview(self.seeds.plan, timeout_s=HEALS_S / 4)
             except KinemaError as error:
                 refusals.append(str(error))
@@ -226,7 +226,7 @@ class FuzzGraph:
         raise AssertionError(f"after {batch}: a good plan is refused for {HEALS_S:g} s: {refusals[-1]}")
 
     def renew_token(self, plan_hash: str | None = None, batch: str = "a preview") -> None:
-        """Approve the plan that was previewed last: the seeds of executions then name a token that works."""
+        """Approve the last previewed plan, so that the execution seeds contain a valid token."""
         wanted = plan_hash or self.seeds.plan_hash
         wait_for(lambda: self._approved(wanted), HEALS_S, f"after {batch}: an approval")
 
@@ -242,7 +242,7 @@ class FuzzGraph:
         return str(self.call(names.PLAYBACK, Playback.Request(command=Playback.Request.STATUS)).rollout_id)
 
     def call(self, endpoint: Endpoint, request: Any, namespace: str = "") -> Any:
-        """One answer of a service, waited for."""
+        """Call a service and wait for the response."""
         name = f"/{namespace}/{endpoint.name}" if namespace else endpoint.name
         client = self.node.create_client(endpoint.interface(), name)
         try:
@@ -254,7 +254,7 @@ class FuzzGraph:
             self.node.destroy_client(client)
 
     def close(self) -> None:
-        """End everything; no node may have crashed."""
+        """Stop everything; no node may have crashed."""
         self.client.close()
         codes = {name: node.stop() for name, node in self.nodes.items()}
         self.graph.close()

@@ -1,4 +1,4 @@
-"""Mutations of ROS messages, whatever their type: from a valid message to one that is wrong in one place, by a seed.
+"""Seeded mutations of ROS messages of any type: from a valid message to one with an invalid field.
 
 >>> mutator = Mutator(seed=1)
 >>> broken, what = mutator.mutate(JointState(name=["joint1"], position=[0.1]))   # doctest: +SKIP
@@ -19,7 +19,7 @@ from support.fuzz_pictures import damaged_picture
 __all__ = ["GIANT", "Mutator", "copy_of", "leaves"]
 
 GIANT = 1 << 20
-"""Bytes of the largest message that is made: DDS keeps the memory of the largest one for each place of a queue."""
+"""Maximum message size in bytes: DDS keeps memory of the largest message for each queue slot."""
 
 MANY = 4096
 """Elements of a list that is far too long."""
@@ -65,12 +65,12 @@ WORDS = (
 
 
 def copy_of(message: Any) -> Any:
-    """A deep copy, as it would arrive."""
+    """Return a deep copy, as received."""
     return deserialize_message(serialize_message(message), type(message))
 
 
 def leaves(message: Any) -> list[str]:
-    """Paths of all fields of a message that a mutation can reach: one for each field of each nested type."""
+    """Return the paths of all fields that a mutation can reach: one per field of each nested type."""
     found: list[str] = []
 
     def visit(item: Any, path: str) -> None:
@@ -89,19 +89,19 @@ def leaves(message: Any) -> list[str]:
 
 
 def _item_kind(kind: str) -> str | None:
-    """Type of the elements of an array or sequence; None for what is neither."""
+    """Return the element type of an array or sequence; None for other types."""
     found = _ARRAY.match(kind) or _SEQUENCE.match(kind)
     return found["item"] if found else None
 
 
 class Mutator:
-    """Wrong messages from right ones; the same seed and calls give the same bytes."""
+    """Makes invalid messages from valid ones; equal seed and calls give equal bytes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311
 
     def mutate(self, message: Any, most: int = 4) -> tuple[Any, str]:
-        """A copy that is wrong in one place, or now and then in up to `most`; and what was done to it."""
+        """Return a copy with one changed field, sometimes up to `most`, and a description of the changes."""
         chance = self.random
         if chance.random() < 0.02:
             return type(message)(), "everything empty"
@@ -117,7 +117,7 @@ class Mutator:
         return made, "; ".join(self._once(made) for _ in range(times))
 
     def damage_bytes(self, message: Any) -> tuple[bytes, str]:
-        """The serialised message with damage that no publisher of right messages could send."""
+        """Return the serialised message with damage that no regular publisher could send."""
         chance = self.random
         data = bytearray(serialize_message(message))
         what = chance.choice(("cut", "flip", "length", "noise", "longer", "not utf-8"))
@@ -127,7 +127,7 @@ class Mutator:
             for _ in range(chance.randint(1, 8)):
                 data[chance.randrange(4, len(data))] ^= 1 << chance.randrange(8)
         elif what == "length" and len(data) >= 12:
-            # Every aligned word may be the length of a text or list.
+            # Every aligned word may be the length of a string or list.
             at = 4 + 4 * chance.randrange((len(data) - 4) // 4)
             data[at : at + 4] = chance.choice((2**32 - 1, 2**31, 2**31 - 1, 10**6, 2**24)).to_bytes(4, "little")
         elif what == "noise":
@@ -141,7 +141,7 @@ class Mutator:
         return bytes(data), f"bytes: {what}"
 
     def disorder(self, messages: list[Any]) -> list[Any]:
-        """The same messages in another order, a few of them twice."""
+        """Return the messages in another order, some of them twice."""
         chance = self.random
         made = list(messages)
         for _ in range(max(1, len(made) // 20)):
@@ -291,7 +291,7 @@ class Mutator:
         return items, way
 
     def _some(self, items: list[Any], item: str) -> list[Any]:
-        """One element changed; now and then all of them, to the same."""
+        """Change one element, sometimes all of them to the same value."""
         if not items:
             return [self._new(item, items)] if "[" not in item else items
         made = list(items)

@@ -1,4 +1,4 @@
-"""Damaged pictures for messages: cut, flipped, forged, and tiny ones that claim to be enormous."""
+"""Damaged images for messages: truncated, bit-flipped, forged, and small files that claim a huge size."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png_claiming(width: int, height: int, bits: int = 16, colour: int = 0, pixels: bytes = b"\0" * 64) -> bytes:
-    """A PNG with right checksums whose header promises this size, whatever pixels it holds (inflated `pixels`)."""
+    """Return a PNG with valid checksums whose header states this size, independent of its data (`pixels`)."""
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
     body = zlib.compress(pixels, 9)
     return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
 
 
 def _forged(chance: random.Random, data: bytes) -> bytes:
-    """The same PNG with another size in its header and a checksum that fits it."""
+    """Return the PNG with another size in its header and a valid checksum."""
     if data[:8] != _SIGNATURE or len(data) < 33:
         return png_claiming(chance.choice((0, 1, 90, 30_000)), 30_000)
     width, height = struct.unpack_from(">II", data, 16)
@@ -33,7 +33,7 @@ def _forged(chance: random.Random, data: bytes) -> bytes:
 
 
 def _bomb(chance: random.Random, data: bytes) -> bytes:
-    """The size that is expected, and pixels that inflate to a thousand times of it."""
+    """Return a PNG of the expected size whose data inflates to a thousand times of it."""
     bits, colour, width, height = 16, 0, 90, 60
     if data[:8] == _SIGNATURE and len(data) >= 33:
         width, height, bits, colour = struct.unpack_from(">IIBB", data, 16)
@@ -41,7 +41,7 @@ def _bomb(chance: random.Random, data: bytes) -> bytes:
 
 
 def damaged_picture(chance: random.Random, data: bytes, giant: int) -> bytes:
-    """Bytes that are not what they were: of a PNG, a JPEG or plain pixels."""
+    """Return damaged bytes of a PNG, a JPEG or raw pixels."""
     way = chance.choice(("empty", "cut", "flip", "flip", "longer", "noise", "forged", "bomb", "giant", "jpeg header"))
     if way == "empty":
         return b""
@@ -61,6 +61,6 @@ def damaged_picture(chance: random.Random, data: bytes, giant: int) -> bytes:
     if way == "giant" and chance.random() < 0.1:
         return bytes(giant)
     if way == "jpeg header":
-        # A start-of-frame segment that claims 65535 x 65535, and nothing after it.
+        # A start-of-frame segment of 65535 x 65535, with nothing after it.
         return b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + bytes(9) + b"\xff\xd9"
     return chance.randbytes(chance.randint(1, 256))

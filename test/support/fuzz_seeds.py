@@ -1,4 +1,4 @@
-"""A valid message, request or goal for every endpoint of the table of names: what the fuzzer's mutations start from."""
+"""Fuzzer seeds: a valid message, request or goal for every endpoint of the table of names."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ FRAMES = 3
 
 
 class Seeds:
-    """Valid messages of one scene: an arm at home, a camera that sees it, a small swing and what comes of it.
+    """Valid messages of one scene: an arm at home, a camera, a small motion and its results.
 
     Attributes:
-        plan_hash, token: of the plan that the gate knows; approvals and executions name them.
+        plan_hash, token: of the plan that the gate holds; used in approvals and executions.
     """
 
     def __init__(self, robot: Robot, camera: PinholeCamera) -> None:
@@ -109,15 +109,15 @@ class Seeds:
 
     @property
     def covered(self) -> set[str]:
-        """Names of the endpoints that have a seed."""
+        """Return the names of the endpoints with a seed."""
         return set(self._makers)
 
     def __call__(self, endpoint: Endpoint, stamp: Any) -> Any:
-        """The message, request or goal of an endpoint, stamped with a Time message."""
+        """Return the message, request or goal of an endpoint, stamped with a Time message."""
         return self._makers[endpoint.name](stamp)
 
     def swing(self, angle: float) -> JointTrajectory:
-        """A plan that turns the first joint and back at rest, from home, with its velocities."""
+        """Return a plan from home that turns the first joint and ends at rest, with velocities."""
         times = np.linspace(0.0, 2.0, 9)
         path = np.tile(self.home, (9, 1))
         path[:, 0] += angle * (1 - np.cos(np.pi * times / 2.0)) / 2
@@ -126,7 +126,7 @@ class Seeds:
         return JointTrajectory(self.robot.joint_names, times, path, rates)
 
     def goal(self, stamp: Any) -> Any:
-        """A goal of the generate action."""
+        """Return a goal of the generate action."""
         return request_to_goal(self._request, stamp, stamp, self._links, timeout_s=30.0)
 
     def _head(self, stamp: Any) -> Any:

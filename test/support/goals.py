@@ -1,4 +1,4 @@
-"""Goals for a generator node, sent as an ordinary client sends them: for tests of what becomes of them."""
+"""A client of the generate action, for tests of goal handling."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kinema4d_ros.ros.messages.request import frames_to_msg
 from kinema4d_ros.ros.messages.stamps import header
 
 WAIT_S = 120.0
-"""Against hangs; nothing here asserts how long a loaded machine takes."""
+"""Timeout against hangs, seconds; no test asserts the duration."""
 
 
 def goal(frames: int = 5, width: int = 180, height: int = 120) -> Any:
-    """A request for so many frames of a resting robot."""
+    """Return a request for `frames` frames of a robot at rest."""
     robot = Robot.load("primitive_arm")
     camera = read_camera(share_path("calibration/demo_lab.yaml")).scaled(width, height)
     drawn = render_pointmaps(robot, np.tile(robot.home_position(), (frames, 1)), camera)
@@ -42,14 +42,14 @@ class Goals:
         self._asker = Asker(graph.node("asker"), GenerateRollout, names.GENERATE.name)
         self.result, self.cancel = self._asker.result, self._asker.cancel
         self.phases: list[str] = []
-        """Of the goal that was sent last, as its feedback names them."""
+        """Phases of the last goal, from its feedback."""
 
     def send(self, goal: Any, timeout_s: float = 0.0) -> Any:
-        """The goal's handle."""
+        """Send a goal and return its handle."""
         goal.timeout_s = timeout_s
         self.phases = phases = []
         return self._asker.send(goal, lambda message: phases.append(message.feedback.phase))
 
     def ask(self, goal: Any, timeout_s: float = 0.0) -> Any:
-        """Send and wait."""
+        """Send a goal and wait for its result."""
         return self.result(self.send(goal, timeout_s))

@@ -1,4 +1,4 @@
-"""What the nodes of a graph say of themselves, heard by a test: levels and messages of /diagnostics as they come."""
+"""Listener to /diagnostics: levels and messages of the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK, WARN, ERROR = range(3)
 
 
 class HealthWatch:
-    """Listens to /diagnostics."""
+    """Subscriber of /diagnostics."""
 
     def __init__(self, graph: Graph) -> None:
         self._lock = threading.Lock()
@@ -31,19 +31,19 @@ class HealthWatch:
                 self._heard[status.name.rpartition("/")[2]] = (time.monotonic(), status)
 
     def of(self, node: str) -> tuple[int, str]:
-        """The newest level and message of a node; (-1, "") before the first."""
+        """Return the newest level and message of a node; (-1, "") before the first."""
         with self._lock:
             _, status = self._heard.get(node, (0.0, None))
         return (-1, "") if status is None else (LEVELS.index(status.level), status.message)
 
     def value(self, node: str, key: str) -> str:
-        """One of the values beside the message."""
+        """Return one of the key values of a node's status."""
         with self._lock:
             _, status = self._heard.get(node, (0.0, None))
         return next((v.value for v in status.values if v.key == key), "") if status is not None else ""
 
     def wait(self, node: str, level: int, text: str = "", timeout_s: float = 60.0) -> float:
-        """Seconds until a node says this, in a message that comes from now on."""
+        """Wait for a new message of a node with this text; return the seconds waited."""
         began = time.monotonic()
 
         def says() -> bool:

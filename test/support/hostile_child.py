@@ -1,7 +1,7 @@
-"""Attacks in a process of their own, watched by the kernel: `python -m support.hostile_child FOLDER [NAME...]`.
+"""Attacks in a child process, monitored with inotify: `python -m support.hostile_child FOLDER [NAME...]`.
 
-Prints one JSON line for each attack: its code, whether the payload ran, whether the secret was opened (inotify sees
-opens by C libraries and by child processes too), which programs were started, and whether the secret is in the answer.
+Prints one JSON line per attack: error code, whether the payload ran, whether the secret was opened (inotify also sees
+opens by C libraries and child processes), which programs were started, and whether the secret is in the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IN_OPEN, IN_ACCESS = 0x20, 0x1
 
 
 class Watch:
-    """Counts how often a file was opened or read, whoever did it."""
+    """Counts how often a file was opened or read by any process."""
 
     def __init__(self, path: Path) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,7 @@ def main(folder: Path, names: list[str], out: int) -> None:
     started: list[str] = []
 
     def audit(event: str, arguments: tuple[object, ...]) -> None:
-        # The expansion of xacro is ours.
+        # Our own xacro expansion is expected.
         if event in ("os.system", "os.exec", "os.posix_spawn", "os.spawn"):
             started.append(f"{event} {arguments}")
         if event == "subprocess.Popen" and "_xacro_child" not in str(arguments):

@@ -1,6 +1,6 @@
-"""Files made to do harm: each attack is a maker of a file and the reader that a victim would use on it.
+"""Malicious files: each attack is a function that writes a file and the reader under attack.
 
-`${MARKER}` is what a payload would create; the secret lies outside of everything that a reader may open.
+`${MARKER}` is the file that a payload would create; the secret lies outside all folders that a reader may open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ATTACKS", "CONTROLS", "Attack", "Place", "secret_bytes", "zeros_npz"
 
 @dataclass(frozen=True)
 class Place:
-    """Where an attack happens: its own folder, the file that its payload would make, and the secret outside."""
+    """Paths of an attack: its folder, the marker file of the payload, and the secret outside."""
 
     folder: Path
     marker: Path
@@ -33,7 +33,7 @@ class Place:
 
     @property
     def pickled(self) -> bytes:
-        """A pickle that makes the marker when it is loaded."""
+        """Return a pickle that creates the marker when loaded."""
         return pickle.dumps(_Payload(str(self.marker)), protocol=2)
 
 
@@ -47,7 +47,7 @@ class _Payload:
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack; `codes` are the errors that are right, empty where the file is read without harm."""
+    """One attack; `codes` are the expected errors, empty if the file is read without harm."""
 
     name: str
     make: Callable[[Place], Path]
@@ -68,7 +68,7 @@ def _pickle_over(make: Callable[[Path], Path], pattern: str, repair: Any = None)
 
 
 def _torch_pickle(make: Callable[[Path], Path], pattern: str) -> Callable[[Place], Path]:
-    """As torch.save writes it: a zip with the pickle inside."""
+    """Write a zip with the pickle inside, as torch.save does."""
 
     def attack(place: Place) -> Path:
         path = make(place.folder)
@@ -92,7 +92,7 @@ def _bin_only(place: Place) -> Path:
 
 
 def _objects(make: Callable[[Path], Path], pattern: str = "*.npz") -> Callable[[Place], Path]:
-    """An archive whose arrays are pickled objects, and one whose name leads out."""
+    """Write an archive with pickled object arrays, and with a name that leads outside."""
 
     def attack(place: Place) -> Path:
         path = make(place.folder)
@@ -121,7 +121,7 @@ def _tagged(make: Callable[[Path], Path], pattern: str) -> Callable[[Place], Pat
 
 
 def _robot(body: str, head: str = "") -> Callable[[Place], Path]:
-    """A URDF of one link with `body` in it; {secret} and {name} are filled in."""
+    """Write a URDF of one link that contains `body`; {secret} and {name} are substituted."""
 
     def attack(place: Place) -> Path:
         (place.folder / "link.stl").symlink_to(place.secret)
@@ -383,7 +383,7 @@ CONTROLS = (
     Attack("control: the secret is read", _anything, lambda p: (p.parents[1] / "outside/secret.stl").read_bytes(), ()),
     Attack("control: a program is started", _anything, lambda p: os.system("true"), ()),  # noqa: S605
 )
-"""What a careless reader would do: the watching must see each of them."""
+"""Control cases with a careless reader: the monitor must detect each of them."""
 
 
 def _load(path: Path) -> Any:
@@ -391,12 +391,12 @@ def _load(path: Path) -> Any:
 
 
 def secret_bytes() -> bytes:
-    """A valid mesh, so that a reader that opened it would gladly go on."""
+    """Return a valid mesh, so that a reader that opened it would not fail."""
     return core._stl()
 
 
 def zeros_png(width: int, height: int) -> bytes:
-    """A true bomb: all pixels are there, and black."""
+    """Return a decompression bomb with all pixels present, black."""
     import zlib
 
     def chunk(kind: bytes, content: bytes) -> bytes:
@@ -409,7 +409,7 @@ def zeros_png(width: int, height: int) -> bytes:
 
 
 def zeros_npz(path: Path, megabytes: int) -> None:
-    """An archive that unpacks to so much."""
+    """Return an archive that unpacks to this many megabytes."""
     header = (
         f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({megabytes * 2**20},), }}".encode().ljust(117) + b"\n"
     )

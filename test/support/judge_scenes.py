@@ -1,4 +1,4 @@
-"""A small world with exact depth for the judges' tests: coloured balls on a table, and a gripper of two fingers."""
+"""Small scenes with exact depth for tests of judges: coloured balls on a table and a two-finger gripper."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ball:
 
 
 def film(balls: list[Ball], frames: int, camera: PinholeCamera = CAMERA, noise: float = 0.0) -> Rollout:
-    """A rollout of balls on the plane z = 0, with shading; a ball with opacity below 1 mixes colour and depth."""
+    """Render a rollout of balls on the plane z = 0, with shading; opacity below 1 mixes colour and depth."""
     rng = np.random.default_rng(0)
     rays = camera.rays() @ camera.base_T_camera[:3, :3].T
     eye = camera.base_T_camera[:3, 3]
@@ -61,7 +61,7 @@ def film(balls: list[Ball], frames: int, camera: PinholeCamera = CAMERA, noise: 
 
 
 def fingers(path: np.ndarray) -> list[Ball]:
-    """Two columns of dark balls on both sides of a path (T, 3), closing at nothing in particular."""
+    """Return two columns of dark balls on both sides of a path (T, 3), at a constant distance."""
     return [
         Ball(path + np.array([0.0, side, up]), (35.0, 35.0, 40.0), 0.012, robot=True)
         for side in (-0.035, 0.035)
@@ -71,7 +71,7 @@ def fingers(path: np.ndarray) -> list[Ball]:
 
 @lru_cache(maxsize=8)
 def pick(frames: int = 15, *, carried: bool = True, height: float = 0.09, opacity: float = 1.0, noise: float = 0.0):
-    """(rollout, target mask, true path): a gripper comes down, closes and goes up, with the ball or without."""
+    """Return (rollout, target mask, true path): a gripper descends, closes and rises, with or without the ball."""
     third = frames // 3
     z = np.concatenate(
         [
@@ -90,6 +90,6 @@ def pick(frames: int = 15, *, carried: bool = True, height: float = 0.09, opacit
 
 
 def ball_mask(centre: np.ndarray, rollout: Rollout, radius: float = RADIUS) -> np.ndarray:
-    """(H, W) bool: pixels of frame 0 whose points lie on a ball."""
+    """Return (H, W) bool: pixels of frame 0 whose points lie on a ball."""
     distance = np.linalg.norm(rollout.points_base(0) - centre, axis=-1)
     return (distance < 1.02 * radius) & ~rollout.robot_mask[0]

@@ -1,4 +1,4 @@
-"""The whole graph under its own supervisor, whose nodes a test kills with SIGKILL; counts what the dead leave."""
+"""The complete graph under its supervisor; tests kill its nodes with SIGKILL and count leftovers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WORKER = "generator's worker"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where DDS keeps it
 _SEGMENT = re.compile(r"fast(rtps|dds)_[0-9a-f]{16}")
 RECORDED_BYTES = 50_000
-"""More than the descriptions of all topics, which come first."""
+"""More bytes than the descriptions of all topics at the beginning of a bag."""
 
 MARK = "KINEMA4D_TEST_KILLED_GRAPH"
-"""Set in every process of the graph, so that those which outlive it are found."""
+"""Environment variable of every process of the graph, to find processes that outlive it."""
 
 PARAMETERS = """
 /**/preview:
@@ -49,7 +49,7 @@ PARAMETERS = """
 
 @dataclass(frozen=True)
 class Kill:
-    """When it happened: monotonic seconds and the wall clock's nanoseconds."""
+    """A kill and its time: monotonic seconds and wall-clock nanoseconds."""
 
     name: str
     at_s: float
@@ -57,7 +57,7 @@ class Kill:
 
 
 class KilledGraph:
-    """Lab, twin, preview, generator, playback, gate, viewer, recorder and evaluation, restarted when they die."""
+    """Graph of lab, twin, preview, generator, playback, gate, viewer, recorder and evaluation with restarts."""
 
     def __init__(self, folder: Path, generation_s: float, lease_s: int) -> None:
         self.folder, self.mark = folder, f"{os.getpid()}-{time.monotonic_ns()}"
@@ -70,7 +70,7 @@ class KilledGraph:
             SIM_ARGUMENTS,
             {
                 "calibration": small_camera(folder),
-                "preset": SPEC,  # takes its time, so that it can be killed at work
+                "preset": SPEC,  # slow, so that it can be killed while it works
                 "record": "true",
                 "evaluation": "true",
                 "params_file": str(folder / "params.yaml"),
@@ -98,7 +98,7 @@ class KilledGraph:
         return "\n".join(self.lines[-200:])
 
     def pid(self, name: str) -> int | None:
-        """Of a node's present life."""
+        """Return the process id of a node; None while it is not running."""
         process = next(m for m in self.supervisor.members if m.spec.name == name).process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -111,7 +111,7 @@ class KilledGraph:
         return None
 
     def kill(self, name: str) -> Kill:
-        """SIGKILL for the node and all it started, or for the generator's worker alone."""
+        """Send SIGKILL to a node and its children, or only to the generator's worker."""
         which = self.worker_pid if name == WORKER else lambda: self.pid(name)
         pid = wait_for(which, 120, f"a running {name}")
         if name != WORKER:
@@ -130,16 +130,16 @@ class KilledGraph:
         return False
 
     def newest_bag(self) -> Path:
-        """The MCAP file of the recorder's present life."""
+        """Return the MCAP file written by the recorder since its last restart."""
         return max((self.folder / "runs").glob("*/*.mcap"), key=lambda path: path.stat().st_ctime_ns)
 
     def bag_has_messages(self) -> bool:
-        """Whether the recorder has begun to write down what it hears."""
+        """Return whether the recorder has begun to write messages."""
         bags = list((self.folder / "runs").glob("*/*.mcap"))
         return bool(bags) and self.newest_bag().stat().st_size > RECORDED_BYTES
 
     def shared_memory(self) -> tuple[int, float]:
-        """Files and MB that processes which were killed have left in shared memory."""
+        """Return the number of files and MB left in shared memory by killed processes."""
         left = [path for name in self.segments if (path := SHARED_MEMORY / name).exists()]
         held = 0
         for path in left:
@@ -148,11 +148,11 @@ class KilledGraph:
         return len(left), held / 1e6
 
     def zombies(self) -> list[int]:
-        """Processes below this one that have ended and were not waited for."""
+        """Return child processes that have ended and were not waited for."""
         return [pid for pid in family(os.getpid()) if _state(pid) == "Z"]
 
     def survivors(self) -> list[str]:
-        """Commands of processes of this graph that are still there."""
+        """Return the commands of processes of this graph that are still running."""
         return marked(self.mark)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class KilledGraph:
 
 @contextmanager
 def killed_graph(folder: Path, generation_s: float = 1.0, lease_s: int = 0) -> Iterator[KilledGraph]:
-    """`lease_s`: how long DDS believes in a generator it no longer hears; 0 = as shipped."""
+    """Start the graph; `lease_s` is the DDS lease duration of the generator, 0 = as shipped."""
     made = KilledGraph(folder, generation_s, lease_s)
     try:
         yield made
@@ -173,7 +173,7 @@ def killed_graph(folder: Path, generation_s: float = 1.0, lease_s: int = 0) -> I
 
 
 def _short_lease(folder: Path, lease_s: int) -> str:
-    """The shipped profile, but for how long others believe in a process that is silent."""
+    """Return the shipped profile with another DDS lease duration."""
     text, before = PROFILE.read_text(), "<leaseAnnouncement>"
     assert text.count(before) == 1
     path = folder / "short_lease.xml"
@@ -182,7 +182,7 @@ def _short_lease(folder: Path, lease_s: int) -> str:
 
 
 def marked(mark: str, pids: bool = False) -> list[str]:
-    """Commands, or process ids, of the processes that have this mark in their environment."""
+    """Return commands, or process ids, of the processes with this mark in their environment."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -203,7 +203,7 @@ def _state(pid: int) -> str:
 
 
 def _segments(pid: int) -> set[str]:
-    """Names of a process's own files in shared memory; ports are everybody's."""
+    """Return the names of a process's own files in shared memory; ports are shared and excluded."""
     paths: set[Path] = set()
     with contextlib.suppress(OSError):
         paths |= {Path(line.split()[-1]) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}

@@ -1,10 +1,10 @@
-"""Long work in processes that are killed again and again, forked from one that has imported everything.
+"""Long jobs in processes that are killed repeatedly, forked from one that has imported everything.
 
     python test/support/killed_work.py rollouts|demos|data FOLDER --kills 20 --seed 3
 
-Does the work once undisturbed in FOLDER/whole, then in FOLDER/killed: ends it with SIGKILL at random moments, looks at
-every file that is there by then, starts it again, and at last lets it finish. Prints JSON: kills, how often the work
-was done anew, mismatches with the undisturbed work, files that could not be read, the most leftovers seen at once.
+Runs the job once without interruption in FOLDER/whole, then in FOLDER/killed: kills it with SIGKILL at random times,
+checks every existing file, restarts it, and finally lets it finish. Prints JSON: kills, full repetitions of the job,
+mismatches with the uninterrupted job, unreadable files, maximum number of leftovers at once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENOUGH_S = 600.0
 
 
 def some_rollout(number: int, frames: int = 5) -> Rollout:
-    """Another one for every number."""
+    """Make a rollout that differs for every number."""
     rng = np.random.default_rng(number)
     camera = overhead_camera(96, 64)
     xyz = np.stack([cast_world(camera)] * frames) + rng.normal(0, 0.001, (frames, 64, 96, 3)).astype(np.float32)
@@ -54,7 +54,7 @@ def some_rollout(number: int, frames: int = 5) -> Rollout:
 
 
 class Rollouts:
-    """The same folder is saved over and over; what was acknowledged is there, or what was saved after it."""
+    """Saves the same folder repeatedly; it must hold the last acknowledged rollout or a later one."""
 
     saves = 6
 
@@ -67,7 +67,7 @@ class Rollouts:
                 temporary.write_text(str(index))
 
     def look(self, folder: Path) -> int:
-        """How many things are damaged or lost."""
+        """Return the number of damaged or lost rollouts."""
         done = folder / "acknowledged"
         if not done.is_file():
             return 0
@@ -86,7 +86,7 @@ class Rollouts:
 
 
 class Demos:
-    """Demonstrations for a policy: an episode is whole or not there."""
+    """Demonstrations for a policy: an episode is complete or absent."""
 
     episodes = 3
     settings = DemoSettings(rate_hz=2.0)
@@ -167,7 +167,7 @@ def spawn(work: Callable[[Path], None], folder: Path) -> int:
 
 
 def wait(child: int, seconds: float) -> int | None:
-    """The exit status, or None if it still runs after that time."""
+    """Return the exit status, or None if the process still runs after that time."""
     end = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -179,7 +179,7 @@ def wait(child: int, seconds: float) -> int | None:
 
 
 def hidden(folder: Path) -> int:
-    """Temporary neighbours that lie about; a lock is not one."""
+    """Return the number of temporary files left behind, without locks."""
     return sum(path.name.startswith(".") and path.name != ".lock" for path in folder.rglob("*") if path.parent.exists())
 
 
@@ -204,7 +204,7 @@ def kill(kind: str, folder: Path, kills: int, seed: int) -> dict[str, int]:
         elif status != 0:
             raise SystemExit(f"work that was started again ended with {status}")
         else:
-            # It was faster than the clock: compare, and begin anew, there is nothing left to interrupt.
+            # Finished before the kill: compare, and start again, since there is nothing left to interrupt.
             told["mismatches"] += not job.same(whole, killed)
             told["anew"] += 1
             shutil.rmtree(killed)

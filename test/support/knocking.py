@@ -1,4 +1,4 @@
-"""Knocking at a server's door as a stranger does: raw requests, silent crowds, forged names; and where it listens."""
+"""Hostile clients of a server: raw requests, silent connections, forged names; and its listening sockets."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from pathlib import Path
 from support.ros_graph import ROOT
 
 WAIT_S = 60.0
-"""Against hangs; nothing asserts how long an answer took."""
+"""Timeout against hangs, seconds; no test asserts the response time."""
 
 LISTENING = "0A"
 
 
 def raw(port: int, data: bytes, *, host: str = "127.0.0.1", wait_s: float = WAIT_S) -> bytes:
-    """What the server sends back until it hangs up; nothing when it hangs up without a word."""
+    """Return the bytes that the server sends until it closes the connection."""
     answer = b""
     with socket.create_connection((host, port), timeout=wait_s) as connection:
         try:
             connection.sendall(data)
             while part := connection.recv(65536):
                 answer += part
-        except ConnectionError:  # it hung up while bytes were on their way
+        except ConnectionError:  # closed while data was in flight
             return answer
     return answer
 
 
 def status(answer: bytes) -> int:
-    """HTTP status of an answer; 0 without one."""
+    """Return the HTTP status of a response; 0 without one."""
     parts = answer.split(maxsplit=2)
     return int(parts[1]) if len(parts) > 1 and parts[0].startswith(b"HTTP/") else 0
 
 
 def ask(port: int, path: str = "/", *, method: str = "GET", headers: Mapping[str, str] | None = None) -> bytes:
-    """One request with the right Host, unless another is given."""
+    """Send one request with the correct Host, unless another is given."""
     fields = {"Host": f"127.0.0.1:{port}", "Connection": "close", **(headers or {})}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return raw(port, ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
 
 
 def upgrade(**further: str) -> dict[str, str]:
-    """Headers of a WebSocket's opening; `Origin`, `Sec_WebSocket_Protocol` and others may be added."""
+    """Return headers of a WebSocket handshake; `Origin`, `Sec_WebSocket_Protocol` and others may be added."""
     own = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     own["Sec-WebSocket-Key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
     return own | {name.replace("_", "-"): value for name, value in further.items()}
@@ -56,7 +56,7 @@ def upgrade(**further: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def crowd(port: int, count: int, first_words: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that say a few words and then nothing; those that the server hung up on are among them."""
+    """Open connections that send a few bytes and then nothing; includes those closed by the server."""
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(count):
@@ -68,13 +68,13 @@ def crowd(port: int, count: int, first_words: bytes) -> Iterator[list[socket.soc
 
 
 def rubbish(chance: random.Random, size: int) -> bytes:
-    """Bytes at random; every third time behind the beginning of a real request."""
+    """Return random bytes, some of them after the beginning of an HTTP request or a TLS record."""
     start = chance.choice((b"", b"GET / HTTP/1.1\r\nHost: ", b"\x16\x03\x01"))
     return start + chance.randbytes(chance.randrange(1, size)) + b"\r\n\r\n"
 
 
 def listening(pid: int) -> set[str]:
-    """Addresses ("127.0.0.1:8080") of a process's listening TCP sockets, as the kernel has them."""
+    """Return addresses ("127.0.0.1:8080") of a process's listening TCP sockets, from the kernel."""
     own = set()
     for handle in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -83,7 +83,7 @@ def listening(pid: int) -> set[str]:
 
 
 def listeners(port: int) -> set[str]:
-    """Addresses on which anybody on this machine listens on a TCP port."""
+    """Return the addresses on which any process of this machine listens on a TCP port."""
     return {address for address, used, _ in _listeners() if used == port}
 
 
@@ -98,10 +98,10 @@ def _listeners() -> Iterator[tuple[str, int, str]]:
 
 
 def in_own_network(script: str, address: str = "10.99.0.1") -> str:
-    """What a Python script prints in a network namespace of its own, where this machine has one more address.
+    """Run a Python script in a network namespace with one more address; return its output.
 
     Raises:
-        AssertionError: the script fails; OSError where the kernel grants no namespace: `can_have_own_network`.
+        AssertionError: the script fails; OSError if the kernel allows no namespace: `can_have_own_network`.
     """
     prepare = f'ip link set lo up && ip addr add {address}/32 dev lo && exec "$0" -c "$1"'
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "test")])}
@@ -118,7 +118,7 @@ def in_own_network(script: str, address: str = "10.99.0.1") -> str:
 
 
 def can_have_own_network() -> bool:
-    """Whether this machine lets us make network namespaces."""
+    """Return whether this machine allows network namespaces."""
     if not (shutil.which("unshare") and shutil.which("ip")):
         return False
     command = ["unshare", "--map-root-user", "--net", "ip", "link", "set", "lo", "up"]

@@ -1,4 +1,4 @@
-"""Servers whose answers get lost: as with rmw_fastrtps, which drops one when it has not found the client's reader."""
+"""Servers that lose responses, as rmw_fastrtps does before it has discovered the client's reader."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 
 
 class LossyActionHandle:
-    """In the place of an action server's handle: the first answers of each kind do not leave.
+    """Replacement of an action server's handle that drops the first responses of each kind.
 
     Args:
-        handle: the server's own.
-        lose: how many of each kind, e.g. {"send_goal_response": 1}.
+        handle: the server's handle.
+        lose: number of responses to drop by kind, e.g. {"send_goal_response": 1}.
     """
 
     def __init__(self, handle: Any, lose: dict[str, int]) -> None:
@@ -26,7 +26,7 @@ class LossyActionHandle:
 
 
 def lose_answers(service: Any, lost: list[Any], how_many: int) -> None:
-    """Let a service's first answers get lost; they are kept in `lost`."""
+    """Drop a service's first responses; they are kept in `lost`."""
     send = service.send_response
 
     def sometimes(response: Any, header: Any) -> None:

@@ -1,4 +1,4 @@
-"""Random inputs of the learned generator, of any size, and weights that are nowhere zero."""
+"""Random inputs of the learned generator, of any size, and non-zero weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def with_variant(preset: Preset, variant: Any) -> Preset:
 
 
 def wake(module: torch.nn.Module, seed: int = 0) -> None:
-    """Give every parameter a random value, so that nothing is hidden by its zero start."""
+    """Set every parameter to random values, so that zero initialisation hides no error."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -24,7 +24,7 @@ def wake(module: torch.nn.Module, seed: int = 0) -> None:
 
 
 def random_conditions(preset: Preset, batch: int = 1, seed: int = 0, **sizes: int) -> Conditions:
-    """Conditions of latent size F, h, w (the preset's unless given)."""
+    """Return conditions of latent size F, h, w (default: the preset's)."""
     frames, height, width = (
         sizes.get(name, getattr(preset, f"latent_{long}"))
         for name, long in (("F", "frames"), ("h", "height"), ("w", "width"))

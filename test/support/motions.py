@@ -1,4 +1,4 @@
-"""Small motions of an arm that a test watches through a client: where it is, a plan from there, at rest or not."""
+"""Helpers for small arm motions through a client: current joints, a plan from there, waiting for rest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kinema4d_ros.ros import names
 from kinema4d_ros.ros.client import PreviewClient
 
 WAIT_S = 180.0
-"""A loaded machine is slow; nothing here asserts how slow."""
+"""Timeout in seconds for loaded machines; no test asserts the duration."""
 
 
 def arm(graph: PreviewClient) -> tuple[list[str], np.ndarray]:
-    """Joint names and positions as the graph's newest joint state has them.
+    """Return joint names and positions of the newest joint state.
 
-    The first one is waited for: the twin's pictures may find their way to a client before the arm's messages do.
+    Waits for the first one: the twin's images may reach a client before the arm's messages.
     """
     graph.wait_for(lambda: graph.newest(names.JOINT_STATES) is not None, WAIT_S, "a joint state")
     state = graph.newest(names.JOINT_STATES)
@@ -28,7 +28,7 @@ def arm(graph: PreviewClient) -> tuple[list[str], np.ndarray]:
 
 
 def swing(graph: PreviewClient, angle: float = 0.2, duration_s: float = 2.0, start: float = 0.0) -> JointTrajectory:
-    """A plan from where the arm is: joint1 turns by an angle and the others stay; `start` puts its start off."""
+    """Return a plan from the current joints that turns joint1 by an angle; `start` offsets its start."""
     joints, q = arm(graph)
     times = np.linspace(0.0, duration_s, 21)
     path = np.tile(q, (21, 1))
@@ -37,7 +37,7 @@ def swing(graph: PreviewClient, angle: float = 0.2, duration_s: float = 2.0, sta
 
 
 def refused(graph: PreviewClient, plan: JointTrajectory) -> ErrorCode:
-    """The code that the preview refuses a plan with."""
+    """Return the error code with which the preview refuses a plan."""
     with pytest.raises(KinemaError) as caught:
         graph.preview(plan, timeout_s=WAIT_S)
     assert len(caught.value.what) > 10
@@ -45,7 +45,7 @@ def refused(graph: PreviewClient, plan: JointTrajectory) -> ErrorCode:
 
 
 def code_of(call: object, *arguments: object) -> ErrorCode:
-    """The code that a call of the client raises."""
+    """Return the error code raised by a call of the client."""
     with pytest.raises(KinemaError) as caught:
         call(*arguments)  # type: ignore[operator]
     assert len(caught.value.what) > 10
@@ -53,11 +53,11 @@ def code_of(call: object, *arguments: object) -> ErrorCode:
 
 
 READY = {"preview": "ready for a plan", "gate": "closed until a plan is approved"}
-"""What a node says of itself once it hears what it needs."""
+"""Status text of a node that receives all its inputs."""
 
 
 def wait_until_ready(graph: PreviewClient, *which: str) -> None:
-    """Wait until the preview (or `which`) says that it hears what it needs: arm, camera and generator."""
+    """Wait until the preview (or `which`) reports that it receives arm, camera and generator."""
     waited_for = set(which or ("preview",))
 
     def look(message: Any) -> None:
@@ -71,7 +71,7 @@ def wait_until_ready(graph: PreviewClient, *which: str) -> None:
 
 
 def settle(graph: PreviewClient) -> None:
-    """Wait until the arm stands still: over many of its messages, because a loaded machine sends few a second."""
+    """Wait until the arm is at rest over many messages, because a loaded machine sends few per second."""
     arm(graph)
 
     def still() -> bool:

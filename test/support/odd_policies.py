@@ -1,4 +1,4 @@
-"""Policies that go wrong in every way, for evaluations in other processes: `python:support.odd_policies:NAME`."""
+"""Faulty policies for evaluations in other processes: `python:support.odd_policies:NAME`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinema4d_ros.policies import ActionChunk, EpisodeStart, Observation
 
 
 class Nod:
-    """Moves one joint a little and is done; `calls` is a file that gets a line for every episode."""
+    """Moves one joint a little and ends; appends a line to the file `calls` for every episode."""
 
     def __init__(self, calls: str = "") -> None:
         self._calls = calls
@@ -37,7 +37,7 @@ class Nod:
 
 
 class Dies(Nod):
-    """Takes its process with it on odd tables."""
+    """Ends its process in scenes with an odd seed."""
 
     def act(self, observation: Observation) -> Any:
         if self._seed % 2:
@@ -46,7 +46,7 @@ class Dies(Nod):
 
 
 class Fragile(Nod):
-    """Its process is killed the first time, by whomever."""
+    """Its process is killed the first time."""
 
     def act(self, observation: Observation) -> Any:
         if Path(self._calls).read_text().count("\n") == 1:
@@ -62,7 +62,7 @@ class Doomed(Nod):
 
 
 class StillbornDies(Nod):
-    """Takes its process with it before it is made."""
+    """Ends its process in the constructor."""
 
     def __init__(self) -> None:
         os._exit(3)
@@ -74,7 +74,7 @@ class StillbornHangs(Nod):
 
 
 class Hangs(Nod):
-    """Never answers on odd tables."""
+    """Hangs in scenes with an odd seed."""
 
     def act(self, observation: Observation) -> Any:
         if self._seed % 2:
@@ -93,14 +93,14 @@ class Garbage(Nod):
 
 
 class Wild(Nod):
-    """Asks for more than the arm can do."""
+    """Commands a motion that is far too fast for the arm."""
 
     def act(self, observation: Observation) -> Any:
         return ActionChunk([0.001], (observation.joints + 1.0)[None], done=True)
 
 
 class Watches(Nod):
-    """Acts three times and keeps the pictures it was shown."""
+    """Acts three times and keeps the observed images."""
 
     seen: tuple[np.ndarray, ...] = ()
 

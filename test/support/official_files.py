@@ -22,7 +22,7 @@ def random_tensors(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, t
 
 
 def write_official(folder: Path, transformer: KinemaTransformer, seed: int = 0, rank: int = 4) -> Path:
-    """Files as they are released, with this network's sizes."""
+    """Write files in the released layout with this network's sizes."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(random_tensors(added_shapes(transformer), seed), folder / ADDED_FILE)
     save_file(random_tensors(lora_shapes(transformer, rank), seed + 1), folder / LORA_FILE)
@@ -30,7 +30,7 @@ def write_official(folder: Path, transformer: KinemaTransformer, seed: int = 0, 
 
 
 def write_wan(tiny: Preset, folder: Path, shift: float = 3.0) -> ModelBundle:
-    """A tiny plain Wan, saved by diffusers and transformers themselves, with a quirk of the released files."""
+    """Write a tiny plain Wan with diffusers and transformers, including a quirk of the released files."""
     bundle = ModelBundle.from_preset(tiny, seed=6)
     keys = {k: v for k, v in bundle.transformer.config.items() if not k.startswith(("robot_", "_"))}
     wan = WanTransformer3DModel(**{k: v for k, v in keys.items() if k not in ("action_dim", "image_tokens", "carry")})

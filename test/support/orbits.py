@@ -1,4 +1,4 @@
-"""Small orbits around a robot beside a board, drawn in a few milliseconds each: pictures, masks, cameras and depth."""
+"""Small orbit sequences around a robot beside a board: images, masks, cameras and depth, fast to render."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def small_orbit(
     turns: float = 2.0,
     elevation_deg: tuple[float, float] = (25.0, 62.0),
 ) -> SmallOrbit:
-    """Without lens distortion; the table is the board and grey."""
+    """Render without lens distortion; the table shows the board on grey."""
     cameras = orbit_cameras(
         count, width=width, height=height, seed=seed, turns=turns, elevation_deg=elevation_deg, distortion=()
     )
@@ -84,7 +84,7 @@ def small_orbit(
 
 
 def rough_description(robot: Robot, folder: Path) -> Path:
-    """A URDF of the robot that has its collision shapes alone, as a vendor's first drawing might."""
+    """Write a URDF of the robot with collision shapes only."""
     root = ElementTree.fromstring(robot_description(robot))  # noqa: S314 - our own text
     for link in root.findall("link"):
         for visual in link.findall("visual"):

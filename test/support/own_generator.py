@@ -1,4 +1,4 @@
-"""A user's generators: the one that docs/model.md shows, and some that are wrong."""
+"""User-defined generators: the example of docs/model.md, and faulty ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinema4d_ros.generators import load_generator
 
 
 def documented(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Spec of the documented example, saved as a user would and put on the path of this and of every child process."""
+    """Save the documented example, add it to the path of this and all child processes, and return its spec."""
     blocks = re.findall(r"```python\n(# my_generator\.py\n.*?)```", (ROOT / "docs" / "model.md").read_text(), re.S)
     (folder / "my_generator.py").write_text("".join(blocks))
     monkeypatch.syspath_prepend(str(folder))
@@ -23,7 +23,7 @@ def documented(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class Mute:
-    """Cannot generate."""
+    """Has no `generate`."""
 
     name = "mute"
 
@@ -34,7 +34,7 @@ class Nameless:
 
 
 class Blunt(Nameless):
-    """Does not take what every caller gives."""
+    """Does not accept the standard arguments."""
 
     name = "blunt"
 
@@ -57,7 +57,7 @@ class Demanding(Nameless):
 
 
 class Wrong(Nameless):
-    """Returns what it is told to: other things than the rollout that was asked for."""
+    """Returns the result selected by `how` instead of the requested rollout."""
 
     name = "wrong"
 

@@ -1,4 +1,4 @@
-"""An arm with the Franka Panda's public kinematics, made of cylinders, boxes and spheres; its last link is visible."""
+"""An arm with the Franka Panda's public kinematics, made of primitive shapes; its last link is visible."""
 
 from __future__ import annotations
 

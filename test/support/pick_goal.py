@@ -1,4 +1,4 @@
-"""A goal for the generator as the preview sends it: a pick in the lab, from one picture and the planned motion."""
+"""A goal for the generator as sent by the preview: a lab pick, from one image and the planned motion."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from kinema4d_ros.ros.messages.stamps import header
 
 @dataclass(frozen=True)
 class PickGoal:
-    """`goal` is the action's; `target_mask` (H, W) bool marks the thing to be picked in its picture."""
+    """`goal` of the action; `target_mask` (H, W) bool marks the object to pick in its image."""
 
     goal: Any
     target_mask: np.ndarray
 
 
 def pick_goal(width: int, height: int, frames: int, seed: int = 0) -> PickGoal:
-    """A pick on the canonical table, seen by the demonstration camera at another size."""
+    """Make a pick in the canonical scene, seen by the demonstration camera at another size."""
     robot = Robot.load("yam")
     camera = read_camera(share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link).rectified()
     camera = camera.scaled(width, height)

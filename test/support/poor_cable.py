@@ -1,6 +1,6 @@
-"""A cable that loses and delays packets, where the kernel has no netem: carries frames between two network devices.
+"""Forwarder between two network devices that drops and delays frames, for kernels without netem.
 
-Run as `poor_cable.py PORT PORT LOSS_PERCENT DELAY_MS SEED`; says `ready`, and carries until it is ended.
+Run as `poor_cable.py PORT PORT LOSS_PERCENT DELAY_MS SEED`; prints `ready` and runs until it is killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LARGEST = 1 << 17
 
 
 def open_port(name: str) -> socket.socket:
-    """A device's frames, each with the kernel's notes on it: what is left to be summed or cut stays so."""
+    """Open a raw socket of a device with vnet headers, so that checksum and segmentation offload is preserved."""
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_FRAMES))
     port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
@@ -49,7 +49,7 @@ def carry(names: list[str], loss: float, delay_s: float, chance: np.random.Gener
                 heapq.heappush(under_way, (time.monotonic() + delay_s, number, key.data, frame))
         while under_way and under_way[0][0] <= time.monotonic():
             _, _, port, frame = heapq.heappop(under_way)
-            with suppress(OSError):  # a full device loses what it cannot take, as a real one does
+            with suppress(OSError):  # a full device drops frames, as a real one does
                 port.send(frame)
 
 

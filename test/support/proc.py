@@ -1,4 +1,4 @@
-"""What Linux knows of a process: its children, memory and open files. For tests that watch for leaks."""
+"""Children, memory and open files of a process on Linux, for leak tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def family(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a thread that has just ended
@@ -17,11 +17,11 @@ def family(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int) -> float:
-    """Memory that the process holds now, MB."""
+    """Return the resident memory of a process, MB."""
     fields = Path(f"/proc/{pid}/status").read_text().split()
     return int(fields[fields.index("VmRSS:") + 1]) / 1024
 
 
 def open_files(pid: int) -> int:
-    """File handles, sockets and pipes among them."""
+    """Return the number of open file descriptors, including sockets and pipes."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))

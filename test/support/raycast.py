@@ -1,4 +1,4 @@
-"""The judge of the renderer: a float64 ray cast that shares no code, no culling and no clipping with it."""
+"""Reference for the renderer: a float64 ray cast without shared code, culling or clipping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cast(NamedTuple):
 def robot_triangles(
     robot: Robot, camera_T_link: NDArray[np.float64], collision: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """All triangles (N, 3, 3) of a robot in the camera frame, and the link id (N,) of each."""
+    """Return all triangles (N, 3, 3) of a robot in the camera frame, metres, and the link id (N,) of each."""
     triangles, ids = [], []
     for i, link in enumerate(robot.links):
         for geometry in link.collisions if collision else link.visuals:
@@ -40,10 +40,10 @@ def cast(
     near: float = 0.01,
     brute_force: bool = False,
 ) -> Cast:
-    """First hit of every pixel's ray with z >= near, by Möller and Trumbore.
+    """Return the first hit of every pixel's ray with z >= near (Möller-Trumbore).
 
-    A triangle is tried on the pixels of its projected bounding box plus a margin of two, and on all
-    pixels if it crosses the camera plane; with `brute_force` always on all.
+    A triangle is tested on the pixels of its projected bounding box plus a margin of two, and on all
+    pixels if it crosses the camera plane; with `brute_force` always on all pixels.
     """
     rays = camera.rays()
     z = np.full(rays.shape[:2], np.inf)

@@ -1,4 +1,4 @@
-"""A small recording of an arm that waves, drawn over a plain ground, and the messages of a bag of it."""
+"""A small recording of a waving arm, rendered on a plain background, and its bag messages."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from kinema4d_ros.robot import Robot
 N, W, H, FPS = 21, 96, 64, 10.0
 STORE = get_typestore(Stores.ROS2_JAZZY)
 LATE = 0.004
-"""What is commanded is this far from what is measured, radians and metres."""
+"""Offset between commanded and measured joints, radians and metres."""
 
 
 def yam() -> tuple[str, Robot]:
-    """The robot by name, and its model."""
+    """Return the robot's name and model."""
     return "yam", load_robot("yam")
 
 
 def table_camera() -> PinholeCamera:
-    """That looks at the arm."""
+    """Return a camera aimed at the arm."""
     return PinholeCamera.look_at((0.95, -0.45, 0.65), (0.25, 0, 0.15), width=W, height=H, fov_y_deg=40)
 
 
 @lru_cache(maxsize=1)
 def waving() -> Recording:
-    """A recording with everything: pictures, depth, measured and commanded joints."""
+    """Return a complete recording: images, depth, measured and commanded joints."""
     robot = yam()
     q = robot[1].home_position() + np.linspace(0, 1, N)[:, None] * np.array([0.5, 0.2, -0.2, 0.1, 0.0, 0.0, 0.01])
     motion = JointTrajectory.from_positions(robot[1].joint_names, q, rate_hz=FPS)
@@ -58,13 +58,13 @@ def message(kind: str, **fields: Any) -> Any:
 
 
 def header(time_s: float) -> Any:
-    """With that stamp."""
+    """Return a header with the stamp."""
     stamp = message("builtin_interfaces/msg/Time", sec=int(time_s), nanosec=round(time_s % 1 * 1e9))
     return message("std_msgs/msg/Header", stamp=stamp, frame_id="camera")
 
 
 def image(time_s: float, pixels: NDArray[Any], encoding: str) -> Any:
-    """An image message whose rows are padded, as drivers send them."""
+    """Return an image message with padded rows, as some drivers send."""
     rows = np.ascontiguousarray(pixels).view(np.uint8).reshape(pixels.shape[0], -1)
     padded = np.pad(rows, ((0, 0), (0, 8)))
     return message(
@@ -74,7 +74,7 @@ def image(time_s: float, pixels: NDArray[Any], encoding: str) -> Any:
 
 
 def joint_state(time_s: float, names: tuple[str, ...], q: NDArray[np.float64]) -> Any:
-    """Positions only."""
+    """Return a joint state with positions only."""
     empty = np.empty(0)
     return message(
         "sensor_msgs/msg/JointState", header=header(time_s), name=list(names), position=q, velocity=empty, effort=empty
@@ -84,7 +84,7 @@ def joint_state(time_s: float, names: tuple[str, ...], q: NDArray[np.float64]) -
 def joint_trajectory(
     names: tuple[str, ...], times: NDArray[np.float64], q: NDArray[np.float64], stamp_s: float = 0.0
 ) -> Any:
-    """A plan for a controller; without a stamp it begins when it arrives."""
+    """Return a plan for a controller; without a stamp it begins when received."""
     empty = np.empty(0)
     points = [
         message(
@@ -99,7 +99,7 @@ def joint_trajectory(
 
 
 def write_bag(path: Path, messages: list[tuple[float, str, Any]]) -> None:
-    """A bag of (received at, topic, message)."""
+    """Write a bag of (receive time, topic, message)."""
     with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
         links: dict[str, Any] = {}
         for received_s, topic, content in sorted(messages, key=lambda entry: entry[0]):

@@ -1,4 +1,4 @@
-"""After a kill: how long until a node does its own work again, seen from outside, and what its files lack."""
+"""Recovery after a kill: time until a node works again, seen from outside, and gaps in its files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kinema4d_ros.ros.client import PreviewClient
 from kinema4d_ros.ros.messages.stamps import nanoseconds
 
 ANSWER_S = 3.0
-"""How long one question may take before it is asked again."""
+"""Seconds before a request is retried."""
 
 
 class Recoveries:
-    """Watches killed nodes until they work again; several at once, each in a thread."""
+    """Monitors killed nodes until they work again; several at once, each in a thread."""
 
     def __init__(self, graph: KilledGraph, ros: Graph, user: PreviewClient) -> None:
         self._graph, self._ros, self._user = graph, ros, user
@@ -43,7 +43,7 @@ class Recoveries:
         self._rollout_lives = True
 
     def watch(self, kills: list[Kill], rollout_lives: bool) -> None:
-        """Begin to measure; `rollout_lives`: a rollout was announced as done, and the preview that keeps it lives."""
+        """Begin to measure; `rollout_lives`: a rollout was announced as done and the preview that holds it is alive."""
         self._rollout_lives = rollout_lives
         for kill in kills:
             thread = threading.Thread(target=self._measure, args=(kill,), daemon=True)
@@ -101,7 +101,7 @@ class Recoveries:
         return answer is not None and answer.result.error.code == ErrorCode.NONE
 
     def _plays(self, _kill: Kill) -> bool:
-        """Its service answers; and who joins late is given the rollout that was announced."""
+        """Check that the service responds and that a late subscriber gets the announced rollout."""
         try:
             answer = self._user.call(names.PLAYBACK, Playback.Request(command=Playback.Request.STATUS), ANSWER_S)
         except KinemaError:
@@ -125,12 +125,12 @@ class Recoveries:
         return bag.stat().st_size > size
 
     def evaluate(self) -> None:
-        """Give the evaluation something to do, long enough to be killed at."""
+        """Start an evaluation that is long enough to be killed."""
         wanted = EvaluatePolicy.Goal(task="pick", scenario="canonical", policy="expert", episodes=100)
         wait_for(lambda: self._asked(self._evaluate, wanted), WAIT_S, "an evaluation's begin")
 
     def _evaluates(self, _kill: Kill) -> bool:
-        """A goal that it must refuse is refused by its own words."""
+        """Check that the node refuses an invalid goal with its own message."""
         handle = self._asked(self._evaluate, EvaluatePolicy.Goal(policy="expert", episodes=0))
         if handle is None or not handle.accepted:
             return False
@@ -138,11 +138,11 @@ class Recoveries:
         return answer is not None and answer.result.error.code != ErrorCode.NONE
 
     def _asked(self, caller: ActionCaller, goal: Any) -> Any:
-        """The goal's handle, or None when there is no answer in time."""
+        """Return the goal's handle, or None without a response in time."""
         return _answer(caller.send(goal)) if _answer(caller.heard()) is not None else None
 
     def lost(self, bag: Path, kill: Kill) -> tuple[float, int]:
-        """Seconds before the kill of which the bag has nothing, and joint states that it lacks."""
+        """Return the seconds before the kill that are missing in the bag, and the number of missing joint states."""
         with opened_bag(bag.parent) as (reader, notice):
             assert "never finished" in notice
             wanted = [c for c in reader.connections if c.topic.endswith(names.JOINT_STATES.name)]
@@ -155,7 +155,7 @@ class Recoveries:
 
 
 def _answer(question: Any, timeout_s: float = ANSWER_S) -> Any:
-    """The answer, or None when there is none in time."""
+    """Return the response, or None if there is none in time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if question.done():

@@ -11,7 +11,7 @@ from kinema4d_ros.core.pointmap import PointmapSequence
 def robot_of_a_square(
     width: int = 72, height: int = 48, frames: int = 3, depth_m: float = 0.4, rgb: bool = True
 ) -> PointmapSequence:
-    """A square, parallel to the image, that moves to the right by a third of its side a frame."""
+    """Return a request with a square, parallel to the image, that moves right by a third of its side per frame."""
     camera = overhead_camera(width, height)
     side = height // 3
     ids = np.zeros((frames, height, width), np.uint8)

@@ -1,4 +1,4 @@
-"""What a node publishes, hears, offers and asks for: as it is at run time, and as a SROS2 policy allows it."""
+"""Topics, services and actions of a node: as declared at run time, and as allowed by a SROS2 policy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from defusedxml import ElementTree
 
 Right = tuple[str, str]
-"""(what: publish, subscribe, reply, request, execute or call; the whole name of a topic, service or action)."""
+"""(publish, subscribe, reply, request, execute or call; full name of a topic, service or action)."""
 
 _GROUPS = {"topics": ("topic", ("publish", "subscribe")), "services": ("service", ("reply", "request")),
            "actions": ("action", ("execute", "call"))}  # fmt: skip
 
 
 def used(observer: Any, node: str, namespace: str = "/") -> set[Right]:
-    """What the node has declared in the graph, as any other node can see; an action's parts are the action's."""
+    """Return the endpoints that a node declares in the graph; the parts of an action count as the action."""
     from rclpy.action import get_action_client_names_and_types_by_node, get_action_server_names_and_types_by_node
 
     looks = {
@@ -32,7 +32,7 @@ def used(observer: Any, node: str, namespace: str = "/") -> set[Right]:
 
 
 def allowed(policy: Path) -> dict[str, set[Right]]:
-    """Rights by enclave; refuses anything that the policy format 0.2.0 does not have."""
+    """Return rights by enclave; raise an error for anything that is not in policy format 0.2.0."""
     root = ElementTree.parse(policy).getroot()
     assert (root.tag, root.attrib) == ("policy", {"version": "0.2.0"})
     (enclaves,) = root

@@ -1,10 +1,10 @@
-"""The robot's side of a graph in a process of its own: drivers of arm and camera, and a client that previews when told.
+"""The robot's part of a graph in a separate process: arm and camera drivers, and a client that sends plans.
 
     python test/support/robot_side.py CAMERA.yaml
 
-Reads words from its input: "preview" sends a plan from where the arm is; "ready SECONDS" waits for the preview to say
-that it could take one. Prints one JSON object a line: {"phase": ...} on the way, {"code": ..., "seconds": ...} at the
-end of each. Ends with its input.
+Reads commands from stdin: "preview" sends a plan from the current joints; "ready SECONDS" waits until the preview
+reports that it accepts plans. Prints one JSON object per line: {"phase": ...} during a command,
+{"code": ..., "seconds": ...} at its end. Ends when stdin is closed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def say(**fields: object) -> None:
 
 
 def plan_for(robot: Robot, angle: float) -> JointTrajectory:
-    """joint1 turns from home by an angle, within two seconds."""
+    """Return a plan that turns joint1 from home by an angle in two seconds."""
     times = np.linspace(0.0, 2.0, 11)
     path = np.tile(robot.home_position(), (11, 1))
     path[:, 0] += angle * (1 - np.cos(np.pi * times / 2.0)) / 2

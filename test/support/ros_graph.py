@@ -1,4 +1,4 @@
-"""A ROS graph for tests: a domain of its own on loopback, nodes that spin in a thread, peers in other processes."""
+"""ROS graph for tests: a separate domain on loopback, nodes that spin in a thread, peers in other processes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "config" / "fastdds_loopback.xml"
 DISCOVERY_S = 60.0
-"""How long two processes may take to find and answer each other: nothing asserts how long they do."""
+"""Timeout in seconds for discovery and response between processes; no test asserts the duration."""
 
 ANSWER_S = 360.0
-"""How long a goal may take to be answered: against hangs."""
+"""Timeout in seconds for the response to a goal, against hangs."""
 
 _FIRST_PORT = 23000
-# Ports of higher domains reach into the range that Linux hands out to others.
+# Ports of higher domains overlap with Linux's ephemeral ports.
 _DOMAINS = 100
 _claims: list[socket.socket] = []
 
 
 def claim_domain() -> int:
-    """A ROS_DOMAIN_ID that no other test process on this machine has, until this process ends."""
+    """Reserve a ROS_DOMAIN_ID that no other test process on this machine uses, until this process ends."""
     for attempt in range(_DOMAINS):
         domain = 1 + (os.getpid() + attempt) % _DOMAINS
         claim = socket.socket()
@@ -45,7 +45,7 @@ def claim_domain() -> int:
 
 
 def isolate(log_dir: Path) -> None:
-    """Set the environment of this process and its children; before the first context is made."""
+    """Set the environment of this process and its children; call before the first context is created."""
     os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
     os.environ["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(PROFILE)
@@ -55,7 +55,7 @@ def isolate(log_dir: Path) -> None:
 
 @contextmanager
 def own_domain() -> Iterator[int]:
-    """A domain apart for the contexts and processes made inside: nobody else's names are in it."""
+    """Use a separate domain for contexts and processes created in the block; it contains no other nodes."""
     before = os.environ["ROS_DOMAIN_ID"]
     domain = claim_domain()
     os.environ["ROS_DOMAIN_ID"] = str(domain)
@@ -66,7 +66,7 @@ def own_domain() -> Iterator[int]:
 
 
 def wait_for(predicate: Callable[[], Any], timeout_s: float, what: str = "") -> Any:
-    """The predicate's first true value; fails with what was awaited when it takes longer."""
+    """Return the predicate's first true value; fail with the name of the awaited event on timeout."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = predicate()
@@ -93,27 +93,27 @@ class Graph:
         self._thread.start()
 
     def node(self, name: str, **options: Any) -> Any:
-        """A node that is already spinning."""
+        """Create a node that is already spinning."""
         from rclpy.node import Node
 
         return self.add(Node(name, context=self.context, **options))
 
     def add(self, node: Any) -> Any:
-        """Spin a node that the test made itself, on `graph.context`."""
+        """Spin a node that the test created on `graph.context`."""
         self._nodes.append(node)
         self.executor.add_node(node)
         self.executor.wake()
         return node
 
     def close(self) -> None:
-        """Stop spinning, join the thread, take everything down."""
+        """Stop spinning, join the thread and destroy all nodes."""
         self.executor.shutdown(timeout_sec=5.0)
         self.context.try_shutdown()
         self._thread.join(timeout=10.0)
         assert not self._thread.is_alive(), "the spinning thread did not end"
         for node in self._nodes:
             node.destroy_node()
-        # Action clients and their like outlive their node in reference cycles: other graphs would still see them.
+        # Action clients outlive their node in reference cycles: other graphs would still see them.
         self._nodes.clear()
         gc.collect()
 
@@ -128,7 +128,7 @@ class Graph:
 
 
 class Asker:
-    """Goals for an action, sent and answered as an ordinary client's; none before the server's answers arrive here."""
+    """Action client for tests; sends goals only after responses of the server arrive."""
 
     def __init__(self, node: Any, interface: Any, name: str) -> None:
         from kinema4d_ros.ros.calls import ActionCaller
@@ -141,20 +141,20 @@ class Asker:
         wait_for(self._caller.heard().done, ANSWER_S, f"any answer of {self._name}")
 
     def send(self, goal: Any, feedback: Callable[[Any], None] | None = None) -> Any:
-        """The goal's handle, accepted or not."""
-        self._find()  # the server may have been started again
+        """Send a goal and return its handle, accepted or not."""
+        self._find()  # the server may have been restarted
         return self._answer(self._caller.send(goal, feedback))
 
     def response(self, handle: Any) -> Any:
-        """Status and result of a goal, once it has ended."""
+        """Return status and result of a goal once it has ended."""
         return self._answer(handle.get_result_async())
 
     def result(self, handle: Any) -> Any:
-        """What became of a goal."""
+        """Return the result of a goal."""
         return self.response(handle).result
 
     def cancel(self, handle: Any) -> Any:
-        """Withdraw a goal."""
+        """Cancel a goal."""
         return self._answer(handle.cancel_goal_async())
 
     def _answer(self, future: Any) -> Any:
@@ -164,7 +164,7 @@ class Asker:
 
 @contextmanager
 def peer(script: str | Path, *arguments: str, timeout_s: float = 120.0) -> Iterator[subprocess.Popen[str]]:
-    """A Python script in another process, ready when it prints "ready"; asked to end by closing its input."""
+    """A Python script in another process; ready when it prints "ready", stopped by closing its stdin."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Worlds of planes and boxes whose every distance is known, as rollouts; and robots of one shape on a slide."""
+"""Rollouts of planes and boxes with analytic geometry, and simple robots on prismatic joints."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 
 Box = tuple[Sequence[float], Sequence[float]]
-"""Centre and full size, metres, base frame, along the axes."""
+"""Centre and full size, metres, base frame, axis-aligned."""
 
 
 def overhead_camera(width: int = 180, height: int = 120) -> PinholeCamera:
-    """Looks down at the origin from 0.9 m away, from the side."""
+    """Return a camera that looks down at the origin from 0.9 m away, from the side."""
     return PinholeCamera.look_at((0.5, -0.45, 0.6), (0, 0, 0), width=width, height=height, focal_px=width)
 
 
 def cast_world(camera: PinholeCamera, boxes: Sequence[Box] = (), plane_z: float | None = 0.0) -> NDArray[np.float32]:
-    """(H, W, 3) float32, metres, camera frame, NaN = nothing: a horizontal plane and boxes, by their equations."""
+    """Return (H, W, 3) float32, metres, camera frame, NaN = nothing, of a horizontal plane and boxes."""
     rays = camera.rays()
     d = rays @ camera.base_T_camera[:3, :3].T
     o = camera.base_T_camera[:3, 3]
@@ -49,7 +49,7 @@ def rollout_of(
     masks: Sequence[NDArray[np.bool_]] | None = None,
     step_s: float = 0.1,
 ) -> Rollout:
-    """A rollout of world frames (H, W, 3); `masks` say where the robot hides them."""
+    """Return a rollout of scene frames (H, W, 3); `masks` mark pixels occluded by the robot."""
     xyz = np.stack(frames)
     mask = np.zeros(xyz.shape[:3], np.bool_) if masks is None else np.stack(masks)
     return Rollout(
@@ -63,7 +63,7 @@ def rollout_of(
 
 
 def slider(folder: Path, shape: str) -> Robot:
-    """A robot with one shape at the end of a vertical slide: q = (height,) in metres above the base."""
+    """Make a robot with one shape on a vertical prismatic joint: q = (height,) in metres above the base."""
     path = folder / "slider.urdf"
     path.write_text(
         f"""<robot name="slider">
@@ -81,7 +81,7 @@ def slider(folder: Path, shape: str) -> Robot:
 
 
 def grabber(folder: Path) -> Robot:
-    """A gripper over the table that goes up and down and along y; q = (height of the grasp point, y, finger).
+    """Make a gripper above the table that moves along z and y; q = (height of the grasp point, y, finger), metres.
 
     Fingers of 10 x 20 x 60 mm close along x; the pads are 2 * finger apart, 80 mm at most.
     """
@@ -114,7 +114,7 @@ def grabber(folder: Path) -> Robot:
 def rollout_with(
     robot: Robot, q: NDArray[np.float64], camera: PinholeCamera, worlds: Sequence[NDArray[np.float32]]
 ) -> Rollout:
-    """A rollout of world frames (H, W, 3) with the robot at q (T, J) drawn in front of what it hides."""
+    """Return a rollout of scene frames (H, W, 3) with the robot at q (T, J) rendered into them."""
     drawn = render_pointmaps(robot, q, camera)
     frames, masks = [], []
     for world, xyz in zip(worlds, drawn.xyz, strict=True):

@@ -1,4 +1,4 @@
-"""Masks of a robot as a segmenter would give them: through a lens, with wobbly outlines, from random cameras."""
+"""Robot masks as from a segmenter: with lens distortion, noisy outlines and random cameras."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Seen:
 
 
 def random_camera(rng: np.random.Generator, width: int = 720, height: int = 480) -> PinholeCamera:
-    """0.8 to 1.3 m from the arm, from any side, looking at it roughly, with a lens of its own."""
+    """Sample a camera 0.8 to 1.3 m from the arm, from any side, roughly aimed at it, with a random lens."""
     distance, around, above = rng.uniform(0.8, 1.3), rng.uniform(-np.pi, np.pi), np.radians(rng.uniform(5, 60))
     target = np.array([0.2, 0.0, 0.25]) + rng.uniform(-0.08, 0.08, 3)
     eye = target + distance * np.array([np.cos(around) * np.cos(above), np.sin(around) * np.cos(above), np.sin(above)])
@@ -41,7 +41,7 @@ def random_camera(rng: np.random.Generator, width: int = 720, height: int = 480)
 
 
 def random_joints(robot: Robot, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Configurations above the table."""
+    """Sample configurations above the table."""
     found: list[NDArray[np.float64]] = []
     while len(found) < count:
         low, high = (np.nan_to_num(a, posinf=2.0, neginf=-2.0) for a in (robot.lower, robot.upper))
@@ -54,7 +54,7 @@ def random_joints(robot: Robot, rng: np.random.Generator, count: int) -> NDArray
 def wobble(
     mask: NDArray[np.bool_], rng: np.random.Generator, sigma_px: float, offset_px: float, smooth_px: float = 6.0
 ) -> NDArray[np.bool_]:
-    """The mask with an outline that wanders by `sigma_px`, alike over `smooth_px`, and lies `offset_px` further out."""
+    """Return the mask with outline noise of `sigma_px`, correlated over `smooth_px`, moved out by `offset_px`."""
     if sigma_px == 0 and offset_px == 0:
         return mask
     noise = cv2.GaussianBlur(rng.normal(size=mask.shape), (0, 0), smooth_px)
@@ -63,7 +63,7 @@ def wobble(
 
 
 def draw_masks(robot: Robot, q: NDArray[np.float64], camera: PinholeCamera) -> NDArray[np.bool_]:
-    """Exact masks through the camera's lens."""
+    """Render exact masks through the camera's lens."""
     lens = Lens(camera)
     drawn = render_poses(Scene.from_robot(robot), forward_all(robot, q), lens.pinhole, threads=1)
     return np.stack([lens.bend(mask.astype(np.uint8), "nearest") > 0 for mask in drawn.mask])
@@ -80,7 +80,7 @@ def see_robot(
     guess_deg: float = 5.0,
     size: tuple[int, int] = (480, 320),
 ) -> Seen:
-    """A random camera, configurations, masks, and a guess exactly that far away."""
+    """Sample a camera, configurations, masks, and an initial guess at exactly the given distance."""
     rng = np.random.default_rng([seed, 5])
     camera = random_camera(rng, *size)
     q = random_joints(robot, rng, poses)

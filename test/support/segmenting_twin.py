@@ -1,4 +1,4 @@
-"""A twin with a segmenter of its own: the lab's robot is the largest dark grey thing. For tests of the drift check."""
+"""A twin whose segmenter takes the largest dark grey region as the lab's robot, for tests of the drift check."""
 
 from __future__ import annotations
 

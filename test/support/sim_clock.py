@@ -1,4 +1,4 @@
-"""A simulation's clock for tests: publishes /clock from a time of its own, at its own speed."""
+"""Simulation clock for tests: publishes /clock with its own start time and rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinema4d_ros.ros.messages.stamps import time_from_ns
 
 
 class SimClock:
-    """/clock a hundred times a second until the graph is closed."""
+    """Publishes /clock at 100 Hz until the graph is closed."""
 
     def __init__(self, graph: Graph, start_s: float = 1000.0, speed: float = 1.0) -> None:
         self._start_s, self._speed = start_s, speed
@@ -22,7 +22,7 @@ class SimClock:
         node.create_timer(0.01, self._tick)
 
     def now_s(self) -> float:
-        """Seconds on this clock."""
+        """Return the current time of this clock, seconds."""
         return self._start_s + self._speed * (time.monotonic() - self._began)
 
     def _tick(self) -> None:

@@ -1,4 +1,4 @@
-"""The real graph for tests: nodes in processes of their own, on the test's ROS domain, and a client."""
+"""The real graph for tests: nodes in separate processes on the test's ROS domain, and a client."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from kinema4d_ros.ros import names
 from kinema4d_ros.ros.client import PreviewClient
 
 START_S = 120.0
-"""A loaded machine imports, compiles and discovers slowly; nothing here asserts how slowly."""
+"""Timeout in seconds for imports, compilation and discovery on a loaded machine; no test asserts the duration."""
 
 
 def process_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of a process that imports the package and the tests' own modules, and says at once what it prints."""
+    """Return the environment of a process that imports the package and the test modules, with unbuffered output."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(more or {})}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "test"), environment.get("PYTHONPATH", "")])
     return environment
 
 
 class NodeProcess:
-    """One node in a process; what it prints is kept for the failure message.
+    """One node in a process; its output is kept for failure messages.
 
-    `prefix` is put before its command, `environment` added to this process's own.
+    `prefix` is put before its command, `environment` is added to this process's environment.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class NodeProcess:
         program = ["-m", f"kinema4d_ros.ros.nodes.{name}"] if script is None else [str(script)]
         command = [*prefix, sys.executable, *program, "--ros-args"]
         command += ["--params-file", str(ROOT / "config" / "sim.yaml"), *arguments]
-        # Most tests are about the graph: the generator that needs no model starts in a second.
+        # Most tests are about the graph: the composite generator needs no model and starts in a second.
         own = {"preset": "composite"} if name == "generator" and script is None else {}
         for key, value in {**own, **(parameters or {})}.items():
             command += ["-p", f"{key}:={str(value).lower() if isinstance(value, bool) else value}"]
@@ -84,7 +84,7 @@ class NodeProcess:
         deadline = time.monotonic() + timeout_s
         while not any(part in line for line in self.lines):
             if self.process.poll() is not None:
-                self._reader.join(timeout=timeout_s)  # what it said last may still be on its way here
+                self._reader.join(timeout=timeout_s)  # the last output may still be in the pipe
                 assert any(part in line for line in self.lines), f"{self.name} ended:\n{self.text}"
             assert time.monotonic() < deadline, f"{self.name} never printed '{part}':\n{self.text}"
             time.sleep(0.02)
@@ -111,7 +111,7 @@ def running(
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     arguments: Sequence[str] = (),
 ) -> Iterator[dict[str, NodeProcess]]:
-    """Nodes that are ready; ended politely afterwards, and none may have crashed. `arguments` go to all of them."""
+    """Start nodes and wait until ready; stop them afterwards and check that none crashed. `arguments` go to all."""
     nodes = {name: NodeProcess(name, (parameters or {}).get(name), arguments) for name in which}
     try:
         for node in nodes.values():
@@ -124,7 +124,7 @@ def running(
 
 @contextmanager
 def client(namespace: str = "") -> Iterator[PreviewClient]:
-    """A client that already hears the arm and the camera."""
+    """Return a client that already receives messages of the arm and the camera."""
     with PreviewClient(namespace) as made:
         for endpoint in (names.JOINT_STATES, names.CAMERA_IMAGE, names.ROBOT_OVERLAY):
             made.listen(endpoint)
@@ -132,7 +132,7 @@ def client(namespace: str = "") -> Iterator[PreviewClient]:
 
 
 def small_camera(folder: Path, width: int = 180, height: int = 120) -> str:
-    """Path of a calibration file like the demonstration's, with fewer pixels: for tests of all but the pictures."""
+    """Write a calibration like the demonstration's with fewer pixels, for tests that do not check images."""
     camera = read_camera(share_path("calibration/demo_lab.yaml")).scaled(width, height)
     path = folder / f"small_{width}x{height}.yaml"
     save_camera(path, camera)
@@ -140,7 +140,7 @@ def small_camera(folder: Path, width: int = 180, height: int = 120) -> str:
 
 
 def kinema4d(*arguments: str, timeout_s: float = 300.0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
+    """Run the command line in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "kinema4d_ros.cli", *arguments],
         capture_output=True,

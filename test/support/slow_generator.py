@@ -1,4 +1,4 @@
-"""A generator that works as long as a file says, in seconds: a test changes the file while it runs. See `SPEC`."""
+"""A generator whose duration in seconds is read from a file, which a test can change at run time. See `SPEC`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kinema4d_ros.generators import Progress, load_generator, raise_if_cancelled
 
 VARIABLE = "KINEMA4D_TEST_SECONDS"
-"""Names the file; without it the work takes no time."""
+"""Environment variable with the path of the file; without it the generator does not wait."""
 
 STEP_S = 0.05
 
@@ -18,7 +18,7 @@ SPEC = "support.slow_generator:SlowGenerator"
 
 
 class SlowGenerator:
-    """The composite generator, after a while in which it reports its steps and can be cancelled."""
+    """The composite generator after a delay, during which it reports steps and can be cancelled."""
 
     name = "composite"
 

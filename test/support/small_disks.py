@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, for tests: a memory file system of a few megabytes, mounted for one block."""
+"""Full or read-only disks for tests: a tmpfs of a few megabytes, mounted for one block."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from pathlib import Path
 import pytest
 
 FILLER = ".filler"
-"""What takes the room; removed again by `make_room`."""
+"""File that fills the disk; removed by `make_room`."""
 
 ROOM_TEXT = os.strerror(errno.ENOSPC)
 READ_ONLY_TEXT = os.strerror(errno.EROFS)
 
 
 class SmallDisk:
-    """A mounted file system of the test's own.
+    """A mounted temporary file system.
 
     Attributes:
-        path: where it is mounted.
+        path: mount point.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take all room but so much."""
+        """Fill the disk except for the given number of bytes."""
         self.make_room()
         free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
         with (self.path / FILLER).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, max(1, free - leave_bytes))
 
     def make_room(self) -> None:
-        """Give it back."""
+        """Free the space again."""
         (self.path / FILLER).unlink(missing_ok=True)
 
     def read_only(self) -> None:
-        """Nothing can be written from now on."""
-        gc.collect()  # an error that was caught may still hold the file that it came from
+        """Remount read-only."""
+        gc.collect()  # a caught exception may still hold an open file
         subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True)
 
     def writable(self) -> None:
-        """As it was."""
+        """Remount writable."""
         subprocess.run(["mount", "-o", "remount,rw", str(self.path)], check=True)
 
     def content(self) -> dict[str, bytes]:
-        """Every file on it by its path, the filler apart."""
+        """Return all files by path, without the filler."""
         files = [p for p in sorted(self.path.rglob("*")) if p.is_file() and p.name != FILLER]
         return {str(p.relative_to(self.path)): p.read_bytes() for p in files}
 
 
 @contextmanager
 def small_disk(path: Path, megabytes: float = 4.0) -> Iterator[SmallDisk]:
-    """A disk mounted at `path`, gone afterwards; skips the test where it cannot be mounted."""
+    """Mount a disk at `path` for the block; skip the test if mounting is not possible."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     path.mkdir(parents=True)
@@ -68,5 +68,5 @@ def small_disk(path: Path, megabytes: float = 4.0) -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(path)
     finally:
-        # Lazily: a process that a failed test left behind must not keep it.
+        # Lazy unmount: a process left by a failed test must not block it.
         subprocess.run(["umount", "-l", str(path)], check=True)

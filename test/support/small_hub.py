@@ -1,4 +1,4 @@
-"""A hub on loopback: real HTTP for the real client, with ranges, hashes, and faults that a test can order."""
+"""Model hub on loopback: HTTP server with ranges, hashes and injectable faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class SmallHub:
     """One repository, `owner/name`, with files in memory.
 
-    `break_after` ends one answer after that many bytes of a file; `corrupt` names a file whose body differs from
+    `break_after` ends one response after that many bytes of a file; `corrupt` names a file whose body differs from
     its hash; `requests` lists (method, path, range header).
     """
 
@@ -28,7 +28,7 @@ class SmallHub:
         self.endpoint = ""
 
     def info(self) -> dict[str, object]:
-        """What the API says about the repository."""
+        """Return the API's description of the repository."""
         siblings = [
             {
                 "rfilename": name,
@@ -40,7 +40,7 @@ class SmallHub:
         return {"id": "owner/name", "modelId": "owner/name", "sha": COMMIT, "tags": [], "siblings": siblings}
 
     def tree(self) -> list[dict[str, object]]:
-        """The repository's files as the tree API lists them."""
+        """Return the repository's files as listed by the tree API."""
         return [
             {
                 "type": "file",
@@ -73,7 +73,7 @@ class SmallHub:
             protocol_version = "HTTP/1.1"
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """Say nothing: the test's output is the test's."""
+                """Log nothing, to keep the test output clean."""
 
             def do_HEAD(self) -> None:
                 self.answer(body=False)

@@ -11,7 +11,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", "a", "robot", "
 
 
 def save_grounding_dino(folder: Path) -> Path:
-    """Model, tokenizer and image processor, as `save_pretrained` writes them."""
+    """Write model, tokenizer and image processor with `save_pretrained`."""
     from transformers import (
         BertConfig,
         BertTokenizerFast,

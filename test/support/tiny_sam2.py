@@ -1,4 +1,4 @@
-"""SAM 2's own classes at a size that a test can run: 0.66 million random weights, 128 pixels."""
+"""SAM 2's classes at test size: 0.66 million random weights, 128 pixels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OVERRIDES = [
 
 
 def tiny_sam2(seed: int = 0) -> nn.Module:
-    """A network that always says there is an object: random weights would say so by chance."""
+    """Make a network that always reports an object; with random weights this would be arbitrary."""
     torch.manual_seed(seed)
     model: nn.Module = build_sam2(CONFIG, OVERRIDES)
     with torch.no_grad():
@@ -49,7 +49,7 @@ def tiny_sam2(seed: int = 0) -> nn.Module:
 
 
 def save_tiny(folder: Path, model: nn.Module, suffix: str = ".safetensors") -> Path:
-    """A weights folder as `load_sam2` takes it."""
+    """Write a weights folder for `load_sam2`."""
     folder.mkdir(exist_ok=True)
     state = {name: tensor.clone().contiguous() for name, tensor in model.state_dict().items()}
     if suffix == ".safetensors":

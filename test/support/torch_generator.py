@@ -1,4 +1,4 @@
-"""A generator that takes memory as torch does, more for more frames. For the generator node."""
+"""A generator for the generator node that allocates torch memory, more for more frames."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kinema4d_ros.generators import load_generator
 
 MB_A_FRAME = 100
 MANY = 8
-"""Fewer frames take nothing."""
+"""With fewer frames nothing is allocated."""
 
 
 class TorchGenerator:
-    """The composite generator, and tensors that nobody looks at."""
+    """The composite generator with additional unused tensors."""
 
     name = "composite"
 

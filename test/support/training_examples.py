@@ -1,4 +1,4 @@
-"""Small made-up episodes: a bar (the robot) sweeps across the picture and takes a square with it."""
+"""Small synthetic episodes: a bar (the robot) sweeps across the image and pushes a square."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinema4d_model.training.examples import Example
 
 
 class SweptSquares:
-    """Examples of a preset's size; everything follows from the seed."""
+    """Examples of a preset's size; determined by the seed."""
 
     def __init__(self, preset: Preset, count: int, seed: int = 0) -> None:
         self._preset = preset

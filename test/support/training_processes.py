@@ -1,11 +1,11 @@
-"""Training in processes of their own, forked from one that has imported everything: killed, or in pairs.
+"""Training in separate processes, forked from one that has imported everything: killed, or in pairs.
 
     python test/support/training_processes.py kill FOLDER --kills 20 --seed 3
     python test/support/training_processes.py pair FOLDER --processes 2
     python test/support/training_processes.py kill,pair FOLDER
 
-FOLDER is what `training_runs.make_run` wrote. "kill" trains in FOLDER/killed, ends the process with SIGKILL at random
-moments and starts it again with resume, then lets it finish. "pair" trains in FOLDER/pair over gloo. Prints JSON.
+FOLDER is written by `training_runs.make_run`. "kill" trains in FOLDER/killed, kills the process with SIGKILL at random
+times, resumes it, and finally lets it finish. "pair" trains in FOLDER/pair over gloo. Prints JSON.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def spawn(folder: Path, out: Path, resume: bool, environment: dict[str, str] | N
 
 
 def wait(child: int, seconds: float, reached: Callable[[], bool] = lambda: False) -> int | None:
-    """The exit status, or None if it still runs after that time or when `reached` says True."""
+    """Return the exit status, or None if it still runs after that time or when `reached` returns True."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and not reached():
         done, status = os.waitpid(child, os.WNOHANG)
@@ -85,12 +85,12 @@ def kill(folder: Path, kills: int, seed: int) -> dict[str, object]:
         stamp = log.stat().st_mtime_ns if log.is_file() else 0
         wanted = (steps[-1] if steps else 0) + rng.randint(0, 4)
         child = spawn(folder, out, resume=True)
-        # The log is written anew when the child goes on: older lines beyond the checkpoint do not count.
+        # The log is rewritten when the child resumes: old lines after the checkpoint are ignored.
         status = wait(child, ENOUGH_S, lambda log=log, stamp=stamp, wanted=wanted: _reached(log, stamp, wanted))
         if status is None:
             status = wait(child, rng.uniform(0.0, 0.2))
         if status is not None:
-            # It was faster than the clock: begin again, there is nothing left to interrupt.
+            # Finished before the kill: start again, since there is nothing left to interrupt.
             if status:
                 raise SystemExit(f"training ended with {status}")
             shutil.rmtree(out)
@@ -99,7 +99,7 @@ def kill(folder: Path, kills: int, seed: int) -> dict[str, object]:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         done += 1
-        # What a kill leaves must be readable, or not be there at all.
+        # Checkpoints after a kill must be readable or absent.
         found = CheckpointFolder(out / "checkpoints").newest()
         named = list((out / "checkpoints").glob("step-*")) if (out / "checkpoints").is_dir() else []
         if named and (found is None or found.path != max(named)):

@@ -1,4 +1,4 @@
-"""A tiny run that can be trained at once: preset, fitted linear codec, latents of made-up episodes, config."""
+"""A tiny run that is ready for training: preset, fitted linear codec, latents of synthetic episodes, config."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kinema4d_model.training.stages import make_bundle
 
 
 def tiny_linear() -> Preset:
-    """The tiny preset on a linear codec, predicting the difference to the composite."""
+    """Return the tiny preset with a linear codec that predicts the difference to the composite."""
     tiny = load_preset("tiny")
     return dataclasses.replace(
         tiny,
@@ -38,7 +38,7 @@ def tiny_linear() -> Preset:
 
 
 def make_run(folder: Path, episodes: int = 12, validation: int = 4, **run: Any) -> TrainConfig:
-    """Write everything that `run_stages(config, folder, stages=("network", "export"))` needs."""
+    """Write all inputs of `run_stages(config, folder, stages=("network", "export"))`."""
     preset = tiny_linear()
     save_preset(preset, folder / "preset.yaml")
     source = SweptSquares(preset, episodes)

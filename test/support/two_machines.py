@@ -1,4 +1,4 @@
-"""Two machines on one cable, for tests: network namespaces joined by a switch whose port can be cut and healed."""
+"""Two virtual machines for tests: network namespaces joined by a bridge whose port can be cut and restored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 NETWORK = "10.213.7"
-"""A private range; it exists inside the namespaces only."""
+"""Private address range, used only inside the namespaces."""
 
 
 class Machine:
@@ -26,17 +26,17 @@ class Machine:
         self.memory = memory
         self.link = link
         self.port = f"{link}p"
-        """The switch's end of its cable."""
+        """Name of the bridge port of its cable."""
         self.address = f"{NETWORK}.{host}"
 
     def prefix(self) -> list[str]:
-        """Put before a command, runs it on this machine, with its shared memory: DDS must not reach across."""
+        """Command prefix that runs a command on this machine with its own shared memory, which DDS must not share."""
         own_memory = f'mount --bind {self.memory} /dev/shm && exec "$@"'
         return ["ip", "netns", "exec", self.name, "unshare", "--mount", "sh", "-c", own_memory, "sh"]
 
 
 class Cable:
-    """Both machines, and a switch between them."""
+    """Both machines and the bridge between them."""
 
     def __init__(self, robot: Machine, server: Machine, switch: str) -> None:
         self.robot = robot
@@ -45,11 +45,11 @@ class Cable:
         self._poor: subprocess.Popen[str] | None = None
 
     def cut(self) -> None:
-        """Nothing arrives any more; both machines see their own link up."""
+        """Drop all packets; both machines still see their link up."""
         _run("ip", "-n", self._switch, "link", "set", self.server.port, "nomaster")
 
     def heal(self) -> None:
-        """Everything arrives again."""
+        """Restore the connection."""
         if self._poor is not None:
             self._poor.kill()
             self._poor.communicate()
@@ -57,7 +57,7 @@ class Cable:
         _run("ip", "-n", self._switch, "link", "set", self.server.port, "master", BRIDGE)
 
     def worsen(self, loss_percent: float, delay_ms: float, seed: int = 0) -> None:
-        """A poor network, in both directions, until it is healed: the switch gives way to one that loses frames."""
+        """Drop and delay frames in both directions until restored, by replacing the bridge with `poor_cable`."""
         self.cut()
         ports = [self.robot.port, self.server.port]
         words = [sys.executable, str(POOR_CABLE), *ports, str(loss_percent), str(delay_ms), str(seed)]
@@ -84,7 +84,7 @@ def _run(*command: str) -> None:
 
 @contextmanager
 def two_machines() -> Iterator[Cable]:
-    """The machines, gone afterwards with all that is between them; skips the test where they cannot be made."""
+    """Create the machines for the block and remove them afterwards; skip the test if this is not possible."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2 (apt-get install iproute2)")
     mark = f"{os.getpid() % 100_000}{next(_numbers)}"
@@ -99,7 +99,7 @@ def two_machines() -> Iterator[Cable]:
             if done.returncode != 0:
                 pytest.skip(f"no network namespace can be made here: {done.stderr.strip()}")
             made.append(name)
-        # Without snooping: nobody here asks who listens to the discovery's multicast.
+        # No multicast snooping: there is no querier, so discovery multicast would be dropped.
         bridge = ["link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0", "forward_delay", "0"]
         if subprocess.run(["ip", "-n", switch, *bridge], capture_output=True).returncode != 0:
             pytest.skip("this kernel has no bridge")

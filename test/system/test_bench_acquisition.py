@@ -1,4 +1,4 @@
-"""The benchmarks of segmentation and acquisition run, and even their few pictures give a robot."""
+"""Smoke tests of the segmentation and acquisition benchmarks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_acquisition(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("open3d") is None, reason="the peer, Open3D, is not installed")
-def test_carving_beside_open3d(tmp_path: Path) -> None:
+def test_carving_against_open3d(tmp_path: Path) -> None:
     result = quick("acquire", "--data", str(tmp_path), "--only", "peer")
     assert result["peer"]["agree"] > 0.9
     assert result["peer"]["chamfer_ratio"] > 1.0

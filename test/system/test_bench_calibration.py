@@ -1,4 +1,4 @@
-"""The benchmark of the calibrations runs; even its few cameras are found, and its bumps seen."""
+"""Smoke test of the calibration benchmark, with the accuracy of its few cameras."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
-def test_the_quick_benchmark_measures_every_way() -> None:
+def test_quick_benchmark_measures_every_method() -> None:
     done = subprocess.run(
         [sys.executable, "bench/calibration.py", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=900
     )

@@ -1,4 +1,4 @@
-"""The benchmark of the data generator runs and reports both sides, or says why the peer is missing."""
+"""Smoke test of the data benchmark; it reports ours and the peer, or why the peer is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.full
-def test_the_quick_benchmark_reports_both_sides() -> None:
+def test_quick_benchmark_reports_ours_and_the_peer() -> None:
     done = subprocess.run(
         [sys.executable, "bench/data.py", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=280
     )

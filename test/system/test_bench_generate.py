@@ -1,4 +1,4 @@
-"""The benchmark of the learned generator runs, and the one for GPU owners refuses clearly without one."""
+"""Smoke test of the generator benchmark, and of the error of the GPU benchmark without a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_the_quick_benchmark_reports_stages_and_options() -> None:
+def test_quick_benchmark_reports_stages_and_options() -> None:
     done = run("bench/generate.py", "--quick")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
@@ -41,7 +41,7 @@ def test_the_quick_benchmark_reports_stages_and_options() -> None:
     assert 0 < result["options"]["int8 weights"]["latent_difference"] < 0.1
 
 
-def test_the_gpu_check_refuses_without_a_gpu() -> None:
+def test_gpu_check_fails_without_a_gpu() -> None:
     import torch
 
     if torch.cuda.is_available():

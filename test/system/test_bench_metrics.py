@@ -1,4 +1,4 @@
-"""The benchmark of the metrics runs, agrees with its peers and reports both sides."""
+"""Smoke test of the metrics benchmark; it agrees with its peers and reports both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.full
-def test_the_quick_benchmark_reports_both_sides() -> None:
+def test_quick_benchmark_reports_ours_and_the_peer() -> None:
     done = subprocess.run(
         [sys.executable, "bench/metrics.py", "--quick"], cwd=ROOT, capture_output=True, text=True, timeout=280
     )

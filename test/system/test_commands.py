@@ -1,4 +1,4 @@
-"""The commands of the README, as a user types them."""
+"""The commands of the README, run as a user would."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kinema4d(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_render_writes_what_it_says(tmp_path: Path) -> None:
+def test_render_writes_all_outputs_and_replaces_them(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     done = kinema4d("render", "--out", out, "--size", "180x120", "--frames", "7")
     assert done.returncode == 0, done.stderr
@@ -54,7 +54,7 @@ def test_render_writes_what_it_says(tmp_path: Path) -> None:
     assert load_pointmaps(out / "pointmaps").xyz.shape == (2, 60, 90, 3)
 
 
-def test_render_draws_another_robot_over_an_image(tmp_path: Path) -> None:
+def test_render_of_another_robot_over_an_image(tmp_path: Path) -> None:
     image = np.full((480, 720, 3), (200, 30, 30), np.uint8)
     write_image(tmp_path / "background.png", image)
     table = tmp_path / "plan.csv"
@@ -81,7 +81,7 @@ def test_render_draws_another_robot_over_an_image(tmp_path: Path) -> None:
         (["--ply-frame", "99"], ["99"]),
     ],
 )
-def test_render_refuses_bad_input_in_one_line(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+def test_render_reports_bad_input_without_a_traceback(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     done = kinema4d("render", "--out", tmp_path / "out", "--frames", "2", "--size", "90x60", *arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -90,7 +90,7 @@ def test_render_refuses_bad_input_in_one_line(tmp_path: Path, arguments: list[st
     assert not (tmp_path / "out").exists()
 
 
-def test_an_image_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_image_of_another_size_is_rejected(tmp_path: Path) -> None:
     write_image(tmp_path / "small.png", np.zeros((10, 20, 3), np.uint8))
     done = kinema4d("render", "--out", tmp_path / "out", "--image", tmp_path / "small.png")
     assert done.returncode == 2
@@ -98,7 +98,7 @@ def test_an_image_of_another_size_is_refused(tmp_path: Path) -> None:
     assert "720 x 480" in done.stderr
 
 
-def test_a_folder_with_other_things_is_not_touched(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("do not lose")
@@ -107,7 +107,7 @@ def test_a_folder_with_other_things_is_not_touched(tmp_path: Path) -> None:
     assert [path.name for path in precious.iterdir()] == ["thesis.txt"]
 
 
-def test_the_doctor_tells_what_is_here() -> None:
+def test_doctor_lists_all_checks() -> None:
     done = kinema4d("doctor", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert {"Python", "ROS 2", "MoveIt", "YAM meshes", "calibration", "GL", "free disk"} <= set(checks)
@@ -117,7 +117,7 @@ def test_the_doctor_tells_what_is_here() -> None:
     assert done.returncode == (1 if missing else 0)
 
 
-def test_the_doctor_looks_at_a_calibration(tmp_path: Path) -> None:
+def test_doctor_checks_a_calibration(tmp_path: Path) -> None:
     broken = tmp_path / "camera.yaml"
     broken.write_text("intrinsics: {}\nextrinsics: {}\n")
     done = kinema4d("doctor", "--camera", broken)

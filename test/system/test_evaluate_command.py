@@ -1,4 +1,4 @@
-"""`kinema4d evaluate` as a user types it: workers, a cluster of two ranks, models that fail, and what is refused."""
+"""`kinema4d evaluate` as a command: workers, two ranks, failing models, and rejected setups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evaluate(*arguments: str | Path, launcher: tuple[str, ...] = (), **more: str
 
 
 def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Lines by file name."""
+    """Read the records by file name."""
     return {
         path.name: [json.loads(line) for line in path.read_text().splitlines()]
         for path in sorted(folder.glob("trials-*.jsonl"))
@@ -44,7 +44,7 @@ FAILING = "support.own_generator:Array"
 
 
 @pytest.mark.full
-def test_two_workers_with_a_model_that_fails_and_a_report_of_the_others(tmp_path: Path) -> None:
+def test_two_workers_with_a_failing_model_report_the_others(tmp_path: Path) -> None:
     pytest.importorskip("kinema4d_model")
     out = tmp_path / "out"
     done = evaluate(
@@ -71,15 +71,15 @@ def test_two_workers_with_a_model_that_fails_and_a_report_of_the_others(tmp_path
     assert "<html" in (out / "report.html").read_text()
     changed = evaluate("--policies", "expert=expert:offset_m=0.03", *SMALL, "--models", "composite", "--out", out)
     assert changed.returncode == 2
-    assert "policies, expert: expert there, expert:offset_m=0.03 asked for" in changed.stderr
+    assert "policies, expert: expert in the folder, expert:offset_m=0.03 requested" in changed.stderr
 
 
-def test_damaged_weights_are_refused_before_the_first_trial(tmp_path: Path) -> None:
+def test_damaged_weights_are_rejected_before_the_first_trial(tmp_path: Path) -> None:
     pytest.importorskip("kinema4d_model")
     weights, out = tmp_path / "broken", tmp_path / "out"
     shutil.copytree(ROOT / "model" / "kinema4d_model" / "weights" / "nano", weights)
     for path in weights.rglob("*.safetensors"):
-        path.write_bytes(b"\xff" * path.stat().st_size)  # as large as the manifest says, and no weights
+        path.write_bytes(b"\xff" * path.stat().st_size)  # the size of the manifest, but invalid content
     done = evaluate(
         "--policies", "expert", *SMALL, "--models", "composite,nano", "--checkpoint", f"nano={weights}", "--out", out
     )
@@ -89,7 +89,7 @@ def test_damaged_weights_are_refused_before_the_first_trial(tmp_path: Path) -> N
     assert not out.exists()
 
 
-def test_weights_that_are_not_there_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_missing_weights_are_rejected_and_nothing_is_written(tmp_path: Path) -> None:
     pytest.importorskip("kinema4d_model")
     out = tmp_path / "out"
     done = evaluate(
@@ -102,7 +102,7 @@ def test_weights_that_are_not_there_are_refused_and_nothing_is_written(tmp_path:
 
 
 @pytest.mark.full
-def test_two_ranks_share_the_tables_and_make_one_report(tmp_path: Path) -> None:
+def test_two_ranks_share_the_scenes_and_write_one_report(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "out"
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
@@ -118,7 +118,7 @@ def test_two_ranks_share_the_tables_and_make_one_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_an_evaluation_without_any_outcome_says_so_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_evaluation_without_any_outcome_fails_and_can_be_retried(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ("--policies", "raises=python:support.odd_policies:Raises", *SMALL, "--models", "composite")
     done = evaluate(*command, "--workers", "0", "--out", out)
@@ -138,7 +138,9 @@ def test_an_evaluation_without_any_outcome_says_so_and_can_be_tried_again(tmp_pa
         (("--judge", "jury"), "[ARGUMENT_INVALID] judge 'jury'"),
     ],
 )
-def test_set_up_errors_end_it_before_the_first_trial(tmp_path: Path, arguments: tuple[str, str], words: str) -> None:
+def test_setup_errors_stop_the_command_before_the_first_trial(
+    tmp_path: Path, arguments: tuple[str, str], words: str
+) -> None:
     out = tmp_path / "out"
     done = evaluate("--policies", "expert", *SMALL, "--models", "composite", "--out", out, *arguments)
     assert done.returncode == 2

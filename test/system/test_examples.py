@@ -1,4 +1,4 @@
-"""The programs in examples/ run as their own first lines say."""
+"""The programs in examples/, run with the commands of their docstrings."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Fixed inputs give the recorded results: rollouts, episodes, an evaluation, a calibration, the options of every verb.
+"""Regression tests against recorded results: rollouts, episodes, an evaluation, a calibration, the verbs' options.
 
-Record anew, after a deliberate change only: `cd test && python -m support.golden golden/golden.json`.
+Record again only after a deliberate change: `cd test && python -m support.golden golden/golden.json`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").rea
 
 
 def differences(found: Any, recorded: Any, where: str = "") -> list[str]:
-    """Where two documents differ; numbers may by a thousandth, for compilers and BLAS differ between machines."""
+    """List the differences of two documents; numbers may differ by 0.001, because compilers and BLAS differ."""
     if isinstance(recorded, dict) and isinstance(found, dict):
         names = sorted(set(found) | set(recorded))
         return [d for n in names for d in differences(found.get(n), recorded.get(n), f"{where}/{n}")]
@@ -31,7 +31,7 @@ def differences(found: Any, recorded: Any, where: str = "") -> list[str]:
     return [] if same else [f"{where}: {found}, recorded {recorded}"]
 
 
-def test_differences_are_seen() -> None:
+def test_differences_are_found() -> None:
     recorded = {"a": [1.0, {"b": "x"}], "c": True}
     assert differences(recorded, recorded) == []
     assert differences({"a": [1.1, {"b": "y"}], "d": 0}, recorded) == [
@@ -42,7 +42,7 @@ def test_differences_are_seen() -> None:
     ]
 
 
-def test_no_verb_lost_an_option_or_changed_a_default() -> None:
+def test_options_and_defaults_of_all_verbs_are_unchanged() -> None:
     now = options()
     for verb, recorded in RECORDED["options"].items():
         kept = {name: now.get(verb, {}).get(name, "gone") for name in recorded}
@@ -52,7 +52,7 @@ def test_no_verb_lost_an_option_or_changed_a_default() -> None:
 @pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("part", sorted(PARTS))
-def test_results_are_the_recorded_ones(part: str, tmp_path: Path) -> None:
+def test_results_match_the_recorded_ones(part: str, tmp_path: Path) -> None:
     if part != "markerless":
         pytest.importorskip("kinema4d_model", reason="needs the learned generator")
     _, figures = PARTS[part](tmp_path)

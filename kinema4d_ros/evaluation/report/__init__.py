@@ -1,4 +1,4 @@
-"""An evaluation as a page, Markdown, CSV and JSON."""
+"""Report of an evaluation as HTML, Markdown, CSV and JSON."""
 
 from kinema4d_ros.evaluation.report.write import write_report
 

@@ -1,4 +1,4 @@
-"""A report as one HTML file: no script, nothing to load, every text of a record escaped."""
+"""Evaluation report as one HTML file: no scripts, no external resources, all texts of records escaped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kinema4d_ros.evaluation.summary.cells import Cell
 
 __all__ = ["COLOURS", "SHAPES", "STYLE", "bias_plot", "html_report", "rates_plot", "symbol"]
 
-# The style of a report's page: light, dark, printed, and on a phone.
+# Style sheet for light and dark mode, print and small screens.
 
 _LIGHT = """
 --paper:#ffffff;--card:#f6f8fa;--ink:#1c2430;--soft:#5b6675;--line:#d8dee6;--accent:#1f6feb;
@@ -123,10 +123,10 @@ figure,.card,.matrix,tr,.strip{break-inside:avoid}h2,h3{break-after:avoid}
 )
 
 
-# Plots as inline SVG; colours come from the page's style, so that they follow light, dark and print.
+# Plots as inline SVG; colours come from the style sheet, so that they follow light and dark mode and print.
 
 COLOURS = 8
-"""Classes c0 to c7 of the page's style; more policies begin again."""
+"""Classes c0 to c7 of the style sheet; further policies reuse them from c0."""
 
 SHAPES = ("circle", "square", "triangle", "diamond")
 _SIZE = 440.0
@@ -135,9 +135,9 @@ _ROW = 22.0
 
 
 def rates_plot(model: ModelSummary) -> str:
-    """Success rate in the lab against that in the model: small marks with thin lines on scenarios, large ones over all.
+    """Plot the success rate in the model over that in the lab: small marks per scenario, large marks over all.
 
-    On the dotted line the model is right, above it is optimistic.
+    On the dotted line both are equal; above it the model is optimistic.
     """
     parts = [_open(_SIZE, _SIZE - 6, f"Success rate in the lab against {model.label}")]
     for i in range(6):
@@ -164,7 +164,7 @@ def rates_plot(model: ModelSummary) -> str:
 
 
 def bias_plot(model: ModelSummary) -> str:
-    """Bias with its interval, a line for each policy and scenario; right of zero the model is optimistic."""
+    """Plot the bias with its interval, one line per policy and scenario; right of zero the model is optimistic."""
     lines: list[tuple[Cell, int, str]] = []
     for number, policy in enumerate(model.policies):
         lines.append((policy, number, policy.policy))
@@ -197,7 +197,7 @@ def bias_plot(model: ModelSummary) -> str:
 
 
 def symbol(shape: int | None, colour: int | None) -> str:
-    """A mark for a legend."""
+    """Draw a mark for a legend."""
     mark = _mark(8, 8, shape, 6.0 if shape is None else 4.5)
     return (
         f'<svg class="key {_colour(colour)}" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">{mark}</svg>'
@@ -234,7 +234,7 @@ def _cross(cell: Cell, policy: int, scenario: int | None) -> str:
 
 
 def _mark(x: float, y: float, shape: int | None, r: float) -> str:
-    """A filled circle for all scenarios, an outline for each scenario."""
+    """Draw a filled circle for all scenarios, an outlined shape for one scenario."""
     if shape is None:
         return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{r}"/>'
     name = SHAPES[shape % len(SHAPES)]
@@ -280,19 +280,19 @@ def html_report(
     shown: Sequence[Disagreement],
     strip: Callable[[str], str],
 ) -> str:
-    """The page.
+    """Render the page.
 
     Args:
         summary: of the evaluation.
         found: all disagreements.
-        shown: those whose strips are on the page.
-        strip: the data URI of a picture's name; "" = there is none.
+        shown: disagreements whose strips are on the page.
+        strip: returns the data URI of an image by its name; "" = no image.
     """
     sections = [
-        ("verdict", "How far to trust the models", _verdicts(summary)),
+        ("verdict", "How far the models can be trusted", _verdicts(summary)),
         *((f"model-{i}", f"{model.label} against the lab", _model(model)) for i, model in enumerate(summary.models)),
-        ("correction", "Correcting the optimism with a few real trials", _corrections(summary)),
-        ("paper", "Beside the paper's Table 3", _table(paper_table(summary))),
+        ("correction", "Correction with a few real trials", _corrections(summary)),
+        ("paper", "Comparison with the paper's Table 3", _table(paper_table(summary))),
         ("failed", "Failed runs", _failures(summary)),
         ("settings", "Settings", _table(settings_table(summary))),
         ("disagreements", "Disagreements", _strips(found, shown, strip)),
@@ -302,8 +302,8 @@ def html_report(
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Policies on trial</title><style>{STYLE}</style></head>\n<body><main>"
-        f'<h1>Policies on trial</h1><p class="lead">{escape(headline(summary))}</p><nav>{links}</nav>'
+        f"<title>Policy evaluation</title><style>{STYLE}</style></head>\n<body><main>"
+        f'<h1>Policy evaluation</h1><p class="lead">{escape(headline(summary))}</p><nav>{links}</nav>'
         f"{body}</main></body></html>\n"
     )
 
@@ -321,7 +321,7 @@ def _figures(model: ModelSummary) -> str:
         return ""
     bias, same = cell.bias, cell.agreement
     tone = "" if bias.low <= 0 <= bias.high else "bad"
-    side = "no bias seen" if not tone else "optimistic" if bias.low > 0 else "pessimistic"
+    side = "not significant" if not tone else "optimistic" if bias.low > 0 else "pessimistic"
     agrees = {True: ("yes", "good"), False: ("no", "bad"), None: (NONE, "")}[ranking.winner_agrees]
     spearman = Value.of(ranking.spearman)
     largest, policy = max(((c.bias, c.policy) for c in model.policies if c.bias), key=lambda one: abs(one[0].estimate))
@@ -330,7 +330,7 @@ def _figures(model: ModelSummary) -> str:
         ("agreement with the lab", percent(same.estimate), f"{percent(same.low)} to {percent(same.high)}", ""),
         ("bias of the success rate", signed(bias.estimate), f"{side}, {signed(bias.low)} to {signed(bias.high)}", tone),
         ("largest bias of a policy", signed(largest.estimate), policy, seen),
-        ("same winner", agrees[0], f"among {len(ranking.policies)} policies", agrees[1]),
+        ("same best policy", agrees[0], f"among {len(ranking.policies)} policies", agrees[1]),
         ("rank correlation", spearman.text, spearman.detail or "not defined", ""),
         ("pairs", str(cell.count), f"{cell.undecided} the judge cannot tell", ""),
     )
@@ -352,14 +352,14 @@ def _model(model: ModelSummary) -> str:
     return (
         '<div class="side">'
         f"<figure>{rates_plot(model)}{legend}<figcaption>Success rates with 95 % intervals: filled marks over all "
-        "scenarios, outlines on each. On the dotted line the model is right.</figcaption></figure>"
-        f"<figure>{bias_plot(model)}<figcaption>Bias with its paired 95 % interval; one that does not reach 0 shows "
+        "scenarios, outlines on each. On the dotted line model and lab are equal.</figcaption></figure>"
+        f"<figure>{bias_plot(model)}<figcaption>Bias with its paired 95 % interval; an interval without 0 shows "
         "a bias.</figcaption></figure></div>"
         f"<h3>Success rates</h3>{_table(rates_table(model))}"
         f"<h3>Wrong verdicts</h3>{_table(wrong_table(model))}"
         f"<h3>Confusion</h3>{_matrices(model)}"
-        f'<h3>Order of the policies</h3><div class="side">{_table(policies)}{_table(quality)}</div>'
-        f"<h3>What these runs can show</h3><p>{escape(power_words(model))}</p>"
+        f'<h3>Ranking of the policies</h3><div class="side">{_table(policies)}{_table(quality)}</div>'
+        f"<h3>What these runs can detect</h3><p>{escape(power_words(model))}</p>"
     )
 
 
@@ -388,17 +388,18 @@ def _matrix(cell: Cell) -> str:
 
 def _corrections(summary: EvaluationSummary) -> str:
     parts = [
-        "<p>A model that is wrong in a steady way can be corrected: run it often, run the robot a few times on the "
-        "same tables, and take off what the pairs show. Below, lab runs stand for the real ones.</p>"
+        "<p>A model with a consistent error can be corrected: run it often, run the robot a few times on the same "
+        "scenes, and subtract the error of these pairs. Without real.csv, and in the check, lab runs serve as real "
+        "trials.</p>"
     ]
     for model in summary.models:
-        parts.append(f"<h3>{escape(model.label)}: success rates, corrected</h3><p>{escape(corrected_words(model))}</p>")
+        parts.append(f"<h3>{escape(model.label)}: corrected success rates</h3><p>{escape(corrected_words(model))}</p>")
         if model.corrected.rates:
             parts.append(_table(corrected_table(model)))
-        parts.append(f"<h3>{escape(model.label)}: what a verdict is worth</h3><p>{escape(worth_words(model))}</p>")
+        parts.append(f"<h3>{escape(model.label)}: calibrated verdicts</h3><p>{escape(worth_words(model))}</p>")
         if model.corrected.calibration is not None:
             parts.append(_table(worth_table(model)))
-        parts.append(f"<h3>{escape(model.label)}: checked on runs held out</h3>")
+        parts.append(f"<h3>{escape(model.label)}: check on held-out runs</h3>")
         parts.append(f"<p>{escape(correction_words(model))}</p>")
         if model.correction.rows:
             parts.append(_table(correction_table(model)))
@@ -415,7 +416,7 @@ def _strips(found: Sequence[Disagreement], shown: Sequence[Disagreement], strip:
         return "<p>None.</p>"
     number = "; ".join(f"{label}: {count}" for label, count in counts(found).items())
     left_out = len(found) - len(shown)
-    text = f"{len(found)} predicted runs end otherwise than in the lab ({number}). "
+    text = f"{len(found)} predicted runs have another outcome than in the lab ({number}). "
     text += "The most confident mistakes come first. "
     text += f"{left_out} are left out here; trials.csv has all." if left_out else "All are shown."
     return f"<p>{escape(text)}</p>" + "".join(_strip(one, strip(one.picture)) for one in shown)
@@ -423,7 +424,7 @@ def _strips(found: Sequence[Disagreement], shown: Sequence[Disagreement], strip:
 
 def _strip(one: Disagreement, uri: str) -> str:
     words = f"{one.label}, {one.trial.key}"
-    image = f'<img src="{escape(uri)}" alt="{escape(words)}">' if uri else '<p class="note">No picture.</p>'
+    image = f'<img src="{escape(uri)}" alt="{escape(words)}">' if uri else '<p class="note">No image.</p>'
     return (
         f'<figure class="strip">{image}<figcaption><code>{escape(one.trial.key)}</code> · {escape(one.words)} · '
         f"{escape(one.reason or 'no reason given')}</figcaption></figure>"

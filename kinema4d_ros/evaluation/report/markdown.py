@@ -1,4 +1,4 @@
-"""A report as Markdown: the same words and tables as the page, without its plots."""
+"""Evaluation report as Markdown: the sentences and tables of the HTML page, without its plots."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ __all__ = ["markdown_report"]
 
 
 def markdown_report(summary: EvaluationSummary, found: Sequence[Disagreement], shown: Sequence[Disagreement]) -> str:
-    """The text; strips are linked by their names in the evaluation's folder."""
-    parts = ["# Policies on trial", _safe(headline(summary)), "## How far to trust the models"]
+    """Render the report; strips are linked by their file names in the evaluation's folder."""
+    parts = ["# Policy evaluation", _safe(headline(summary)), "## How far the models can be trusted"]
     parts += [f"**{_safe(model.label)}.** {_safe(verdict(model))}" for model in summary.models]
     for model in summary.models:
         parts += _model(model)
-    parts.append("## Correcting the optimism with a few real trials")
+    parts.append("## Correction with a few real trials")
     for model in summary.models:
-        parts += [f"### {_safe(model.label)}: success rates, corrected", _safe(corrected_words(model))]
+        parts += [f"### {_safe(model.label)}: corrected success rates", _safe(corrected_words(model))]
         parts += [_table(corrected_table(model))] if model.corrected.rates else []
-        parts += [f"### {_safe(model.label)}: what a verdict is worth", _safe(worth_words(model))]
+        parts += [f"### {_safe(model.label)}: calibrated verdicts", _safe(worth_words(model))]
         parts += [_table(worth_table(model))] if model.corrected.calibration is not None else []
-        parts += [f"### {_safe(model.label)}: checked on runs held out", _safe(correction_words(model))]
+        parts += [f"### {_safe(model.label)}: check on held-out runs", _safe(correction_words(model))]
         parts += [_table(correction_table(model))] if model.correction.rows else []
     failures = failures_table(summary)
-    parts += ["## Beside the paper's Table 3", _table(paper_table(summary))]
+    parts += ["## Comparison with the paper's Table 3", _table(paper_table(summary))]
     parts += ["## Failed runs", _table(failures) if failures.rows else "None."]
     parts += ["## Settings", _table(settings_table(summary)), "## Disagreements", _disagreements(found, shown)]
     return "\n\n".join(parts) + "\n"
@@ -57,10 +57,10 @@ def _model(model: ModelSummary) -> list[str]:
         _table(rates_table(model)),
         _table(wrong_table(model)),
         _matrix(model.overall),
-        "### Order of the policies",
+        "### Ranking of the policies",
         _table(policies),
         _table(quality),
-        "### What these runs can show",
+        "### What these runs can detect",
         _safe(power_words(model)),
     ]
 
@@ -74,7 +74,7 @@ def _disagreements(found: Sequence[Disagreement], shown: Sequence[Disagreement])
         return "None."
     number = "; ".join(f"{_safe(label)}: {count}" for label, count in counts(found).items())
     lines = [
-        f"{len(found)} predicted runs end otherwise than in the lab ({number}). "
+        f"{len(found)} predicted runs have another outcome than in the lab ({number}). "
         f"{len(shown)} are listed, the most confident mistakes first."
     ]
     for one in shown:
@@ -100,7 +100,7 @@ def _entry(value: Entry) -> str:
 
 
 def _safe(text: str) -> str:
-    """On one line, and nothing that Markdown would take for a table, a tag or a link."""
+    """Put text on one line and escape the characters with which Markdown makes tables, tags and links."""
     return re.sub(r"([\\|<>*_`\[\]])", r"\\\1", " ".join(text.split()))
 
 

@@ -1,4 +1,4 @@
-"""The tables of a report, as text that Markdown and HTML show alike."""
+"""Tables and disagreement strips of the evaluation report, shared by the Markdown and HTML writers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WORDS = {True: "success", False: "failure", None: "cannot tell"}
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A trial that ends otherwise in the model; a verdict of None = the judge cannot tell of a real success."""
+    """A trial whose outcomes in the lab and in the model differ; verdict None = success that the judge cannot tell."""
 
     label: str
     trial: Trial
@@ -65,13 +65,13 @@ class Disagreement:
 
     @property
     def words(self) -> str:
-        """Both outcomes."""
+        """Both outcomes as text."""
         sure = "" if self.verdict is None else f", confidence {self.confidence:.2f}"
         return f"lab: {WORDS[self.lab]}; {self.label}: {WORDS[self.verdict]}{sure}"
 
 
 def disagreements(records: Iterable[TrialRecord]) -> list[Disagreement]:
-    """All of them: wrong verdicts by confidence, then those without one."""
+    """List all disagreements: wrong verdicts by descending confidence, then those without a verdict."""
     found = [
         Disagreement(label, record.trial, record.lab.success, one.success, one.confidence, one.reason, one.picture)
         for record in records
@@ -83,7 +83,7 @@ def disagreements(records: Iterable[TrialRecord]) -> list[Disagreement]:
 
 
 def choose(found: Sequence[Disagreement], most: int) -> list[Disagreement]:
-    """At most so many, in order; every model gets its share, and what one leaves goes to the others."""
+    """Select at most `most` disagreements in order, the same number for each model; unused shares go to the others."""
     by_label: dict[str, list[Disagreement]] = {}
     for one in found:
         by_label.setdefault(one.label, []).append(one)
@@ -97,11 +97,11 @@ def choose(found: Sequence[Disagreement], most: int) -> list[Disagreement]:
 
 
 def strip_uri(folder: Path, name: str) -> str:
-    """A strip as a data URI, small enough for a page that holds many; "" = it cannot be read.
+    """Encode an image strip as a data URI, downsized so that a page can hold many; "" = it cannot be read.
 
     Args:
         folder: of the evaluation.
-        name: of the picture; one that leads out of the folder is not read.
+        name: of the image file; paths outside the folder are not read.
     """
     path = (folder / name).resolve()
     if not name or not path.is_relative_to(folder.resolve()) or not path.is_file():
@@ -117,7 +117,7 @@ def strip_uri(folder: Path, name: str) -> str:
 
 
 def counts(found: Iterable[Disagreement]) -> Mapping[str, int]:
-    """How many there are in each model."""
+    """Count the disagreements of each model."""
     number: dict[str, int] = {}
     for one in found:
         number[one.label] = number.get(one.label, 0) + 1
@@ -130,7 +130,7 @@ PAPER: Mapping[str, tuple[tuple[float, float], ...]] = {
     "paper, simulation": ((0.48, 0.56), (0.38, 0.46), (0.80, 0.84)),
     "paper, real and out of distribution": ((0.34, 0.60), (0.46, 0.76), (0.78, 0.90)),
 }
-"""Table 3 of arXiv 2603.16669: (truth, model) for three setups of 50 runs."""
+"""Table 3 of arXiv 2603.16669: success rates (truth, model) of three setups with 50 runs each."""
 
 PAPER_RUNS = 50
 SHORT_TEXT = 300
@@ -138,7 +138,7 @@ SHORT_TEXT = 300
 
 @dataclass(frozen=True)
 class Table:
-    """Header, rows, and a note below; `strong` rows stand out, the first `names` columns are names."""
+    """Header, rows and a note; `strong` are indices of emphasised rows, the first `names` columns are names."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
@@ -148,7 +148,7 @@ class Table:
 
 
 def rates_table(model: ModelSummary) -> Table:
-    """Success rates and bias of every policy on every scenario."""
+    """Tabulate success rates and bias of every policy on every scenario."""
     header = ("policy", "scenario", "pairs", "lab", "model", "bias", "McNemar p", "cannot tell", "failed", "missing")
     rows, strong = _rows(model, lambda cell: (
         str(cell.count),
@@ -161,17 +161,17 @@ def rates_table(model: ModelSummary) -> Table:
         str(cell.missing),
     ))  # fmt: skip
     note = (
-        "95 % intervals: Wilson for rates, Tango's paired score for bias (model - lab). Where policies or scenarios "
-        "are together they also cover what drawing tables and seeds again gives, for runs share tables and luck. "
-        "McNemar's test is exact, takes runs for independent and is not adjusted for the number of rows. “Cannot tell” "
-        "counts as no success of the model. Failed runs "
-        f"are no pairs. {NONE} = not defined."
+        "95 % intervals: Wilson for rates, Tango's paired score for bias (model - lab). In rows “all” the "
+        "intervals also cover a bootstrap over scenes and over seeds, because those runs are not independent. "
+        "McNemar's test is exact, assumes independent runs and is not adjusted for the number of rows. “Cannot tell” "
+        "counts as a failure in the model. Failed runs "
+        f"are excluded. {NONE} = not defined."
     )
     return Table(header, rows, note, strong, 2)
 
 
 def wrong_table(model: ModelSummary) -> Table:
-    """How often verdicts are wrong, and which way."""
+    """Tabulate agreement, false successes and false failures."""
     header = ("policy", "scenario", "agreement", "false success", "false failure")
     rows, strong = _rows(
         model,
@@ -179,7 +179,7 @@ def wrong_table(model: ModelSummary) -> Table:
     )
     note = (
         "False success: share of the lab's failures that the model shows as successes. False failure: share of the "
-        "lab's successes that it does not show as such; “cannot tell” is one."
+        "lab's successes that it does not show as such, “cannot tell” included."
     )
     return Table(header, rows, note, strong, 2)
 
@@ -220,11 +220,11 @@ def _p(value: float | None) -> str:
 
 
 def ranking_table(model: ModelSummary) -> tuple[Table, Table]:
-    """Policies in the lab's order, and how well the model keeps it."""
+    """Tabulate the policies in the lab's order, and how well the model's ranking agrees."""
     ranking = model.ranking
     places = sorted(range(len(ranking.lab_rates)), key=lambda i: -ranking.lab_rates[i])
     policies = Table(
-        ("policy", "lab", "place in the lab", "model", "place in the model"),
+        ("policy", "lab", "rank in the lab", "model", "rank in the model"),
         tuple(
             (
                 ranking.policies[i],
@@ -235,24 +235,24 @@ def ranking_table(model: ModelSummary) -> tuple[Table, Table]:
             )
             for i in places
         ),
-        f"On the {ranking.tables} tables that all these policies finished."
+        f"On the {ranking.tables} scenes that all these policies finished."
         + (f" Without a finished run: {', '.join(ranking.left_out)}." if ranking.left_out else ""),
     )
     agrees = {True: "yes", False: "no", None: NONE}[ranking.winner_agrees]
-    share = "" if ranking.winner_share is None else f"in {100 * ranking.winner_share:.0f} % of draws"
+    share = "" if ranking.winner_share is None else f"in {100 * ranking.winner_share:.0f} % of resamples"
     quality = Table(
-        ("measure", "value", "policies", "tables"),
+        ("measure", "value", "policies", "scenes"),
         tuple(
             (name, value, str(len(ranking.policies)), str(ranking.tables))
             for name, value in (
                 ("Pearson correlation of rates", Value.of(ranking.pearson)),
                 ("Spearman correlation of ranks", Value.of(ranking.spearman)),
                 ("MMRV, mean worst rank violation", Value.of(ranking.mmrv)),
-                ("the model's winner is the lab's", Value(agrees, share)),
-                ("regret of taking the model's winner", Value.of(ranking.regret)),
+                ("same best policy in the model and the lab", Value(agrees, share)),
+                ("regret of choosing the model's best policy", Value.of(ranking.regret)),
             )
         ),
-        "95 % intervals by drawing seeds again, the same ones for all policies, in the lab and in the model."
+        "95 % bootstrap intervals over seeds, with the same resamples for all policies, in the lab and in the model."
         + (f" {NONE} = not defined: {ranking.why}." if ranking.why else ""),
     )
     return policies, quality
@@ -265,7 +265,7 @@ def _place(rates: Sequence[float], which: int) -> str:
 
 
 def correction_table(model: ModelSummary) -> Table:
-    """How well estimates from k real trials do on runs held out."""
+    """Tabulate the error of estimates from k real trials on held-out runs."""
     correction = model.correction
     found = {(row.method, row.real_trials): row for row in correction.rows}
     tried = tuple(dict.fromkeys(row.real_trials for row in correction.rows))
@@ -277,11 +277,11 @@ def correction_table(model: ModelSummary) -> Table:
     used = "; ".join(f"k = {k}: {len(policies)} policies" for k, policies in correction.policies.items())
     note = (
         f"k real trials of each policy, drawn {correction.repeats} times; fitted on them, scored on the policy's other "
-        f"runs ({used or 'none'}). Large: mean distance to the success rate of the runs held out. Below: mean signed "
-        "distance, Brier score on single runs (an estimate without probabilities of its own gives its rate to all of "
-        "them), mean width of the 95 % interval, and how many of them hold that rate. For this, intervals are "
-        "widened by the noise of the runs held out, which is generous to the prediction-powered one: it has seen the "
-        "model's verdicts on the same runs."
+        f"runs ({used or 'none'}). Large: mean absolute error of the success rate of the held-out runs. Below: mean "
+        "signed error, Brier score on single runs (an estimate without per-run probabilities uses its rate for every "
+        "run), mean width of the 95 % interval, and how many intervals cover that rate. For the coverage, intervals "
+        "are widened by the noise of the held-out runs. This favours the prediction-powered estimate, which has used "
+        "the model's verdicts on the same runs."
     )
     return Table(("estimate", *(f"k = {k}" for k in tried)), rows, note)
 
@@ -290,13 +290,13 @@ def _scored(row: CorrectionRow | None) -> Entry:
     if row is None:
         return NONE
     interval = "" if row.width is None or row.coverage is None else (
-        f", width {row.width:.2f}, {100 * row.coverage:.0f} % hold"
+        f", width {row.width:.2f}, {100 * row.coverage:.0f} % covered"
     )  # fmt: skip
     return Value(number(row.error, 3), f"bias {signed(row.bias)}, Brier {row.brier:.2f}{interval}")
 
 
 def paper_table(summary: EvaluationSummary) -> Table:
-    """Table 3 of the paper, and ours in its form."""
+    """Tabulate our results in the form of the paper's Table 3, next to the paper's."""
     setups = max([3, *(len(model.scenarios) for model in summary.models)])
     rows = [_setups(name, f"{PAPER_RUNS}", cells, setups) for name, cells in PAPER.items()]
     strong = set()
@@ -311,8 +311,8 @@ def paper_table(summary: EvaluationSummary) -> Table:
     header = ("evaluation", "runs each", *(f"setup {i + 1}" for i in range(setups)), "mean bias", "Pearson")
     note = (
         "Success rate in truth → in the model (difference). The paper's truth is a simulator or its robot, ours is the "
-        f"lab; our setups are {names}. The paper gives rates alone: with {PAPER_RUNS} runs a rate of 0.50 is known to "
-        f"{_half_width()}, and which runs differ is not known. A correlation over so few setups says little; "
+        f"lab; our setups are {names}. The paper gives rates only: with {PAPER_RUNS} runs a rate of 0.50 is known to "
+        f"{_half_width()}, and the runs that differ are not known. A correlation over so few setups says little; "
         f"{NONE} = not defined."
     )
     return Table(header, tuple(rows), note, frozenset(strong))
@@ -345,17 +345,17 @@ def _setups(name: str, runs: str, rates: Sequence[tuple[float, float]], setups: 
 
 
 def failures_table(summary: EvaluationSummary) -> Table:
-    """Runs without an outcome, by reason."""
+    """Tabulate the runs without an outcome, by reason."""
     failures = [*summary.lab_failures, *(failure for model in summary.models for failure in model.failures)]
     rows = tuple(
         (one.where, str(one.count), ", ".join(one.policies), _short(one.text), ", ".join(one.examples))
         for one in failures
     )
-    return Table(("where", "runs", "policies", "reason", "such as"), rows, "Failed runs count in no rate.")
+    return Table(("where", "runs", "policies", "reason", "examples"), rows, "Failed runs are excluded from the rates.")
 
 
 def settings_table(summary: EvaluationSummary) -> Table:
-    """What was asked for."""
+    """Tabulate the settings of the evaluation, and the generators that made the rollouts."""
     rows: list[tuple[Entry, ...]] = []
     for name, value in summary.settings.items():
         if name == "policies" and isinstance(value, Mapping):
@@ -384,14 +384,14 @@ def _short(text: str) -> str:
     return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"
 
 
-# Corrected success rates and the worth of verdicts, as tables and words of a report.
+# Corrected success rates and calibrated verdicts.
 
 
 def corrected_table(model: ModelSummary) -> Table:
-    """Each policy's real success rate by the real trials alone, by the model, and corrected."""
+    """Tabulate each policy's real success rate: from the real trials alone, from the model, and corrected."""
     corrected = model.corrected
     lab = corrected.source == "lab"
-    header = ("policy", "real trials", "other runs", "real trials alone", "model as it is", "corrected")
+    header = ("policy", "real trials", "other runs", "real trials alone", "model uncorrected", "corrected")
     rows = tuple(
         (
             one.policy,
@@ -405,17 +405,17 @@ def corrected_table(model: ModelSummary) -> Table:
         for one in corrected.rates
     )
     who = (
-        "Here lab runs stand for real ones: the first tables of each policy are its real trials, and of the others "
-        "only the model's verdicts are used. The last column is what the lab says of those others."
+        "Lab runs are used as real trials here: the first scenes of each policy are its real trials, and of the other "
+        "runs only the model's verdicts are used. The last column is the lab's success rate of those other runs."
         if lab
-        else "Real trials are those of real.csv."
+        else "Real trials are read from real.csv."
     )
     note = (
-        f"{who} Corrected: prediction-powered inference, all of the model's verdicts with what the real trials show of "
-        "its error taken off. 95 % intervals, their width behind them; the model's own interval is about its verdicts "
-        "and says nothing about reality."
+        f"{who} Corrected: prediction-powered inference, the rate of all the model's verdicts minus the error measured "
+        "on the real trials. 95 % intervals with their width; the model's own interval covers the sampling of its "
+        "verdicts, not its bias."
     )
-    return Table((*header, "lab, the others") if lab else header, rows, note)
+    return Table((*header, "lab, other runs") if lab else header, rows, note)
 
 
 def _wide(interval: Interval) -> Value:
@@ -426,7 +426,7 @@ def _wide(interval: Interval) -> Value:
 
 
 def corrected_words(model: ModelSummary) -> str:
-    """Whether the correction is worth the model, in one sentence or two."""
+    """State whether the correction improves on the real trials alone."""
     corrected = model.corrected
     if not corrected.rates:
         return f"No corrected rates: {corrected.why}."
@@ -434,7 +434,7 @@ def corrected_words(model: ModelSummary) -> str:
     count = len(corrected.rates)
     text = f"The corrected interval is narrower than that of the real trials alone for {narrower} of {count} policies."
     if narrower <= count / 2:
-        text += " For most policies the model adds nothing to its real trials."
+        text += " For most policies the model adds nothing to the real trials."
     held = [one for one in corrected.rates if one.held_out is not None]
     if held:
         off = {
@@ -444,14 +444,14 @@ def corrected_words(model: ModelSummary) -> str:
         }
         text += (
             f" Against the lab's outcomes of the other runs, the corrected rate is off by "
-            f"{number(off['corrected'], 3)} in the mean, the real trials alone by {number(off['real'], 3)}, the model "
-            f"as it is by {number(off['model'], 3)}: one draw of real trials; the table below has many."
+            f"{number(off['corrected'], 3)} on average, the real trials alone by {number(off['real'], 3)}, the "
+            f"uncorrected model by {number(off['model'], 3)}: one draw of real trials; the table below has many."
         )
     return text + (f" Not corrected: {corrected.why}." if corrected.why else "")
 
 
 def worth_table(model: ModelSummary) -> Table:
-    """The probability of real success after each kind of verdict."""
+    """Tabulate the probability of real success for each kind of verdict."""
     calibration = model.corrected.calibration
     rows = tuple(
         (VERDICTS[one.verdict][2], str(one.count), number(one.probability), Value.of(one.observed))
@@ -460,27 +460,27 @@ def worth_table(model: ModelSummary) -> Table:
     )
     note = (
         "Calibrated probability: mean of the success curve, fitted to the real trials of all policies together, on "
-        "runs that it was not fitted to. Observed: how many of these succeed in the lab."
+        "held-out runs. Observed: share of these that succeed in the lab."
         + (f" {NONE} = not known." if model.corrected.source == "real" else "")
     )
-    return Table(("the model says", "runs", "probability of real success", "observed"), rows, note)
+    return Table(("verdict of the model", "runs", "probability of real success", "observed"), rows, note)
 
 
 def worth_words(model: ModelSummary) -> str:
-    """How good the probabilities of single runs are."""
+    """Report the Brier scores of the probabilities of single runs."""
     calibration = model.corrected.calibration
     if calibration is None:
-        return "Verdicts are not calibrated: too few real trials or other runs."
+        return "Verdicts are not calibrated: there are too few real trials or other runs."
     text = f"Fitted to {calibration.fitted} real trials of all policies, applied to {calibration.count} other runs."
     if calibration.brier is None or calibration.brier_verdict is None or calibration.brier_rate is None:
-        return text + " What happened in those is not known."
+        return text + " The real outcomes of those runs are not known."
     best = min(calibration.brier_verdict, calibration.brier_rate)
     text += (
         " Brier score (mean squared error, 0 is perfect) of the calibrated probabilities "
-        f"{number(calibration.brier, 3)}, of the verdicts as they are {number(calibration.brier_verdict, 3)}, of one "
+        f"{number(calibration.brier, 3)}, of the uncalibrated verdicts {number(calibration.brier_verdict, 3)}, of one "
         f"rate for all runs {number(calibration.brier_rate, 3)}: "
     )
-    return text + ("calibrating helps." if calibration.brier < best else "calibrating does not help.")
+    return text + ("calibration helps." if calibration.brier < best else "calibration does not help.")
 
 
 def _width(interval: Interval) -> float:

@@ -1,4 +1,4 @@
-"""An evaluation in plain words: how far to trust a model, and numbers as a reader wants them."""
+"""Sentences of the evaluation report (verdict, bias, ranking, power, correction) and number formatting."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from kinema4d_ros.evaluation.summary.correction_check import CorrectionRow
 __all__ = ["NONE", "Value", "correction_words", "headline", "number", "percent", "power_words", "signed", "verdict"]
 
 NONE = "—"
-"""Stands for what is not defined."""
+"""Shown for undefined values."""
 
 WORTH = 0.95
-"""An error must be this much smaller than another to be called better."""
+"""An error counts as better only below this factor of the other error."""
 
 APART = 0.1
-"""Biases that differ by less are told by their mean alone."""
+"""Biases that differ by less are reported as a mean only."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A number and, smaller, what belongs to it."""
+    """A number and its detail, such as an interval, shown in smaller type."""
 
     text: str
     detail: str = ""
 
     @classmethod
     def of(cls, interval: Interval | None, *, sign: bool = False) -> Value:
-        """An estimate with its interval."""
+        """Format an estimate with its interval."""
         if interval is None:
             return cls(NONE)
         show = signed if sign else number
@@ -42,21 +42,21 @@ class Value:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Two digits, or a dash."""
+    """Format a number with fixed digits; NONE if it is undefined or not finite."""
     if value is None or not math.isfinite(value):
         return NONE
     return f"{value:.{digits}f}"
 
 
 def signed(value: float | None) -> str:
-    """With its sign; a third digit where two would hide on which side of zero it is."""
+    """Format a number with its sign; use a third digit where two would round to zero."""
     if value is None or not math.isfinite(value):
         return NONE
     return f"{value:+.3f}" if 0.0005 <= abs(value) < 0.005 else f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"
 
 
 def percent(value: float) -> str:
-    """Whole per cent, never 0 or 100 unless it is, and in one piece."""
+    """Format whole per cent with a no-break space; 0 % and 100 % are shown only for exactly 0 and 1."""
     whole = round(100 * value)
     if (whole == 0 and value > 0) or (whole == 100 and value < 1):
         return f"{100 * value:.1f}\u00a0%"
@@ -64,7 +64,7 @@ def percent(value: float) -> str:
 
 
 def headline(summary: EvaluationSummary) -> str:
-    """How much of the evaluation there is."""
+    """Describe the size and progress of the evaluation."""
     settings: Mapping[str, Any] = summary.settings
     policies, scenarios = len(settings["policies"]), len(settings["scenarios"])
     if settings["runs"]:
@@ -73,45 +73,45 @@ def headline(summary: EvaluationSummary) -> str:
     else:
         text = f"{summary.planned} recorded runs of {policies} policies and {scenarios} tasks"
     if summary.missing:
-        text += f", {summary.finished} of them finished so far. {summary.missing} are missing: figures will change"
+        text += f", {summary.finished} of them finished so far. {summary.missing} are missing: the figures will change"
     failed = sum(failure.count for failure in summary.lab_failures)
     if failed:
-        text += f". {failed} of them failed in the lab; they are listed below and count in no rate"
+        text += f". {failed} of them failed in the lab; they are listed below and excluded from the rates"
     return text + "."
 
 
 def verdict(model: ModelSummary) -> str:
-    """How far to trust a model, in one paragraph."""
+    """Assess in one paragraph how far a model can be trusted."""
     cell = model.overall
     if cell.lab is None or cell.agreement is None:
-        return f"No run has an outcome both in the lab and in {model.label}: nothing can be said of it."
+        return f"No run has an outcome both in the lab and in {model.label}: it cannot be assessed."
     informs, trust = _trust(cell.lab.estimate, cell.agreement, cell.count)
     if model.label.partition("/")[0] == TRUTH:
-        return f"No model, but the lab's own pictures: what is wrong here is the judge's doing. {trust} {_wrong(cell)}"
+        return f"Not a model but the lab's own images: all errors here are the judge's. {trust} {_wrong(cell)}"
     parts = [_mixed(model), trust, _bias(cell), _parts(model), _wrong(cell), _winner(model), _advice(model, informs)]
     return " ".join(part for part in parts if part)
 
 
 def _mixed(model: ModelSummary) -> str:
-    """A warning where one name stood for several models."""
+    """Warn if one label covers rollouts of several models."""
     if len(model.made_by) < 2:
         return ""
-    return f"These figures mix rollouts of {' and '.join(model.made_by)}: they are of no single model."
+    return f"These figures mix rollouts of {' and '.join(model.made_by)}: they do not describe a single model."
 
 
 def _trust(rate: float, same: Interval, count: int) -> tuple[bool, str]:
-    """Whether verdicts say more about single runs than the more frequent outcome does."""
+    """Compare the verdicts with always predicting the more frequent outcome; True = significantly better."""
     base = max(rate, 1 - rate)
     text = (
-        f"It has the lab's outcome in {percent(same.estimate)} of {count} runs "
+        f"It agrees with the lab in {percent(same.estimate)} of {count} runs "
         f"({percent(same.low)} to {percent(same.high)}); "
-        f"always saying “{'success' if rate >= 0.5 else 'failure'}” would have it in {percent(base)}"
+        f"always predicting “{'success' if rate >= 0.5 else 'failure'}” would agree in {percent(base)}"
     )
     if same.low > base:
-        return True, text + ": on single runs its verdicts are right more often than that."
+        return True, text + ": its verdicts on single runs are better than that baseline."
     if same.estimate > base:
-        return False, text + ": these runs do not show that its verdicts are right more often than that."
-    return False, text + ": its verdicts are right no more often than that."
+        return False, text + ": these runs do not show that its verdicts are better than that baseline."
+    return False, text + ": its verdicts are not better than that baseline."
 
 
 def _bias(cell: Cell) -> str:
@@ -119,22 +119,22 @@ def _bias(cell: Cell) -> str:
     if bias is None or lab is None or model is None:
         return ""
     between = f"{signed(bias.low)} to {signed(bias.high)}"
-    rates = f"success rate {number(model.estimate)} against {number(lab.estimate)} in the lab"
+    rates = f"success rate {number(model.estimate)}, {number(lab.estimate)} in the lab"
     if bias.low > 0:
         return f"It is optimistic by {number(bias.estimate)} ({between}): {rates}."
     if bias.high < 0:
         return f"It is pessimistic by {number(-bias.estimate)} ({between}): {rates}."
-    return f"No bias can be seen ({signed(bias.estimate)}, {between}): {rates}."
+    return f"No significant bias ({signed(bias.estimate)}, {between}): {rates}."
 
 
 def _parts(model: ModelSummary) -> str:
-    """Where biases of policies or scenarios lie far apart: together they may cancel."""
+    """Report biases of policies or scenarios that differ widely, because they may cancel in the mean."""
     found = []
     for what, cells in (("policies", model.policies), ("scenarios", model.scenarios)):
         known = sorted((c.bias.estimate, c.policy or c.scenario) for c in cells if c.bias is not None)
         if len(known) > 1 and known[-1][0] - known[0][0] >= APART:
             (low, worst), (high, best) = known[0], known[-1]
-            found.append(f"single {what} are off by {signed(low)} (“{worst}”) to {signed(high)} (“{best}”)")
+            found.append(f"the bias of {what} ranges from {signed(low)} (“{worst}”) to {signed(high)} (“{best}”)")
     text = ", ".join(found)
     return f"That is a mean: {text}." if text else ""
 
@@ -142,33 +142,33 @@ def _parts(model: ModelSummary) -> str:
 def _wrong(cell: Cell) -> str:
     found = []
     if cell.false_success is not None:
-        found.append(f"of the runs that fail in the lab it shows {percent(cell.false_success.estimate)} as successes")
+        found.append(f"it shows {percent(cell.false_success.estimate)} of the lab's failures as successes")
     if cell.false_failure is not None:
-        found.append(f"of those that succeed it does not see {percent(cell.false_failure.estimate)}")
+        found.append(f"it misses {percent(cell.false_failure.estimate)} of the lab's successes")
     text = ", and ".join(found)
     text = text[:1].upper() + text[1:] + "." if text else ""
     if cell.undecided:
-        text += f" In {cell.undecided} of {cell.count} runs the judge cannot tell; they count as no success."
+        text += f" In {cell.undecided} of {cell.count} runs the judge cannot tell; these count as failures."
     return text
 
 
 def _winner(model: ModelSummary) -> str:
     ranking = model.ranking
     if len(ranking.policies) < 2 or not ranking.tables:
-        return f"It ranks nothing: {ranking.why}."
+        return f"No ranking: {ranking.why}."
     if len(ranking.lab_best) == len(ranking.policies):
-        return "All policies are level in the lab, so there is no order to be right about."
+        return "All policies have the same success rate in the lab, so there is no ranking to compare with."
     best = " and ".join(f"“{name}”" for name in ranking.lab_best)
     cost = number(ranking.regret.estimate if ranking.regret else None)
     if len(ranking.model_best) == len(ranking.policies):
-        return f"It shows all policies level and so has no winner, while the lab has {best}."
+        return f"All policies have the same success rate in it, so it picks no best policy; the lab's best is {best}."
     chosen = " and ".join(f"“{name}”" for name in ranking.model_best)
     if ranking.winner_agrees is None:
-        text = f"Its best policies {chosen} are level; the lab's best is {best}, drawing lots gives up {cost}."
+        text = f"Its best policies {chosen} are tied; the lab's best is {best}: a random pick costs {cost} of success."
     elif ranking.winner_agrees:
         text = f"It picks {chosen} as the best policy, as the lab does."
     else:
-        text = f"It picks {chosen}, while the lab's best is {best}: that gives up {cost} of real success."
+        text = f"It picks {chosen}, but the lab's best is {best}: this costs {cost} of success."
     if ranking.spearman is not None and ranking.mmrv is not None:
         rank, violation = ranking.spearman, ranking.mmrv.estimate
         span = f"{number(rank.low)} to {number(rank.high)}"
@@ -182,41 +182,39 @@ def _advice(model: ModelSummary, informs: bool) -> str:
     off = [abs(cell.bias.estimate) for cell in model.policies if cell.bias and not cell.bias.low <= 0 <= cell.bias.high]
     ordered = ranking.spearman is not None and ranking.spearman.low > 0
     if not informs and not ordered:
-        return "Do not judge policies by it."
-    use = "Use it to order policies" if ordered else "Do not order policies by it"
-    runs = "" if informs else ", and do not judge single runs by it"
+        return "Do not use it to evaluate policies."
+    use = "Use it to rank policies" if ordered else "Do not use it to rank policies"
+    runs = "" if informs else ", and do not use it for single runs"
     if off:
-        return (
-            f"{use}{runs}; a policy's success rate may be off by {number(max(off))} and must be corrected to be real."
-        )
+        return f"{use}{runs}; a policy's success rate may be off by {number(max(off))} and must be corrected."
     if bias is not None and (bias.low > 0 or bias.high < 0):
         side = "above" if bias.low > 0 else "below"
-        return f"{use}{runs}; its success rates lie {number(abs(bias.estimate))} {side} the real ones."
-    return f"{use}{runs}; no policy's success rate is seen to be off."
+        return f"{use}{runs}; its success rates are {number(abs(bias.estimate))} {side} those of the lab."
+    return f"{use}{runs}; no policy's success rate has a significant bias."
 
 
 def power_words(model: ModelSummary) -> str:
-    """What these runs can show."""
+    """Describe the smallest differences that these runs can detect."""
     power = model.power
     if power.rate is None:
-        return "There are no pairs: nothing can be seen."
+        return "There are no pairs: no difference can be detected."
     parts = []
     for runs, value, where in (
         (power.runs, power.between_policies, "over all scenarios"),
         (power.cell_runs, power.between_cells, "on one scenario"),
     ):
-        seen = f"a difference of {number(value)} between two policies" if value else "no difference of two policies"
-        parts.append(f"with {runs} runs of each policy {where}, {seen} can be seen")
-    words = f"{'; '.join(parts)} (80 % power, 95 % level, around the lab's rate of {number(power.rate)}; two series of"
-    words = words[:1].upper() + words[1:] + " independent tables, on the same tables smaller ones are seen)."
+        seen = f"a difference of {number(value)} between two policies" if value else "no difference between policies"
+        parts.append(f"with {runs} runs of each policy {where}, {seen} can be detected")
+    words = f"{'; '.join(parts)} (80 % power, 95 % level, at the lab's rate of {number(power.rate)}; for two sets of"
+    words = words[:1].upper() + words[1:] + " independent scenes; on the same scenes smaller ones can be detected)."
     differ = percent(power.disagreement or 0.0)
     if power.bias:
-        return f"{words} At {differ} disagreement, a policy's bias of {number(power.bias)} can be seen."
-    return f"{words} At {differ} disagreement, no bias of one policy can be seen."
+        return f"{words} At {differ} disagreement, a policy's bias of {number(power.bias)} can be detected."
+    return f"{words} At {differ} disagreement, no bias of a single policy can be detected."
 
 
 def correction_words(model: ModelSummary) -> str:
-    """Whether correcting helps, and where it does not."""
+    """State for each number of real trials whether the correction helps."""
     correction = model.correction
     parts = []
     for k in dict.fromkeys(row.real_trials for row in correction.rows):
@@ -229,16 +227,16 @@ def correction_words(model: ModelSummary) -> str:
 
 def _compare(k: int, rows: Mapping[str, CorrectionRow]) -> str:
     corrected = min((rows[name] for name in ("powered", "curve")), key=lambda row: row.error)
-    # The curve steadies few runs by two made-up ones; what that gains without any model is not the model's merit.
+    # The curve adds two pseudo-trials, which alone improves estimates from few runs ("shrunk"): no gain of the model.
     real, model = min(rows["real"].error, rows["shrunk"].error), rows["model"].error
     name = {"powered": "prediction-powered", "curve": "success curve"}[corrected.method]
     text = f"With {k} real trials the better correction ({name}) is off by {number(corrected.error, 3)}, "
-    text += f"estimates without a model by {number(real, 3)} at best, the model alone by {number(model, 3)}: "
+    text += f"the better estimate without a model by {number(real, 3)}, the model alone by {number(model, 3)}: "
     beats_real, beats_model = (corrected.error < WORTH * other for other in (real, model))
     if beats_real and beats_model:
-        return text + "correcting helps."
+        return text + "the correction helps."
     if beats_real:
-        return text + "the model helps, and correcting it does not."
+        return text + "the model helps, the correction does not."
     if beats_model:
-        return text + "correcting is needed, and the model adds nothing to the real trials."
-    return text + "it does not help."
+        return text + "the correction is needed, and the model adds nothing to the real trials."
+    return text + "the correction does not help."

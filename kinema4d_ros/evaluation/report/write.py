@@ -1,4 +1,4 @@
-"""`write_report`: an evaluation's folder as report.html, report.md, trials.csv and summary.json."""
+"""Write report.html, report.md, trials.csv and summary.json of an evaluation's folder."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ CSV_COLUMNS = (
 def write_report(
     folder: str | Path, *, max_strips: int | None = MAX_STRIPS, real: str | Path | None = None
 ) -> list[Path]:
-    """Write the report of what is finished so far; returns the paths, the page first.
+    """Write the report of the trials finished so far and return the paths, report.html first.
 
     Args:
         folder: of the evaluation.
-        max_strips: pictures of disagreements on the page, the most confident mistakes first; None = all.
-        real: a table of real trials, see `real`; kept in the folder, where later reports find it.
+        max_strips: images of disagreements on the page, the most confident mistakes first; None = all.
+        real: CSV file of real trials, see `store.read_real`; copied into the folder for later reports.
 
     Raises:
-        FileFormatError: there is no evaluation, or a file of it is damaged.
+        FileFormatError: the folder holds no evaluation, or one of its files is damaged.
     """
-    if not (Path(folder) / "evaluation.json").is_file():  # a store would make the folder
+    if not (Path(folder) / "evaluation.json").is_file():  # TrialStore would create the folder
         raise FileFormatError(
             f"{folder} holds no evaluation",
             expected="a folder with evaluation.json",
-            hint="kinema4d evaluate --policies ... --out FOLDER makes one",
+            hint="create one with kinema4d evaluate --policies ... --out FOLDER",
             code=ErrorCode.FILE_MISSING,
         )
     store = TrialStore(folder)
@@ -83,11 +83,11 @@ def trials_csv(
     folder: Path | None = None,
     likely: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
-    """One line for each trial and model; empty = not known, a trial without a model's outcome has an empty model.
+    """Format one line per trial and model; empty = not known, a trial without a model's outcome has an empty model.
 
     Args:
-        records: to be written.
-        folder: of the evaluation: pictures that are not there (any more) are not named. None = all are.
+        records: to write.
+        folder: of the evaluation; names of missing image files are left empty. None = no check.
         likely: calibrated probabilities of real success by label and trial key.
     """
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""What an evaluation's records say: rates, bias, order of the policies, power, and a correction that was checked."""
+"""Summary of an evaluation's records: rates, bias, ranking of the policies, power, and a validated correction."""
 
 from kinema4d_ros.evaluation.summary.summarise import EvaluationSummary, ModelSummary, summarise
 

@@ -1,6 +1,6 @@
-"""Pairs of outcomes counted: rates in the lab and in a model, bias, wrong verdicts, each with its interval.
+"""Counts of paired outcomes: rates in the lab and in a model, bias and wrong verdicts, each with its interval.
 
-What is not defined (no pair, no failure to be wrong about) is None, never NaN.
+Undefined values (no pair, no failure in the lab) are None, never NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kinema4d_ros.evaluation.trial import Trial, TrialRecord
 __all__ = ["ALL", "Cell", "Failure", "Outcomes", "Pair", "collect", "count_cell", "draws"]
 
 ALL = ""
-"""In place of a policy's or a scenario's name: all of them."""
+"""Used as the name of all policies or all scenarios together."""
 
 RESAMPLES = 2000
 BLOCK = 2_000_000
@@ -27,7 +27,7 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Pair:
-    """A trial with both outcomes; a verdict of None = the judge cannot tell, which is no success."""
+    """A trial with outcomes in the lab and in the model; verdict None = the judge cannot tell, counted as failure."""
 
     trial: Trial
     lab: bool
@@ -36,25 +36,25 @@ class Pair:
 
     @property
     def model(self) -> bool:
-        """The model's outcome as rates count it."""
+        """The model's outcome as counted in the rates."""
         return self.verdict is True
 
     @property
     def score(self) -> float:
-        """0 = surely a failure, 1 = surely a success, 0.5 = the judge cannot tell."""
+        """Score of the verdict: 0 = certain failure, 1 = certain success, 0.5 = the judge cannot tell."""
         sign = {True: 1.0, False: -1.0, None: 0.0}[self.verdict]
         return 0.5 + 0.5 * sign * min(max(self.confidence, 0.0), 1.0)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Runs without an outcome, by their reason.
+    """Runs that have no outcome for the same reason.
 
     Attributes:
         where: "lab" or the model's label.
         text: the error.
         count: runs.
-        policies: whose runs they were.
+        policies: of these runs.
         examples: keys of some of the trials.
     """
 
@@ -67,14 +67,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The trials of a model, sorted out."""
+    """The trials of a model as pairs, missing trials and failed trials (trial, where, text)."""
 
     pairs: tuple[Pair, ...]
     missing: tuple[Trial, ...]
     failed: tuple[tuple[Trial, str, str], ...]
 
     def failures(self, where: str) -> tuple[Failure, ...]:
-        """Those that happened "lab" or in a model's label, the most frequent first."""
+        """Group the failures of the "lab" or of a model's label by reason, the most frequent first."""
         counted = Counter(text for _, place, text in self.failed if place == where)
         found = []
         for text, count in counted.most_common():
@@ -85,7 +85,7 @@ class Outcomes:
 
 
 def collect(label: str, trials: Iterable[Trial], records: Mapping[str, TrialRecord]) -> Outcomes:
-    """Sort trials into pairs, those that are missing and those that failed (trial, where, text)."""
+    """Sort trials into pairs, missing trials and failed trials (trial, where, text)."""
     pairs, missing, failed = [], [], []
     for trial in trials:
         record = records.get(trial.key)
@@ -107,15 +107,15 @@ class Cell:
 
     Attributes:
         policy, scenario: names; ALL = together.
-        planned, missing, failed: trials asked for, not run yet, and without an outcome.
-        pairs: trials with both outcomes, counted; "cannot tell" is not a success.
-        confusion: the same with "cannot tell" apart.
+        planned, missing, failed: trials planned, not run yet, and failed without an outcome.
+        pairs: counts of trials with both outcomes; "cannot tell" counts as failure.
+        confusion: the same with "cannot tell" counted separately.
         lab, model: success rates; None = no pair.
         bias: model minus lab, paired.
         false_success: share of the lab's failures that the model shows as successes; None = no failure.
         false_failure: share of the lab's successes that it does not show as such; None = no success.
         agreement: share of equal outcomes.
-        p_value: McNemar's; None where policies are together, because runs on one table are not independent.
+        p_value: McNemar's; None where several policies are combined, because runs on one scene are not independent.
     """
 
     policy: str
@@ -135,21 +135,20 @@ class Cell:
 
     @property
     def count(self) -> int:
-        """Pairs."""
+        """Number of pairs."""
         return self.pairs.count
 
     @property
     def undecided(self) -> int:
-        """Pairs of which the judge cannot tell."""
+        """Number of pairs where the judge cannot tell."""
         return self.confusion.unknown
 
 
 def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Cell:
     """Count the trials of a policy and a scenario.
 
-    Where policies or scenarios are together, an interval also covers what drawing tables and drawing seeds again
-    give: policies share a table, a policy may draw its luck from the seed on every scenario, and so many runs tell
-    less than their number says.
+    Where policies or scenarios are combined, an interval also covers the bootstrap over scenes and over seeds: runs
+    of several policies on one scene, and of a policy with one seed on several scenarios, are not independent.
     """
 
     def here(trial: Trial) -> bool:
@@ -188,7 +187,7 @@ def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Ce
 
 
 def draws(count: int) -> Iterator[NDArray[np.int64]]:
-    """Numbers below `count` drawn with replacement, RESAMPLES rows of as many; in blocks that fit into memory."""
+    """Draw RESAMPLES rows of `count` indices below `count` with replacement, in blocks that fit into memory."""
     rng = np.random.default_rng(0)
     block = max(1, min(RESAMPLES, BLOCK // count))
     for begin in range(0, RESAMPLES, block):
@@ -196,13 +195,13 @@ def draws(count: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _numbered(keys: Sequence[Hashable]) -> NDArray[np.intp]:
-    """(N,) a number for each key, the same for the same."""
+    """Number the keys: (N,) indices, equal for equal keys."""
     known: dict[Hashable, int] = {}
     return np.array([known.setdefault(key, len(known)) for key in keys], np.intp)
 
 
 def _covering(interval: Interval, values: NDArray[np.float64], groups: NDArray[np.intp]) -> Interval:
-    """The interval, and what drawing whole groups of values again gives."""
+    """Widen the interval to cover the bootstrap over whole groups of values."""
     which, number = np.unique(groups, return_inverse=True)
     if len(which) == len(values):
         return interval

@@ -1,8 +1,8 @@
-"""Success rates with a model's optimism taken off, and what a verdict is worth, from the real trials that are known.
+"""Success rates corrected for a model's bias, and calibrated verdicts, both from real trials.
 
-Real trials are those somebody tells of (`real.csv`). Without any, the lab stands for reality: the first tables of each
-policy are taken as its real trials, the others are seen by the model alone, and what happened in them in the lab shows
-how good the corrected figures are.
+Real trials are read from `real.csv`. Without it, lab runs are used instead: the first scenes of each policy are its
+real trials, of the other runs only the model's verdicts are used, and their outcomes in the lab show how good the
+corrected figures are.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from kinema4d_ros.evaluation.summary.correction_check import HELD_OUT
 __all__ = ["STAND_IN", "VERDICTS", "Calibration", "Corrected", "CorrectedRate", "VerdictWorth", "correct"]
 
 STAND_IN = 10
-"""Tables of each policy that stand for real trials where none are known."""
+"""Number of scenes of each policy used as real trials where none are known."""
 LEAST_REAL = 3
-"""Fewer of a policy cannot tell how far the model is off."""
+"""Minimum number of real trials of a policy for a correction."""
 
 VERDICTS = {
     "failure": (-0.01, 0.25, "failure, confidence above 0.5"),
@@ -32,7 +32,7 @@ VERDICTS = {
     "success?": (0.5001, 0.75, "success, confidence up to 0.5"),
     "success": (0.75, 1.01, "success, confidence above 0.5"),
 }
-"""Bins of scores: from above the first number up to the second, and what they are called."""
+"""Bins of scores: lower bound (exclusive), upper bound (inclusive), name."""
 
 Floats = NDArray[np.float64]
 
@@ -43,11 +43,11 @@ class CorrectedRate:
 
     Attributes:
         policy: label.
-        real_trials, model_trials: known real ones, and others that only the model has seen.
+        real_trials, model_trials: number of real trials, and of other runs with a verdict of the model only.
         real: from the real trials alone.
-        model: the model's verdicts on the others, as they are.
-        corrected: those, corrected by the real trials (prediction-powered inference).
-        held_out: what the lab says of the others; None where real trials are not the lab's.
+        model: from the model's verdicts on the other runs, uncorrected.
+        corrected: the same, corrected by the real trials (prediction-powered inference).
+        held_out: the lab's success rate of the other runs; None where the real trials are not lab runs.
     """
 
     policy: str
@@ -61,13 +61,13 @@ class CorrectedRate:
 
 @dataclass(frozen=True)
 class VerdictWorth:
-    """What a verdict means.
+    """Calibrated probability of one kind of verdict.
 
     Attributes:
         verdict: of VERDICTS.
-        probability: of real success after such a verdict, mean of the curve; None = there was no such verdict.
-        count: verdicts on runs held out.
-        observed: how many of these really succeeded; None = none, or it is not known.
+        probability: of real success after such a verdict, mean of the curve; None = no such verdict.
+        count: verdicts on held-out runs.
+        observed: share of these that really succeeded; None = no such verdict, or not known.
     """
 
     verdict: str
@@ -78,13 +78,13 @@ class VerdictWorth:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Single runs: how good the curve's probabilities are on runs that it was not fitted to.
+    """Quality of the curve's success probabilities on held-out runs.
 
     Attributes:
-        fitted, count: runs it was fitted to, and runs held out.
+        fitted, count: runs it was fitted to, and held-out runs.
         verdicts: by verdict.
         brier: mean squared error of the probabilities; smaller is better, None = truth not known.
-        brier_verdict: of the verdicts as they are, success = 1 and all else = 0.
+        brier_verdict: of the uncalibrated verdicts, success = 1 and all else = 0.
         brier_rate: of the success rate of the real trials, the same for each run.
     """
 
@@ -98,14 +98,14 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Corrected:
-    """What a model says once it is corrected.
+    """Corrected rates and calibrated verdicts of a model.
 
     Attributes:
-        source: "real" trials, or the "lab" in their place.
-        rates: of the policies with enough real trials and others.
-        calibration: of single runs; None = too few.
-        probabilities: of real success, by trial key, of runs held out.
-        why: why something is missing; "" = nothing is.
+        source: "real" trials, or "lab" runs in their place.
+        rates: of the policies with enough real trials and other runs.
+        calibration: of single runs; None = too few runs.
+        probabilities: of real success of held-out runs, by trial key.
+        why: why rates are missing; "" = none is.
     """
 
     source: str
@@ -116,11 +116,11 @@ class Corrected:
 
 
 def correct(pairs: Mapping[str, Sequence[Pair]], real: Mapping[str, bool] | None = None) -> Corrected:
-    """Apply what the real trials teach.
+    """Correct a model's rates and calibrate its verdicts with real trials.
 
     Args:
         pairs: of one model, by policy.
-        real: outcomes of real trials by trial key; None or empty = the lab stands in.
+        real: outcomes of real trials by trial key; None or empty = lab runs are used.
     """
     source = "real" if real else "lab"
     rates: list[CorrectedRate] = []
@@ -145,7 +145,7 @@ def correct(pairs: Mapping[str, Sequence[Pair]], real: Mapping[str, bool] | None
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """Real trials of a policy: which pairs they are, the model's verdicts, and what really happened."""
+    """Real trials of a policy: indices of the pairs, the model's verdicts, and the real outcomes."""
 
     where: tuple[int, ...]
     model: Floats

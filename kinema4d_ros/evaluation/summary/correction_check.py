@@ -1,10 +1,10 @@
-"""Whether a few real trials correct a model's optimism: estimates from k real runs, scored on the runs held out.
+"""Check of the correction of a model's bias: estimates from k real trials, scored on held-out runs.
 
-For each policy k of its pairs are drawn. Their real outcomes are all that an estimate may know; of the others it sees
-the model's verdicts only, and it is scored by what really happened in them. Repeated with other draws, fixed seed.
+For each policy k of its pairs are drawn. An estimate uses the real outcomes of these; of the other runs it uses the
+model's verdicts only, and is scored on their real outcomes. Repeated with other draws from a fixed seed.
 
-The success curve adds a success and a failure of its own. That alone steadies an estimate from few runs and owes
-nothing to the model: "shrunk" shows how much of the curve's gain it is.
+The success curve adds one success and one failure as pseudo-trials. That alone improves estimates from few runs,
+without the model: "shrunk" shows how much of the curve's gain comes from it.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from kinema4d_ros.evaluation.summary.cells import Pair
 __all__ = ["METHODS", "Correction", "CorrectionRow", "check_correction"]
 
 METHODS = {
-    "model": "the model's verdicts, as they are",
+    "model": "the model's verdicts, uncorrected",
     "real": "the k real trials alone",
-    "shrunk": "the k real trials and two made up, one success and one failure",
+    "shrunk": "the k real trials and two pseudo-trials, one success and one failure",
     "powered": "prediction-powered: model runs corrected by the k real trials",
     "curve": "success curve fitted to the k real trials",
-    "transfer": "success curve of the other policies' real trials, none of this one",
+    "transfer": "success curve fitted to the other policies' real trials only",
 }
 REAL_TRIALS = (10, 20, 40)
 HELD_OUT = 10
-"""Fewer runs than these say too little to score an estimate by."""
+"""Minimum number of held-out runs on which an estimate is scored."""
 
 Floats = NDArray[np.float64]
 _Z = float(norm.ppf(0.975))
-_wilson = lru_cache(maxsize=None)(wilson)  # a few hundred different counts, asked for many thousand times
+_wilson = lru_cache(maxsize=None)(wilson)  # a few hundred different counts, computed many thousand times
 
 
 @dataclass(frozen=True)
 class CorrectionRow:
-    """How well an estimate does, over all draws and policies.
+    """Scores of an estimate over all draws and policies.
 
     Attributes:
         real_trials: k, for each policy.
         method: of METHODS.
-        error: mean distance to the success rate of the runs held out.
-        brier: mean squared error of the probability that it gives to each run held out; a method without one for
-            single runs gives its rate to all.
-        bias: mean signed distance; above 0 = optimistic.
+        error: mean absolute error of the success rate of the held-out runs.
+        brier: mean squared error of the success probability of each held-out run; a method without per-run
+            probabilities uses its rate for all runs.
+        bias: mean signed error; above 0 = optimistic.
         width: of the 95 % interval; None = the estimate has none.
-        coverage: share of intervals that hold the rate of the runs held out, whose own noise is allowed for.
+        coverage: share of intervals that, widened by the noise of the held-out runs, cover their rate.
     """
 
     real_trials: int
@@ -73,7 +73,7 @@ class Correction:
         rows: empty = too few runs.
         policies: with enough runs, by k.
         repeats: draws for each k.
-        why: why some k are not there; "" = all are.
+        why: why some k are missing; "" = none is.
     """
 
     rows: tuple[CorrectionRow, ...]
@@ -93,7 +93,7 @@ def check_correction(
 
     Args:
         pairs: of one model, by policy.
-        real_trials: the k.
+        real_trials: values of k.
         repeats: draws.
         seed: of the draws.
     """
@@ -129,7 +129,7 @@ def _score(pairs: Mapping[str, Sequence[Pair]], k: int, repeats: int, rng: np.ra
 
 @dataclass(frozen=True)
 class _Scored:
-    """One estimate of one draw: its distance, its score on single runs, its interval and whether that holds."""
+    """One estimate of one draw: signed error, Brier score, interval, and whether the interval covers the truth."""
 
     error: float
     brier: float
@@ -153,7 +153,7 @@ def _row(k: int, method: str, values: Sequence[_Scored]) -> CorrectionRow:
 
 @dataclass(frozen=True, eq=False)
 class _Verdicts:
-    """(N,) what a model says of runs."""
+    """(N,) verdicts (0 or 1) and scores of a model."""
 
     model: Floats
     score: Floats
@@ -161,7 +161,7 @@ class _Verdicts:
 
 @dataclass(frozen=True, eq=False)
 class _Data(_Verdicts):
-    """And (N,) what really happened."""
+    """(N,) verdicts, scores and real outcomes."""
 
     lab: NDArray[np.bool_]
 
@@ -184,9 +184,9 @@ class _Data(_Verdicts):
 
 
 def _estimates(known: _Data, rest: _Verdicts, others: Sequence[_Data]) -> dict[str, tuple[Interval, Floats]]:
-    """Every method's estimate of the success rate of `rest`, whose real outcomes are not here to be seen.
+    """Estimate the success rate of `rest` with every method, without its real outcomes.
 
-    With it, the probability of success that it gives to each of those runs (N,).
+    Each estimate comes with the success probability of each of those runs (N,).
     """
     count = len(rest.model)
     rates = {
@@ -213,8 +213,8 @@ def _bounded(interval: Interval) -> bool:
 
 
 def _holds(interval: Interval, truth: float, count: int) -> bool:
-    """Whether an interval, widened by the noise of `count` runs held out, holds their rate."""
-    # Shrunk a little towards a half: a rate of 0 or 1 in few runs is not free of noise.
+    """Return whether an interval, widened by the noise of `count` held-out runs, covers their rate."""
+    # Shrunk towards 0.5: a rate of 0 or 1 in few runs still has noise.
     rate = (interval.estimate * count + 1) / (count + 2)
     noise = _Z * math.sqrt(rate * (1 - rate) / count)
     below, above = interval.estimate - interval.low, interval.high - interval.estimate

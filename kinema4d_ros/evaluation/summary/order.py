@@ -1,4 +1,4 @@
-"""Whether a model ranks policies as the lab does, and what so many runs can show."""
+"""Ranking of policies by a model compared with the lab, and the statistical power of the runs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PolicyRanking:
-    """Policies by their success on tables that all of them finished; None = not defined, see `why`.
+    """Ranking of policies by success on scenes that all of them finished; None = not defined, see `why`.
 
     Attributes:
-        policies: ranked ones.
+        policies: that are ranked.
         left_out: policies without a finished pair.
-        tables: that all ranked policies finished.
-        lab_rates, model_rates: on these tables, for each policy.
-        pearson, spearman, mmrv: with intervals by drawing seeds again.
-        lab_best, model_best: the best policies; several = they are level.
-        winner_agrees: whether the model's best is the lab's best; None = level, so that lots would decide.
-        winner_share: how often it is, over seeds drawn again; lots decide between level ones.
-        regret: real success given up by taking the model's best; lots decide between level ones.
-        why: what is not defined, and the reason; "" = all is.
+        tables: number of scenes that all ranked policies finished.
+        lab_rates, model_rates: on these scenes, for each policy.
+        pearson, spearman, mmrv: with bootstrap intervals over seeds.
+        lab_best, model_best: the best policies; several = they are tied.
+        winner_agrees: whether the model's best is the lab's best; None = a tie leaves it open.
+        winner_share: how often it is, over bootstrap resamples of seeds; ties are broken at random.
+        regret: loss of real success rate by choosing the model's best; ties are broken at random.
+        why: what is not defined, and the reason; "" = everything is defined.
     """
 
     policies: tuple[str, ...]
@@ -54,16 +54,16 @@ class PolicyRanking:
 
 @dataclass(frozen=True)
 class Power:
-    """What these runs can show, with 80 % power at the 95 % level; None = nothing.
+    """Smallest differences that these runs can detect with 80 % power at the 95 % level; None = none.
 
     Attributes:
         runs: the fewest pairs of a policy.
-        rate: the lab's success rate around which differences are asked for.
-        between_policies: smallest difference of two policies over all scenarios, two independent series.
+        rate: the lab's success rate at which differences are computed.
+        between_policies: smallest difference between two policies over all scenarios, on independent scenes.
         cell_runs: the fewest pairs of a policy on one scenario.
         between_cells: the same on one scenario.
         disagreement: share of pairs that differ.
-        bias: smallest bias of one policy that McNemar's test would see at this disagreement.
+        bias: smallest bias of one policy that McNemar's test detects at this disagreement.
     """
 
     runs: int
@@ -84,10 +84,10 @@ def rank(pairs: Sequence[Pair], policies: Sequence[str]) -> PolicyRanking:
     left_out = tuple(policy for policy in policies if not known[policy])
     common = sorted(set.intersection(*(set(known[policy]) for policy in ranked))) if ranked else []
     if len(ranked) < 2:
-        why = f"a ranking needs two policies with finished runs, there is {len(ranked)}"
+        why = f"a ranking needs two policies with finished runs, got {len(ranked)}"
         return PolicyRanking(ranked, left_out, len(common), why=why)
     if not common:
-        return PolicyRanking(ranked, left_out, 0, why="there is no table that all policies finished")
+        return PolicyRanking(ranked, left_out, 0, why="no scene was finished by all policies")
     model = np.array([[known[policy][table].model for table in common] for policy in ranked])
     lab = np.array([[known[policy][table].lab for table in common] for policy in ranked])
     m, r = model.mean(1), lab.mean(1)
@@ -115,9 +115,9 @@ def rank(pairs: Sequence[Pair], policies: Sequence[str]) -> PolicyRanking:
 
 @dataclass(frozen=True, eq=False)
 class _Again:
-    """(P, R) success rates on tables drawn R times again: `ranking.bootstrap`, all draws at once.
+    """(P, R) success rates in R bootstrap resamples: `ranking.bootstrap`, all resamples at once.
 
-    Tables of one seed are drawn together, because a policy may draw its luck from the seed.
+    Scenes of one seed are drawn together, because the outcomes of a policy may depend on the seed.
     """
 
     model: Floats
@@ -130,7 +130,7 @@ class _Again:
         for drawn in draws(len(which)):
             often = np.stack([np.bincount(row, minlength=len(which)) for row in drawn], axis=1)
             weights = often.astype(np.float64)[number]
-            # Whole numbers are summed before the division: policies that are level stay level.
+            # Integers are summed before the division, so that ties stay exact.
             found.append(np.stack([model @ weights, lab @ weights]) / weights.sum(0))
         rates = np.concatenate(found, axis=2)
         return cls(rates[0], rates[1])
@@ -183,14 +183,14 @@ def _agree(lab_best: tuple[str, ...], model_best: tuple[str, ...]) -> bool | Non
 
 
 def _by_lot(m: Floats, r: Floats) -> tuple[Floats, Floats]:
-    """For rates (P,) or (P, R): the chance that the model's winner is the lab's, and what taking it costs."""
+    """Return for rates (P,) or (P, R) the probability that the model's best is the lab's best, and the regret."""
     chosen, best = m >= m.max(0) - 1e-12, r >= r.max(0) - 1e-12
     draws = chosen.sum(0)
     return (chosen & best).sum(0) / draws, r.max(0) - (r * chosen).sum(0) / draws
 
 
 def estimate_power(cells: Sequence[Cell], policies: Sequence[Cell], overall: Cell) -> Power:
-    """From the pairs there are; policies without any are left out."""
+    """Compute the power of the available pairs; policies without pairs are left out."""
     runs = min((cell.count for cell in policies if cell.count), default=0)
     cell_runs = min((cell.count for cell in cells if cell.count), default=0)
     if overall.lab is None or overall.agreement is None:
@@ -213,7 +213,7 @@ def _seen(runs: int, rate: float) -> float | None:
 
 
 def detectable_bias(runs: int, disagreement: float, *, power: float = 0.8, level: float = 0.95) -> float | None:
-    """The smallest paired difference that McNemar's test sees if this share of pairs disagrees; None = none at all.
+    """Compute the smallest paired difference that McNemar's test detects at a share of disagreeing pairs; None = none.
 
     A difference cannot be larger than the share of pairs that disagree.
     """

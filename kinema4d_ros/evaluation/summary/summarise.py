@@ -1,4 +1,4 @@
-"""`summarise`: what an evaluation says about its models and policies, complete or not.
+"""`summarise`: statistics of an evaluation's models and policies, finished or not.
 
 records ─> pairs, missing, failed ─> cells (policy x scenario) ─> ranking, power, correction ─> EvaluationSummary
 """
@@ -32,10 +32,10 @@ class ModelSummary:
         scenarios: each over all policies.
         cells: each policy on each scenario.
         ranking: of the policies.
-        power: what these runs can show.
+        power: smallest differences that these runs can detect.
         failures: runs that failed in the model, by reason.
-        correction: how a few real trials correct the model's rates, on runs held out.
-        corrected: the rates and verdicts so corrected.
+        correction: check of the correction by a few real trials on held-out runs.
+        corrected: the corrected rates and calibrated verdicts.
         made_by: generators, presets and weights of the rollouts; more than one = the figures mix models.
     """
 
@@ -54,14 +54,14 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class EvaluationSummary:
-    """An evaluation in numbers.
+    """Statistics of an evaluation.
 
     Attributes:
-        settings: what was asked for.
-        planned: trials asked for.
+        settings: of the evaluation.
+        planned: number of trials in the settings.
         finished: trials with an outcome, or a failure, in the lab and in every model.
-        missing: the others.
-        lab_failures: runs that failed in the lab, by reason; no pair in any model.
+        missing: trials not finished.
+        lab_failures: runs that failed in the lab, by reason; they form no pair in any model.
         models: one summary for each.
     """
 
@@ -73,7 +73,7 @@ class EvaluationSummary:
     models: tuple[ModelSummary, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain types; what is not defined is null. Probabilities of single runs are in the table of trials."""
+        """Convert to plain types, undefined values to null; probabilities of single runs are only in trials.csv."""
         document: dict[str, Any] = plain(self)
         for model in document["models"]:
             del model["corrected"]["probabilities"]
@@ -87,13 +87,13 @@ def summarise(
     repeats: int = 100,
     real: Mapping[str, bool] | None = None,
 ) -> EvaluationSummary:
-    """Summarise what is there; trials that are missing are counted, not waited for.
+    """Summarise the available records; missing trials are counted.
 
     Args:
         settings: of the evaluation, or its document as `TrialStore.settings` gives it.
         records: by key or in any order.
-        repeats: draws of real trials with which the correction is checked.
-        real: outcomes of real trials by trial key, where some are known.
+        repeats: draws of real trials for the check of the correction.
+        real: outcomes of real trials by trial key; None = not known.
 
     Raises:
         EvaluationError: the settings name no policies, scenarios, runs or models.
@@ -121,7 +121,7 @@ def summarise(
 def _plan(
     document: Mapping[str, Any], known: Mapping[str, TrialRecord]
 ) -> tuple[list[str], list[str], list[Trial], list[str]]:
-    """Policies, scenarios, trials and labels: those asked for, and whatever else was recorded."""
+    """List policies, scenarios, trials and labels: those of the settings, and any others that were recorded."""
     try:
         seeds = range(int(document["seed"]), int(document["seed"]) + int(document["runs"]))
         asked = [
@@ -178,7 +178,7 @@ def _model(
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, tuples as lists, and null for numbers that are not finite."""
+    """Convert dataclasses to dictionaries, tuples to lists, and non-finite numbers to None."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a plan would do, in numbers and as a picture.
+"""Plan report: predicted clearance, contacts, margins and motion, as numbers and as a plot.
 
 Rollout + Robot + joint positions -> grasped, clearance, margins, motion -> PlanReport -> plot
 """

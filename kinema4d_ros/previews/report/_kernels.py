@@ -1,4 +1,4 @@
-"""Compiled passes of the plan report: the world as seen so far, its tiles, the point nearest to the robot."""
+"""Compiled kernels of the plan report: triangle trees, the scene seen so far, nearest points, moved objects."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = [
     "tile_bounds",
 ]
 
-# Bounding-box trees over triangles: the nearest surface point and whether a point is inside, exactly and fast.
+# Bounding-box trees over triangles for exact nearest-point and inside tests.
 #
-# Several meshes share the arrays; a mesh is known by its root node. Node i has the box `box[i]` (2, 3); inner
+# Several meshes share the arrays; a mesh is identified by its root node. Node i has the box `box[i]` (2, 3); inner
 # nodes have children `child[i]` and `child[i] + 1`; leaves have `child[i] < 0` and the triangles
 # `span[i, 0] : span[i, 1]`.
 
 _LEAF = 8
 _DEPTH = 64
-# Directions without a relation to the axes along which robots are built, so that a ray does not run
-# along a face; three of them, because one may still meet an edge.
+# Directions that are not aligned with the usual axes of robots, so that a ray does not run along a face; three of
+# them, because one may still hit an edge.
 _RAYS = np.array([[0.3713907, 0.7427814, 0.5570860], [-0.6396021, 0.4264014, 0.6396021], [0.5234, -0.6811, -0.5121]])
 
 
 def build_tree(triangles: Floats) -> tuple[Ints, Floats, Ints, Ints]:
-    """Order (F,) of the triangles (F, 3, 3), and box (N, 2, 3), child (N,), span (N, 2) of the nodes, root first.
+    """Build a tree: order (F,) of the triangles (F, 3, 3), and box (N, 2, 3), child (N,), span (N, 2) of the nodes.
 
-    The triangles are sorted along a curve that keeps neighbours together, and halved again and again: a
-    complete binary tree, built in numpy, because compiling a builder would take longer than its work.
+    The root is node 0. The triangles are sorted along a space-filling curve and split in halves: a complete binary
+    tree, built in numpy, because compiling a builder would take longer than running it.
     """
     count = len(triangles)
     order = np.argsort(_along_curve(triangles.mean(axis=1)), kind="stable")
@@ -62,7 +62,7 @@ def build_tree(triangles: Floats) -> tuple[Ints, Floats, Ints, Ints]:
 
 
 def _along_curve(points: Floats) -> Ints:
-    """(N,) position of points (N, 3) on a Z-order curve of 1024 steps on a side."""
+    """Compute the position (N,) of points (N, 3) on a Z-order curve with 1024 steps per axis."""
     low = points.min(axis=0)
     cell = np.ptp(points, axis=0).max() or 1.0
     steps = np.minimum((points - low) / cell * 1024, 1023).astype(np.int64)
@@ -75,7 +75,7 @@ def _along_curve(points: Floats) -> Ints:
 
 @njit(cache=True, nogil=True, inline="always")
 def box_distance(x: float, y: float, z: float, box: Floats) -> float:
-    """Distance from a point to a box (2, 3); 0 inside."""
+    """Compute the distance from a point to a box (2, 3); 0 inside."""
     dx = max(box[0, 0] - x, 0.0, x - box[1, 0])
     dy = max(box[0, 1] - y, 0.0, y - box[1, 1])
     dz = max(box[0, 2] - z, 0.0, z - box[1, 2])
@@ -84,7 +84,7 @@ def box_distance(x: float, y: float, z: float, box: Floats) -> float:
 
 @njit(cache=True, nogil=True)
 def _closest_on_triangle(p: Floats, triangle: Floats, out: Floats) -> float:
-    """Write the triangle's point that is nearest to p; returns the squared distance."""
+    """Write the triangle's point nearest to p; return the squared distance."""
     a, b, c = triangle[0], triangle[1], triangle[2]
     abx, aby, abz = b[0] - a[0], b[1] - a[1], b[2] - a[2]
     acx, acy, acz = c[0] - a[0], c[1] - a[1], c[2] - a[2]
@@ -127,7 +127,7 @@ def _closest_on_triangle(p: Floats, triangle: Floats, out: Floats) -> float:
 def nearest(
     p: Floats, root: int, bound: float, triangles: Floats, box: Floats, child: Ints, span: Ints, out: Floats
 ) -> float:
-    """Distance from p (3,) to the mesh's surface; infinite, with `out` unchanged, if it is not below `bound`."""
+    """Compute the distance from p (3,) to the mesh's surface; infinite, with `out` unchanged, if not below `bound`."""
     stack = np.empty(_DEPTH, np.int64)
     stack[0] = root
     top = 1
@@ -200,7 +200,7 @@ def _crossings(p: Floats, ray: Floats, root: int, triangles: Floats, box: Floats
 
 @njit(cache=True, nogil=True)
 def is_inside(p: Floats, root: int, triangles: Floats, box: Floats, child: Ints, span: Ints) -> bool:
-    """True when p lies inside a closed mesh: two of three rays leave it through an odd number of faces."""
+    """Return whether p is inside a closed mesh: two of three rays cross an odd number of faces."""
     votes = 0
     for k in range(3):
         votes += _crossings(p, _RAYS[k], root, triangles, box, child, span) % 2
@@ -212,7 +212,7 @@ def is_inside(p: Floats, root: int, triangles: Floats, box: Floats, child: Ints,
 
 
 TILE = 8
-"""Pixels on a side of a tile: its points are judged together before any of them alone."""
+"""Side of a tile in pixels; tiles are tested before their single points."""
 
 Floats = NDArray[np.float64]
 Points = NDArray[np.float32]
@@ -222,7 +222,7 @@ Bools = NDArray[np.bool_]
 
 @njit(cache=True, nogil=True)
 def first_seen(xyz: Points, hidden: Bools, out: Points) -> None:
-    """Write each pixel's first world point (H, W, 3) of xyz (T, H, W, 3) that is not hidden; NaN = never one."""
+    """Write each pixel's first point (H, W, 3) of xyz (T, H, W, 3) that is not hidden; NaN = none."""
     frames, height, width = hidden.shape
     for v in range(height):
         for u in range(width):
@@ -235,7 +235,7 @@ def first_seen(xyz: Points, hidden: Bools, out: Points) -> None:
 
 @njit(cache=True, nogil=True)
 def hold_frame(xyz: Points, hidden: Bools, world: Points, spheres: Floats, renew: bool) -> None:
-    """Bring the world (H, W, 3) up to date with a frame; hidden pixels keep what was seen there last.
+    """Update the scene (H, W, 3) with a frame; hidden pixels keep their last point.
 
     `spheres` (rows, columns, 4) gets centre and radius of each tile's points, radius -1 = no point; tiles
     without a change are skipped unless `renew`.
@@ -250,7 +250,7 @@ def hold_frame(xyz: Points, hidden: Bools, world: Points, spheres: Floats, renew
                     if hidden[v, u]:
                         continue
                     same = world[v, u, 2] == xyz[v, u, 2] and world[v, u, 0] == xyz[v, u, 0]
-                    # NaN differs from itself; nothing that stays nothing is no change.
+                    # NaN differs from itself; a point that stays missing is not a change.
                     if same or (np.isnan(world[v, u, 2]) and np.isnan(xyz[v, u, 2])):
                         continue
                     changed = True
@@ -285,7 +285,7 @@ def _to_shape(shape_T_camera: Floats, x: float, y: float, z: float, out: Floats)
 
 @njit(cache=True, nogil=True)
 def tile_bounds(spheres: Floats, shape_T_camera: Floats, roots: Ints, box: Floats) -> Floats:
-    """(rows * columns,) what no point of a tile is nearer than, to any shape's box; infinite without points."""
+    """Compute lower bounds (rows * columns,) of each tile's distance to any shape's box; infinite without points."""
     rows, columns = spheres.shape[:2]
     p = np.empty(3)
     least = np.full(rows * columns, np.inf)
@@ -314,10 +314,10 @@ def nearest_point(
     span: Ints,
     on_shape: Floats,
 ) -> tuple[float, int, int, int]:
-    """The world point with the least signed distance to any of the shapes, negative inside.
+    """Find the scene point with the minimum signed distance to any of the shapes, negative inside.
 
-    Exact for every point: whole tiles are passed over only when no point of theirs can be nearer. `least` is
-    that of `tile_bounds`, `order` sorts it. Returns distance, shape, row and column; infinity and -1 without
+    Exact for every point: a tile is skipped only if none of its points can be nearer. `least` is the result of
+    `tile_bounds`, `order` sorts it. Returns distance, shape, row and column; infinity and -1 without
     points. `on_shape` (3,) gets the surface point in the shape's frame.
     """
     columns = spheres.shape[1]
@@ -338,12 +338,12 @@ def nearest_point(
             if outside > reach:
                 continue
             inside = closed[g] and outside == 0.0 and is_inside(p, roots[g], triangles, box, child, span)
-            # A hair more than what matters, so that a distance of exactly `reach` is found.
+            # Slightly enlarged, so that a distance of exactly `reach` is found.
             bound = np.inf if inside else reach * (1.0 + 1e-9) + 1e-12
             centre = nearest(p, roots[g], bound, triangles, box, child, span, surface)
             if (inside and -(centre + radius) >= best) or (not inside and centre > reach):
                 continue
-            # Farther from the surface than the tile's radius, all of its points are on the same side.
+            # If the centre is farther from the surface than the tile's radius, all points are on the same side.
             mixed = closed[g] and centre <= radius
             for v in range(row * TILE, min((row + 1) * TILE, world.shape[0])):
                 for u in range(column * TILE, min((column + 1) * TILE, world.shape[1])):
@@ -371,9 +371,9 @@ def nearest_point(
 def changed_frames(
     xyz: Points, hidden: Bools, threshold: float, changed: NDArray[np.int32], went: NDArray[np.int32]
 ) -> None:
-    """Count, per pixel, the frames whose point is farther than `threshold` from frame 0's; hidden ones do not count.
+    """Count per pixel the frames whose point is farther than `threshold` from frame 0's, without hidden ones.
 
-    `went` (H, W) counts those among `changed` (H, W) where the new point is behind the old one: the surface left.
+    `went` (H, W) counts those of `changed` (H, W) where the new point is behind the old one: the surface has left.
     """
     frames, height, width = hidden.shape
     square = threshold * threshold
@@ -385,7 +385,7 @@ def changed_frames(
                 dz = np.float64(xyz[t, v, u, 2]) - xyz[0, v, u, 2]
                 dx = np.float64(xyz[t, v, u, 0]) - xyz[0, v, u, 0]
                 dy = np.float64(xyz[t, v, u, 1]) - xyz[0, v, u, 1]
-                # False for NaN: where nothing is known, nothing moves.
+                # False for NaN: unknown points do not count as moved.
                 if dx * dx + dy * dy + dz * dz > square:
                     changed[v, u] += 1
                     if dz > 0.0:
@@ -396,7 +396,7 @@ def changed_frames(
 def flood_object(xyz: Points, allowed: Bools, hidden: Bools, gap: float, jump: float, body: Bools) -> None:
     """Grow `body` (H, W) over allowed neighbours whose points are nearer than `gap` to each other.
 
-    Straight across hidden pixels, the next one beyond them belongs too if its point is nearer than `jump`.
+    Hidden pixels are crossed in a straight line if the next point beyond them is nearer than `jump`.
     """
     height, width = body.shape
     stack = np.empty((height * width, 2), np.int64)

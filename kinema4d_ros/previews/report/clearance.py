@@ -1,15 +1,15 @@
-"""How near the robot comes to the world, frame by frame: clearance, contact, penetration.
+"""Clearance between robot and scene in every frame, including contact and penetration.
 
-The robot is its visual meshes, moved by its joint positions: all of the surface, not only what the camera
-sees. The world is one point for each pixel: the last one seen there, or, before any was seen, the first one
-that is. So what the robot hides for a while stays in the calculation.
+The robot is its visual meshes at its joint positions: the whole surface, not only the visible part. The scene is one
+point per pixel: the last one seen there, or the first one before any was seen. So points that the robot hides for a
+while still count.
 
-What the gripper holds is part of the robot (`grasped.py`): it leaves the world when the fingers have closed, its
-own distance to the world counts once it has been lifted, and while it moves no pixel keeps it.
+A held object is part of the robot (`grasped.py`): it is removed from the scene when the fingers have closed, its own
+distance to the scene counts once it is lifted, and no pixel keeps its points while it moves.
 
-The distance is exact for these points: no surface is sampled, no voxel rounds it. What it cannot know: a
-world surface between two pixels (half a millimetre at 1 m and f = 700 px), one that the camera never sees, and
-a robot that lies behind the visible surface altogether, where no point is inside of it.
+The distance is exact for these points: no sampling, no voxels. Not detected: a surface between two pixels (half a
+millimetre at 1 m and f = 700 px), a surface that the camera never sees, and a robot completely behind the visible
+surface, where no point is inside it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "resting_links",
 ]
 
-# A robot's surface for distance questions: every visual triangle, in trees, built once for each robot.
+# Bounding-box trees over all visual triangles of a robot for distance queries, built once per robot.
 
 _surfaces: WeakKeyDictionary[Robot, RobotSurface] = WeakKeyDictionary()
 
@@ -57,7 +57,7 @@ class RobotSurface:
         closed: (G,) bool; only closed shapes have an inside.
         link_T_shape: (G, 4, 4) float64.
         triangles: (F, 3, 3) float64, metres, in the shape's frame, in tree order.
-        box, child, span: the nodes, see `_tree`.
+        box, child, span: the nodes, see `_kernels.build_tree`.
     """
 
     link: NDArray[np.int64]
@@ -71,7 +71,7 @@ class RobotSurface:
 
     @staticmethod
     def of(robot: Robot) -> RobotSurface:
-        """The surface of a robot; kept as long as the robot lives."""
+        """Return the surface of a robot; cached for the lifetime of the robot."""
         if robot not in _surfaces:
             _surfaces[robot] = _build(robot)
         return _surfaces[robot]
@@ -109,15 +109,15 @@ def _build(robot: Robot) -> RobotSurface:
 
 
 SILHOUETTE_PX = 3
-"""World points this near to the robot's silhouette are not trusted: there, pixels mix robot and world."""
+"""Margin around the robot's silhouette where scene points are ignored, because pixels mix robot and scene."""
 
 HELD = "held object"
-"""Stands for the name of a link where what the gripper holds is the nearest."""
+"""Used as the link name where the held object is nearest."""
 LIFTED_M = 0.02
-"""A held thing counts from here on: before, it stands on the table."""
+"""Clearance from which a held object counts as lifted; before, it stands on the table."""
 
 Found = tuple[float, str, NDArray[np.float64], tuple[int, int]]
-"""Distance in metres, link, point of the robot in the base frame, row and column of the world's point."""
+"""Distance in metres, link, point of the robot in the base frame, row and column of the scene point."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +125,12 @@ class Clearance:
     """The nearest pair of points of every frame.
 
     Attributes:
-        distance_m: (T,) float64; negative = penetration depth; NaN = no world point in view.
-        link: T names; "" where there is no distance, `HELD` for what the gripper holds.
+        distance_m: (T,) float64; negative = penetration depth; NaN = no scene point in view.
+        link: T names; "" where there is no distance, `HELD` for the held object.
         robot_point: (T, 3) float64, metres, base frame; NaN where there is no distance.
         world_point: (T, 3) likewise.
-        closed: every shape that took part has an inside, so penetration is always found.
-        pixel: (T, 2) int64, row and column of the world's point; -1 where there is no distance.
+        closed: all shapes used are closed, so penetration is always detected.
+        pixel: (T, 2) int64, row and column of the scene point; -1 where there is no distance.
     """
 
     distance_m: NDArray[np.float64]
@@ -142,7 +142,7 @@ class Clearance:
 
 
 def resting_links(robot: Robot) -> tuple[str, ...]:
-    """Links that no joint moves: the base, which stands on the table and always touches it."""
+    """Return the links that no joint moves: the base, which always touches the table."""
     resting = {robot.base_link}
     for joint in robot.joints:
         if joint.parent in resting and not joint.moves:
@@ -151,7 +151,7 @@ def resting_links(robot: Robot) -> tuple[str, ...]:
 
 
 def hidden_pixels(rollout: Rollout, margin_px: int = SILHOUETTE_PX) -> NDArray[np.bool_]:
-    """(T, H, W) bool: pixels that show the robot, or lie within `margin_px` of its silhouette."""
+    """Mark pixels that show the robot or are within `margin_px` of its silhouette: (T, H, W) bool."""
     disk = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * margin_px + 1, 2 * margin_px + 1))
     out = np.empty(rollout.robot_mask.shape, np.bool_)
     for t, mask in enumerate(rollout.robot_mask):
@@ -168,20 +168,20 @@ def clearance_over_time(
     hidden: NDArray[np.bool_] | None = None,
     grasped: Sequence[Grasped] = (),
 ) -> Clearance:
-    """The least distance between robot and world in every frame.
+    """Compute the minimum distance between robot and scene in every frame.
 
     Args:
-        rollout: gives the world; its camera gives the pose.
+        rollout: with the scene's points and the camera's pose.
         robot: with its visual shapes.
         q: (T, J) positions in `robot.joint_names` order, one row for each frame.
-        ignore_links: names that do not count; by default `resting_links(robot)`.
-        hidden: (T, H, W) pixels that are not the world; by default `hidden_pixels(rollout)`.
-        grasped: what the fingers take hold of; by default nothing, and every touch counts.
+        ignore_links: names of links to ignore; by default `resting_links(robot)`.
+        hidden: (T, H, W) pixels that do not show the scene; by default `hidden_pixels(rollout)`.
+        grasped: grasped objects; by default none, and every touch counts.
     """
     skip = {robot.link(name).name for name in (resting_links(robot) if ignore_links is None else ignore_links)}
     poses = forward_all(robot, q)
     if len(poses) != len(rollout):
-        raise RolloutError(f"{len(poses)} joint positions for {len(rollout)} frames", expected="one for each frame")
+        raise RolloutError(f"{len(poses)} joint positions for {len(rollout)} frames", expected="one per frame")
     hidden = hidden_pixels(rollout) if hidden is None else hidden
     body = _Body(rollout, robot, poses, skip)
     world = _World(rollout, hidden, grasped)
@@ -219,7 +219,7 @@ def _nearer(one: Found | None, other: Found | None) -> Found | None:
 
 
 def _held_distance(one: Grasped, t: int, world: _World, reach_m: float) -> Found | None:
-    """The least distance of a held thing's points from the world's; None when it is above `reach_m`."""
+    """Compute the minimum distance between a held object and the scene; None if it is above `reach_m`."""
     base_T_camera = world.camera.base_T_camera
     points = apply(one.base_T_closing[t], one.points)
     p_camera = apply(invert(base_T_camera), points)
@@ -257,7 +257,7 @@ class _Body:
     def nearest(
         self, t: int, world: NDArray[np.float32], spheres: NDArray[np.float64], fingers: bool = True
     ) -> Found | None:
-        """The nearest pair of a frame; None without world points. Without `fingers` their links do not count."""
+        """Find the nearest pair of a frame; None without scene points. Without `fingers` their links are ignored."""
         surface = self._surface
         which = np.flatnonzero(self._no_finger | fingers)
         shape_T_camera, root, closed = self._shape_T_camera[t, which], self._root[which], self.closed[which]
@@ -272,10 +272,10 @@ class _Body:
 
 
 class _World:
-    """One point for each pixel, frame by frame.
+    """The scene, one point per pixel, updated frame by frame.
 
     Attributes:
-        points: (H, W, 3) float32, metres, camera optical frame, NaN = nothing known.
+        points: (H, W, 3) float32, metres, camera optical frame, NaN = unknown.
         spheres: around the points of every tile, see `hold_frame`.
     """
 
@@ -284,7 +284,7 @@ class _World:
         self._xyz, self._hidden, self._grasped = np.ascontiguousarray(rollout.xyz), hidden, grasped
         height, width = hidden.shape[1:]
         carried = [one for one in grasped if one.carried]
-        # A thing that will be somewhere is not there yet: where it is carried to is not seen ahead of time.
+        # A carried object must not appear in the scene before it arrives.
         never = np.logical_or.reduce([hidden, *(one.shown for one in carried)]) if carried else hidden
         self.points = np.empty((height, width, 3), np.float32)
         first_seen(self._xyz, never, self.points)
@@ -292,18 +292,18 @@ class _World:
         self._behind = {id(one): _farthest(self._xyz, never, one.mask) for one in carried}
 
     def advance(self, t: int) -> None:
-        """Bring the points up to date with frame t; frames in order."""
+        """Update the points with frame t; frames must be in order."""
         hidden, renew = self._hidden[t], t == 0
         for one in self._grasped:
             if one.held(t):
                 hidden, renew = hidden | one.shown[t], True
                 if t == one.grasp.closed:
-                    # Pixels that show it now, or do not show the world, would keep it where it was.
+                    # Otherwise pixels that show the object or the robot now would keep the object's old points.
                     self.points[one.mask] = self._behind[id(one)]
         hold_frame(self._xyz[t], hidden, self.points, self.spheres, renew)
 
     def without(self, mask: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Points and spheres of the same frame without some pixels (H, W)."""
+        """Return points and spheres of the same frame without the pixels of a mask (H, W)."""
         points, spheres = self.points.copy(), np.empty_like(self.spheres)
         points[mask] = np.nan
         hold_frame(points, np.ones(mask.shape, np.bool_), points, spheres, True)
@@ -311,7 +311,7 @@ class _World:
 
 
 def _farthest(xyz: NDArray[np.float32], hidden: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """(N, 3) of the mask's pixels the farthest point that is not hidden, NaN = none: what is behind what moved away."""
+    """Return the farthest visible point (N, 3) of each pixel of the mask (background of a moved object), NaN = none."""
     views = np.where(hidden[:, mask, None], np.nan, xyz[:, mask])
     far = np.where(np.isfinite(views[..., 2]), views[..., 2], -np.inf).argmax(axis=0)
     return np.asarray(views[far, np.arange(views.shape[1])])

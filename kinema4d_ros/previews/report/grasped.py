@@ -1,11 +1,11 @@
-"""What the fingers take hold of: its pixels, where it goes, and when it counts as part of the robot.
+"""Grasped objects: their pixels, their path, and when they count as part of the robot.
 
     joint positions ─> closings of the fingers ─┐
-    world as seen until then ───────────────────┴─> the thing between the fingers ─> Grasped
+    scene seen until then ──────────────────────┴─> object between the fingers ─> Grasped
 
-Fingers that close on a thing grasp it: touching it is no collision. If the rollout shows that the thing goes along,
-it belongs to the robot from the closing to the release; its points must then not stay in the world as a trail, nor be
-seen ahead of time at places where it will come to.
+Fingers that close on an object grasp it: touching it is not a contact. If the rollout shows that the object moves with
+the gripper, it is part of the robot from closing to release; its points must then neither stay in the scene as a trail
+nor appear early at places that it reaches later.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from kinema4d_ros.robot.model import Robot
 __all__ = ["Grasped", "find_grasped"]
 
 BETWEEN_M = 0.003
-"""A thing farther from the space between the fingers is not grasped by them."""
+"""Maximum distance of a grasped object from the space between the fingers."""
 LEFT_M = 0.03
-"""A hand that has gone this far from where it closed or opened has left the thing."""
+"""Distance of the gripper from where it closed or opened beyond which it has left the object."""
 SAME_M = 0.008
-"""A point this near to where the thing must be shows the thing."""
+"""Maximum distance of a point from the object's expected position to count as the object."""
 STILL_M = 0.004
-"""A point this near to the one seen there before has not moved."""
+"""Maximum change of a point at rest."""
 EDGE_PX = 3.0
-"""Pixels around a thing in motion mix it with what is behind."""
+"""Margin around a moving object, where pixels mix it with the background."""
 _AROUND_M = 0.25
 _MOST_POINTS = 3000
 _MARGIN_PX = 16
@@ -48,16 +48,16 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Grasped:
-    """A thing that the fingers close on.
+    """An object that the fingers close on.
 
     Attributes:
         grasp: frames of the closing and the release.
         mask: (H, W) bool, its pixels when the fingers begin to close.
-        carried: the rollout shows it going along with the hand.
+        carried: the rollout shows it moving with the gripper.
         left: first frame in which the fingers are away from it again, or T.
-        points: (N, 3) float64, metres, base frame at the closing; down to what it stands on.
-        base_T_closing: (T, 4, 4) float64: where these points have gone in each frame from the closing to the release.
-        shown: (T, H, W) bool, pixels that show it, or mix it with what is behind, after the closing; only if carried.
+        points: (N, 3) float64, metres, base frame at the closing; extended down to its support.
+        base_T_closing: (T, 4, 4) float64: motion of these points in each frame from the closing to the release.
+        shown: (T, H, W) bool, pixels that show it, or mix it with the background, after the closing; only if carried.
     """
 
     grasp: Grasp
@@ -69,11 +69,11 @@ class Grasped:
     shown: Mask
 
     def held(self, t: int) -> bool:
-        """Whether it is part of the robot in a frame."""
+        """Return whether it is part of the robot in a frame."""
         return self.carried and self.grasp.closed <= t < self.grasp.release
 
     def touchable(self, t: int) -> Mask | None:
-        """(H, W) pixels of the world that the fingers may touch in a frame; None = none."""
+        """Return the pixels (H, W) of the scene that the fingers may touch in a frame; None = none."""
         if self.grasp.start <= t < (self.grasp.closed if self.carried else self.left):
             return self.mask
         if self.carried and self.grasp.release <= t < self.left:
@@ -82,7 +82,7 @@ class Grasped:
 
 
 def find_grasped(rollout: Rollout, robot: Robot, q: NDArray[np.float64], hidden: Mask) -> tuple[Grasped, ...]:
-    """Every thing that the fingers close on, in order; hidden (T, H, W) are pixels that are not the world."""
+    """Find every object that the fingers close on, in order; hidden (T, H, W) are pixels that do not show the scene."""
     grip = grip_track(robot, q)
     found: list[Grasped] = []
     if grip is None:
@@ -105,7 +105,7 @@ def find_grasped(rollout: Rollout, robot: Robot, q: NDArray[np.float64], hidden:
 
 
 def _table_height(rollout: Rollout, seen: NDArray[np.float32], around: Points) -> float:
-    """Metres above the base of what things stand on near a place; 0 where no plane is seen."""
+    """Estimate the height of the support near a place, metres above the base; 0 where no plane is found."""
     points = apply(rollout.camera.base_T_camera, seen[::2, ::2][np.isfinite(seen[::2, ::2, 2])])
     points = points[np.linalg.norm(points[:, :2] - around[:2], axis=1) < _AROUND_M]
     plane = fit_plane(points)
@@ -128,7 +128,7 @@ def _follow(
     base_T_closing = np.asarray(poses @ invert(poses[grasp.closed]))
     points = apply(poses[grasp.closed], p_grip)
     points = points[:: max(1, len(points) // _MOST_POINTS)]
-    # It is seen from a few millimetres above the table on, and stands on it.
+    # Its points start a few millimetres above the table: extend it down to the table.
     foot = points[points[:, 2] < table + STANDS_M + SAME_M]
     points = np.concatenate([points, np.column_stack([foot[:, :2], np.full(len(foot), table)])])
     carried = _goes_along(rollout, grip, grasp, mask, seen, hidden)
@@ -145,7 +145,7 @@ def _follow(
 def _goes_along(
     rollout: Rollout, grip: GripTrack, grasp: Grasp, mask: Mask, seen: NDArray[np.float32], hidden: Mask
 ) -> bool:
-    """Whether the thing's pixels show something else once the hand has gone; True where none of them is in view."""
+    """Return whether the object's pixels change once the gripper has left; True if none of them is in view."""
     way = np.linalg.norm(grip.base_T_grip[:, :3, 3] - grip.base_T_grip[grasp.closed, :3, 3], axis=1)
     frames = [t for t in range(grasp.closed, grasp.release) if way[t] > LEFT_M]
     for t in sorted(frames, key=lambda t: -way[t]):
@@ -166,7 +166,7 @@ def _mark(
     table: float,
     shown: Mask,
 ) -> None:
-    """Write into `shown` (T, H, W) where the thing is seen; `seen` (H, W, 3) is the world at rest, and goes along."""
+    """Write the object's pixels into `shown` (T, H, W); `seen` (H, W, 3) is the scene at rest and is updated."""
     base_T_camera = rollout.camera.base_T_camera
     tree = cKDTree(points)
     released = apply(base_T_closing[grasp.release - 1], points)
@@ -178,13 +178,13 @@ def _mark(
     for t in range(grasp.closed, len(rollout)):
         now = ~hidden[t] & np.isfinite(xyz[t, ..., 2])
         change = xyz[t] - seen
-        # Where nothing was seen before, whatever is there now may be the thing.
+        # Where nothing was seen before, a new point may be the object.
         differs = now & ~((change * change).sum(-1) < STILL_M**2)
         p = apply(base_T_camera, xyz[t][differs].astype(np.float64))
         if t < grasp.release:
             near = _within(tree, apply(invert(base_T_closing[t]), p))
         else:
-            # Where it falls to is not known: anywhere below where it was let go.
+            # Where it falls is unknown: anywhere below the point of release.
             near = _within(flat, p[:, :2]) & (p[:, 2] > table + STILL_M) & (p[:, 2] < top)
         here = np.zeros(now.shape, np.bool_)
         here[differs] = near
@@ -194,7 +194,7 @@ def _mark(
 
 
 def _window(camera: PinholeCamera, points: Points) -> tuple[slice, slice]:
-    """Rows and columns that points (N, 3) of the base frame fall into, with a margin; all where one is behind."""
+    """Return rows and columns of points (N, 3), base frame, with a margin; all if one is behind the camera."""
     uv = camera.project(apply(camera.camera_T_base, points))
     if not np.isfinite(uv).all():
         return slice(0, camera.height), slice(0, camera.width)
@@ -204,7 +204,7 @@ def _window(camera: PinholeCamera, points: Points) -> tuple[slice, slice]:
 
 
 def _within(tree: cKDTree, points: Points) -> Mask:
-    """(N,) bool: points nearer than `SAME_M` to one of the tree's."""
+    """Mark points nearer than `SAME_M` to one of the tree's: (N,) bool."""
     inside: Mask = np.all((points > tree.mins - SAME_M) & (points < tree.maxes + SAME_M), axis=1)
     inside[inside] = tree.query(points[inside], distance_upper_bound=SAME_M)[0] < SAME_M
     return inside

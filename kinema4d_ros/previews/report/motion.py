@@ -1,10 +1,10 @@
-"""Which pieces of the world a rollout predicts to move, and how far.
+"""Detection of moved objects in a rollout, and their displacement.
 
-    frame 0 against every later frame ─> pixels whose surface went away ─> the object they belong to (what stands
-    above the plane around it) ─> where its points are in every frame ─> start, end, displacement
+    frame 0 against every later frame ─> pixels whose surface has left ─> the object they belong to (points above
+    the plane around it) ─> its position in every frame ─> start, end, displacement
 
-Pixels that the robot hides, in frame 0 or in the frame looked at, say nothing and are left out on both sides
-of the comparison, so a gripper in front of an object does not look like motion.
+Pixels that the robot hides, in frame 0 or in the current frame, are left out on both sides of the comparison, so a
+gripper in front of an object does not look like motion.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Motion", "MovedRegion", "find_motion"]
 _ABOVE_PLANE_M = 0.005
 _GAP_M = 0.01
 _JUMP_M = 0.04
-"""Parts of an object on both sides of a finger may be this far from each other."""
+"""Maximum gap between parts of an object on both sides of a finger."""
 _RING_PX = 15
 _SETTLED_M = 1e-4
 _NEW = 0.25
-"""A point is new where it changed by this share of the threshold: near its edges an object changes less."""
+"""A point is new if it changed by this share of the threshold: near its edges an object changes less."""
 _MIN_SEEN = 0.15
-"""Share of an object's points that must be in view to say where it is; otherwise it stays where it was."""
+"""Minimum share of an object's points in view to estimate its position; otherwise it keeps the last one."""
 
 Mask = NDArray[np.bool_]
 Points = NDArray[np.float64]
@@ -41,13 +41,13 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class MovedRegion:
-    """A connected piece of the world that moves.
+    """A connected part of the scene that moves.
 
     Attributes:
         start, end: (3,) float64, its centroid in the first and the last frame, metres, base frame.
         displacement_m: largest distance of the centroid from its start.
-        points: pixels it covers in the first frame.
-        first_motion_s: seconds after the first frame, when it is first farther from its start than the threshold.
+        points: number of its pixels in the first frame.
+        first_motion_s: seconds since the first frame at which it is first farther from its start than the threshold.
         track: (T, 3) float64, its centroid in every frame, metres, base frame.
     """
 
@@ -61,7 +61,7 @@ class MovedRegion:
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """What moves: `moved`, largest displacement first, and the share of visible points that change otherwise."""
+    """Moved objects, largest displacement first, and the share of visible points with unexplained changes."""
 
     moved: tuple[MovedRegion, ...]
     unexplained: float
@@ -70,13 +70,13 @@ class Motion:
 def find_motion(
     rollout: Rollout, *, threshold_m: float = 0.02, min_points: int = 40, hidden: Mask | None = None
 ) -> Motion:
-    """Pieces of the world whose points go elsewhere.
+    """Find moved objects.
 
     Args:
-        rollout: its world's points over time.
-        threshold_m: changes below are noise; also the least displacement that is reported.
-        min_points: pixels that must change together.
-        hidden: (T, H, W) pixels that are not the world; by default `hidden_pixels(rollout)`.
+        rollout: with the scene's points over time.
+        threshold_m: smaller changes are noise; also the minimum displacement that is reported.
+        min_points: minimum number of connected pixels that change.
+        hidden: (T, H, W) pixels that do not show the scene; by default `hidden_pixels(rollout)`.
     """
     hidden = hidden_pixels(rollout) if hidden is None else hidden
     xyz = np.ascontiguousarray(rollout.xyz)
@@ -98,7 +98,7 @@ def find_motion(
         if thing.body.sum() < min_points:
             continue
         taken |= thing.body
-        # Where nothing ever changes nothing arrives: only this part of the pictures is looked at.
+        # The object can only arrive at pixels that change: process only this part of the images.
         part = _window((changed > 0) | thing.body)
         height, width = thing.body[part].shape
         camera = rollout.camera.cropped(part[1].start, part[0].start, width, height)
@@ -121,14 +121,14 @@ def find_motion(
 
 @dataclass(frozen=True, eq=False)
 class _Object:
-    """An object of frame 0: its pixels, and the plane it stands on as (4,) n p + d > 0 above, or None."""
+    """An object of frame 0: its pixels, and its supporting plane (4,) with n p + d > 0 above it, or None."""
 
     body: Mask
     plane: Points | None
 
 
 def _object(xyz: NDArray[np.float32], core: Mask, hidden: Mask, taken: Mask) -> _Object:
-    """The whole object of frame 0 that moved pixels belong to."""
+    """Find the whole object of frame 0 to which moved pixels belong."""
     finite = ~hidden & ~taken & np.isfinite(xyz[..., 2])
     kernel = np.ones((2 * _RING_PX + 1, 2 * _RING_PX + 1), np.uint8)
     ring = (cv2.dilate(core.astype(np.uint8), kernel) != 0) & finite & ~core
@@ -148,7 +148,7 @@ def _above(xyz: NDArray[np.float32], plane: Points) -> Mask:
 
 
 def _window(mask: Mask) -> tuple[slice, slice]:
-    """The rows and columns between the first and the last True."""
+    """Return the rows and columns between the first and the last True."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
 
@@ -156,11 +156,10 @@ def _window(mask: Mask) -> tuple[slice, slice]:
 def _follow(
     camera: PinholeCamera, xyz: NDArray[np.float32], hidden: Mask, thing: _Object, threshold_m: float
 ) -> NDArray[np.float64]:
-    """(T, 3) metres, camera frame: how far the object's points have gone in every frame.
+    """Track the displacement (T, 3) of the object, metres, camera frame.
 
-    In each frame the centroid of what stands there and is new, or still the object, is compared with the
-    centroid of those of the object's own points that would be in view; which these are depends on the answer,
-    hence the loop.
+    In each frame the centroid of new or unchanged object points is compared with the centroid of those of the object's
+    own points that would be in view; these depend on the displacement, hence the iteration.
     """
     points = xyz[0][thing.body].astype(np.float64)
     centre = points.mean(axis=0)
@@ -174,7 +173,7 @@ def _follow(
         new = in_view & ((difference * difference).sum(-1) > (_NEW * threshold_m) ** 2)
         here = new | (in_view & thing.body)
         if thing.plane is None:
-            # Without a plane, a surface that is farther away than before is taken for what was behind.
+            # Without a plane, a surface farther away than before counts as background.
             here &= ~(new & (difference[..., 2] > 0))
         else:
             here &= _above(xyz[t], thing.plane)
@@ -185,12 +184,12 @@ def _follow(
 def _settle(
     camera: PinholeCamera, points: Points, in_view: Mask, found: Points, shift: Points, reach: float
 ) -> NDArray[np.float64]:
-    """The shift (3,) at which the object's visible points and the points found have the same centroid."""
+    """Find the shift (3,) at which the object's visible points and the found points have the same centroid."""
     enough = _MIN_SEEN * len(points)
     centre = points.mean(axis=0)
     answer = shift
     if (np.linalg.norm(found - (centre + shift), axis=1) <= reach).sum() < enough <= len(found):
-        # It went farther in one frame than it is large: start from whatever is new.
+        # It moved farther in one frame than its size: start from the median of the new points.
         shift = np.median(found, axis=0) - centre
     for _ in range(20):
         uv = camera.project(points + shift)
@@ -210,7 +209,7 @@ def _settle(
 
 
 def _region(rollout: Rollout, start: Points, shifts: Points, points: int, threshold_m: float) -> MovedRegion | None:
-    """The region of an object with centroid `start` (3,) and `shifts` (T, 3), camera frame; None if it stays."""
+    """Build the region of an object with centroid `start` (3,) and `shifts` (T, 3), camera frame; None = at rest."""
     distance = np.linalg.norm(shifts, axis=1)
     if not distance.max() > threshold_m:
         return None

@@ -1,4 +1,4 @@
-"""What a plan would do, in numbers: clearance, contact, margins to the robot's limits, what moves."""
+"""Report of a plan: clearance, contact, margins to the robot's limits, moved objects, warnings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from kinema4d_ros.robot.model import Robot
 
 __all__ = ["CONTACT_M", "Margins", "PlanReport", "clearance_text", "joint_margins", "make_report"]
 
-# How far a plan stays from the robot's limits: positions and speeds, joint by joint.
+# Margins of a plan to the position and speed limits of each joint.
 
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    """The tightest moment of every actuated joint.
+    """Minimum margins of every actuated joint.
 
     Attributes:
         joint_names: J names.
@@ -43,7 +43,7 @@ class Margins:
 
 
 def joint_margins(robot: Robot, trajectory: JointTrajectory) -> Margins:
-    """Margins along a trajectory; of a spline between its points too, otherwise from the mean speeds of samples."""
+    """Compute margins along a trajectory: along its spline if it has one, otherwise from mean speeds of samples."""
     dense = trajectory.dense()
     q = dense.for_robot(robot)
     position = np.minimum(q - robot.lower, robot.upper - q).min(axis=0)
@@ -59,7 +59,7 @@ def joint_margins(robot: Robot, trajectory: JointTrajectory) -> Margins:
 
 
 CONTACT_M = 0.005
-"""Nearer than this counts as contact: calibration and depth cameras are not better."""
+"""Clearance below this counts as contact: calibration and depth cameras are not more accurate."""
 
 _MOTION_M = 0.02
 _UNEXPLAINED = 0.02
@@ -68,9 +68,9 @@ BASIS_TEXT: Mapping[str, str] = {
     "measured": "",
     "lifted": "by depth guessed from the picture",
     "plane": "to the assumed table",
-    "unknown": "nothing known supports it",
+    "unknown": "without known depth",
 }
-"""What to say beside a clearance, by its basis."""
+"""Text next to a clearance, by its basis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +81,23 @@ class PlanReport:
         plan_hash, rollout_id: of the rollout.
         frame_id: the robot's base frame.
         times: (T,) float64, seconds since the first frame.
-        clearance_m: (T,) least distance between robot, with what it holds, and world; negative = penetration depth;
-            NaN = unknown.
-        clearance_basis: what the nearest world point rests on.
-        min_clearance_m, min_clearance_s, min_clearance_link: the least of them, when, and which link; NaN and ""
-            without any.
+        clearance_m: (T,) minimum distance between robot, including a held object, and scene; negative = penetration
+            depth; NaN = unknown.
+        clearance_basis: source of the nearest scene point.
+        min_clearance_m, min_clearance_s, min_clearance_link: the minimum, its time and its link; NaN and "" without
+            any.
         min_clearance_robot_point, min_clearance_world_point: the two points; NaN without any.
         contact: clearance falls below `contact_threshold_m`.
         first_contact_s, first_contact_link, first_contact_point: NaN and "" when there is none.
         max_penetration_m: 0 when there is none.
-        grasp_s: when the fingers have closed on an object; touching it is no contact. NaN when they do not.
-        release_s: when they open again; until then the object counts as part of the robot. NaN when they do not.
+        grasp_s: time at which the fingers have closed on an object; touching it is not a contact. NaN = no grasp.
+        release_s: time at which they open again; until then the object is part of the robot. NaN = no release.
         joint_names: J names of the actuated joints.
         position_margin: (J,) least distance to a position limit, rad or m; negative = outside.
         velocity_ratio: (J,) largest speed / limit; above 1 = too fast.
         moved: largest displacement first.
         warnings: one sentence each.
-        clearance_links: T names: which link is the nearest in each frame; not part of the message.
+        clearance_links: T names, the nearest link of each frame; not part of the message.
     """
 
     plan_hash: str
@@ -137,17 +137,17 @@ def make_report(
     contact_threshold_m: float = CONTACT_M,
     motion_threshold_m: float = _MOTION_M,
 ) -> PlanReport:
-    """The report of a rollout.
+    """Compute the report of a rollout.
 
     Args:
-        rollout: predicted world; its camera's pose leads to the base frame.
-        robot: whose shapes and limits count.
+        rollout: predicted scene, with the camera's pose in the base frame.
+        robot: with shapes and limits.
         q: (T, J) positions in `robot.joint_names` order, one row for each frame of the rollout.
         plan: the plan with its own samples, for the margins; by default the rollout's frames, whose mean speeds
             may hide a short peak.
-        ignore_links: links whose distance does not count; by default those that no joint moves.
-        contact_threshold_m: nearer is contact.
-        motion_threshold_m: world points that move less are noise.
+        ignore_links: links to ignore for the distance; by default those that no joint moves.
+        contact_threshold_m: clearance below this is contact.
+        motion_threshold_m: smaller motions of scene points are noise.
     """
     for name, value in (("contact_threshold_m", contact_threshold_m), ("motion_threshold_m", motion_threshold_m)):
         if not (math.isfinite(value) and value > 0):
@@ -168,7 +168,7 @@ def make_report(
     basis = _basis(rollout, clearance, least)
     warnings = _warnings(rollout, robot, clearance, first, times, margins, motion, basis)
     if basis == "unknown":
-        # A touch is worth telling even so; a distance would be false comfort.
+        # Contacts are still reported; a distance would be misleading.
         least, distance = None, np.full_like(distance, np.nan)
     first_grasp = grasped[0].grasp if grasped else None
     nowhere = np.full(3, np.nan)
@@ -202,7 +202,7 @@ def make_report(
 
 
 def clearance_text(report: Any) -> str:
-    """The least clearance, where, and what it rests on, in one line; of a `PlanReport` or of its message."""
+    """Format the minimum clearance, its link and its basis on one line, of a `PlanReport` or of its message."""
     if not math.isfinite(report.min_clearance_m):
         return "unknown"
     basis = BASIS_TEXT.get(report.clearance_basis, "")
@@ -211,12 +211,12 @@ def clearance_text(report: Any) -> str:
 
 
 def _basis(rollout: Rollout, clearance: Clearance, frame: int | None) -> DepthBasis:
-    """What the nearest world point of a frame rests on."""
+    """Return the source of the nearest scene point of a frame."""
     if frame is None:
         return "unknown"
     depth = rollout.provenance.depth
     if depth == "measured":
-        # Behind the robot of the first image nothing was measured: generators put the table there.
+        # Behind the robot of the first image no depth was measured: generators assume the table there.
         unseen = grow_mask(rollout.robot_mask[0], MARGIN_PX * rollout.camera.width / 720)
         return "plane" if unseen[tuple(clearance.pixel[frame])] else "measured"
     return depth
@@ -236,27 +236,27 @@ def _warnings(
     distance = clearance.distance_m
     if first is not None:
         named = "The held object" if clearance.link[first] == HELD else f"Link '{clearance.link[first]}'"
-        out.append(f"{named} touches the world at {times[first]:.2f} s.")
+        out.append(f"{named} touches the scene at {times[first]:.2f} s.")
     known = np.isfinite(distance)
     if known.any() and basis != "unknown" and np.nanmin(distance) < 0:
         worst = int(np.nanargmin(distance))
         out.append(
-            f"Link '{clearance.link[worst]}' is {-1000 * distance[worst]:.0f} mm inside the world"
+            f"Link '{clearance.link[worst]}' is {-1000 * distance[worst]:.0f} mm inside the scene"
             f" at {times[worst]:.2f} s."
         )
     if not known.any():
-        out.append("No point of the world is known: clearance cannot be told.")
+        out.append("No point of the scene is known: clearance is unknown.")
     if not clearance.closed:
-        out.append("Some meshes are open: penetration of their links is not seen, only how near they come.")
+        out.append("Some meshes are open: penetration of their links is not detected, only their distance.")
     if known.any() and basis == "unknown":
-        out.append("Nothing known supports the world's points: clearance cannot be told.")
+        out.append("The source of the scene's points is unknown: clearance is unknown.")
     depth = rollout.provenance.depth
     if depth == "plane":
-        out.append("No depth was measured: clearance is that to the assumed table alone, not to what lies on it.")
+        out.append("No depth was measured: clearance is to the assumed table only, not to objects on it.")
     elif depth == "lifted":
-        out.append("No depth was measured: clearance is that to a network's guess; what it misses is not counted.")
+        out.append("No depth was measured: clearance is to depth estimated by a network, which may miss objects.")
     elif basis == "plane":
-        out.append("The nearest point was hidden by the robot: clearance there is that to the assumed table.")
+        out.append("The nearest point was hidden by the robot: clearance there is to the assumed table.")
     if WARNING in rollout.provenance.versions:
         out.append(rollout.provenance.versions[WARNING])
     units = {joint.name: "m" if joint.kind == "prismatic" else "rad" for joint in robot.actuated}
@@ -266,5 +266,5 @@ def _warnings(
         if ratio > 1:
             out.append(f"Joint '{name}' moves at {ratio:.2f} times its speed limit.")
     if motion.unexplained > _UNEXPLAINED:
-        out.append(f"{100 * motion.unexplained:.0f} % of the visible world changes without being a piece that moves.")
+        out.append(f"{100 * motion.unexplained:.0f} % of the visible scene changes, but not as a moved object.")
     return out

@@ -1,4 +1,4 @@
-"""The plane that most of some points lie in."""
+"""Robust plane fit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _SAMPLE = 1500
 def fit_plane(
     points: NDArray[np.float64], *, tolerance_m: float = 0.004, least_share: float = 0.4, least_points: int = 50
 ) -> NDArray[np.float64] | None:
-    """(4,) n, d with n p + d = 0 in the plane and > 0 on the camera's side; |n| = 1. None without such a plane.
+    """Fit a plane: (4,) n, d with n p + d = 0 in the plane and > 0 on the camera's side, |n| = 1; None = no plane.
 
     Args:
         points: (N, 3) metres, camera optical frame, finite.
-        tolerance_m: points this near to a plane lie in it.
-        least_share: of the points that must lie in it.
-        least_points: fewer say nothing.
+        tolerance_m: maximum distance of inliers.
+        least_share: minimum share of inliers.
+        least_points: minimum number of points.
     """
     if len(points) < least_points:
         return None

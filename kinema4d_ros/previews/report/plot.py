@@ -1,4 +1,4 @@
-"""Clearance over time as a small picture."""
+"""Plot of the clearance over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinema4d_ros.previews.report.plan_report import BASIS_TEXT, PlanReport
 __all__ = ["clearance_plot"]
 
 _FINE = 2
-"""Drawn this much larger and scaled down: smooth lines."""
+"""Supersampling factor for smooth lines."""
 
 _LIGHT = {
     "paper": "#ffffff",
@@ -49,13 +49,13 @@ def clearance_plot(
     theme: Literal["light", "dark"] = "light",
     cursor_s: float | None = None,
 ) -> NDArray[np.uint8]:
-    """(height, width, 3) uint8 RGB: the clearance, the contact threshold, the worst moment.
+    """Plot clearance, contact threshold and minimum: (height, width, 3) uint8 RGB.
 
     Args:
-        report: what to draw.
+        report: to plot.
         width, height: pixels, at least 240 x 140.
         theme: "light" or "dark".
-        cursor_s: a moment to mark, seconds since the first frame.
+        cursor_s: time to mark, seconds since the first frame.
     """
     if width < 240 or height < 140 or theme not in ("light", "dark"):
         raise RolloutError(
@@ -73,7 +73,7 @@ def clearance_plot(
 
 
 class _Axes:
-    """Where seconds and millimetres lie in the picture, and what is drawn there."""
+    """Axes in seconds and millimetres, and drawing functions."""
 
     def __init__(self, report: PlanReport, width: int, height: int, colours: dict[str, str]) -> None:
         self.report, self.colours = report, colours
@@ -132,7 +132,7 @@ class _Axes:
             self.draw.line(line, self.colours["bad"], 3 * _FINE, joint="curve")
 
     def _points(self, start: int, end: int) -> list[tuple[float, float]]:
-        """The curve between two frames, at least two points, so that a single frame is seen too."""
+        """Return the curve between two frames, at least two points, so that a single frame is visible too."""
         times, mm = self.report.times, 1000 * self.report.clearance_m
         line = [(self.x(float(times[t])), self.y(float(mm[t]))) for t in range(start, end)]
         return line if len(line) > 1 else [(line[0][0] - _FINE, line[0][1]), (line[0][0] + _FINE, line[0][1])]
@@ -168,13 +168,13 @@ def _dot(report: PlanReport) -> str:
 
 
 def _runs(which: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Start and end (exclusive) of every run of True."""
+    """Return start and end (exclusive) of every run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], which, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def _ticks(low: float, high: float, count: int, *, within: bool = False) -> list[float]:
-    """Round numbers about `count` in all that cover [low, high], or lie inside of it."""
+    """Return about `count` round numbers that cover [low, high], or lie within it."""
     raw = max(high - low, 1e-9) / count
     size = 10.0 ** math.floor(math.log10(raw))
     step = size * next(factor for factor in (1.0, 2.0, 5.0, 10.0) if factor * size >= raw * (1 - 1e-9))

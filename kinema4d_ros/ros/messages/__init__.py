@@ -1,1 +1,1 @@
-"""Messages <-> the core's types: images, points, cameras, trajectories, requests, rollouts, reports, errors."""
+"""Conversions between messages and the core's types: images, points, cameras, plans, rollouts, reports, ..."""

@@ -1,7 +1,7 @@
-"""Cameras of messages: sensor_msgs/CameraInfo <-> `PinholeCamera`, the half pixel between the two included.
+"""Conversion sensor_msgs/CameraInfo <-> `PinholeCamera`, including their half-pixel offset.
 
-CameraInfo puts integers at pixel centres, this package at pixel corners; `kinema4d_ros.calibration`
-converts files in the same way, by the same functions.
+CameraInfo has integer coordinates at pixel centres, this package at pixel corners; `kinema4d_ros.calibration`
+converts files with the same functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kinema4d_ros.ros.messages.poses import transform_to_matrix
 __all__ = ["camera_from_info", "camera_from_msg", "info_from_camera", "require_affordable"]
 
 MAX_PIXELS = 1 << 28
-"""Of all frames of a message together: 16 times those of 49 frames of 480 x 720, and 3 GB once they are points."""
+"""Limit for all frames of a message together: 16 times 49 frames of 480 x 720, and 3 GB as points."""
 
 
 def camera_from_info(
@@ -30,26 +30,26 @@ def camera_from_info(
     base_frame: str = "base_link",
     rectified: bool = False,
 ) -> PinholeCamera:
-    """The camera of a sensor_msgs/CameraInfo at a pose that the message does not know.
+    """Convert a sensor_msgs/CameraInfo and a pose, which the message does not contain, to a camera.
 
     Args:
         message: `k` and `d` describe the raw image, `p` the rectified one. A region of interest and
             binning are applied, so the camera has the size of the images that come with the message.
         base_T_camera: (4, 4) metres; identity by default.
-        base_frame: name of the frame that it leads to.
-        rectified: the images are rectified ones; use `p` and no distortion.
+        base_frame: name of the base frame.
+        rectified: whether the images are rectified; uses `p` and no distortion.
     """
     K = np.array(message.p, dtype=np.float64).reshape(3, 4)[:, :3] if rectified else np.array(message.k).reshape(3, 3)
     if not K.any():
         raise CalibrationError(
             f"the CameraInfo of '{message.header.frame_id}' is all zero: the camera is not calibrated",
             expected=f"intrinsics in {'p' if rectified else 'k'}",
-            hint="calibrate the camera, and let its driver load the result",
+            hint="calibrate the camera and configure its driver to load the result",
         )
     if rectified and (message.p[3] or message.p[7]):
         raise CameraError(
             f"the CameraInfo of '{message.header.frame_id}' has a baseline: p[3, 7] = {message.p[3]}, {message.p[7]}",
-            expected="0: a single camera, or the left one of a stereo pair",
+            expected="0: a monocular camera, or the left one of a stereo pair",
             code=ErrorCode.CAMERA_BAD_INTRINSICS,
         )
     info = CameraInfo(
@@ -67,7 +67,7 @@ def camera_from_info(
 
 
 def camera_from_msg(message: Any) -> PinholeCamera:
-    """The camera that a kinema4d_msgs/Rollout or RobotFrames was made for: rectified, at its pose in its base frame."""
+    """Return the rectified camera of a kinema4d_msgs/Rollout or RobotFrames, at its pose in its base frame."""
     return camera_from_info(
         message.camera_info,
         transform_to_matrix(message.base_to_camera),
@@ -77,7 +77,7 @@ def camera_from_msg(message: Any) -> PinholeCamera:
 
 
 def require_affordable(frames: int, camera: PinholeCamera) -> None:
-    """Refuse frames that would fill the memory once they are unpacked: packed, a million pixels may take a kilobyte."""
+    """Reject frames that would exhaust memory when decoded: encoded, a million pixels may take one kilobyte."""
     if frames * camera.width * camera.height > MAX_PIXELS:
         raise CameraError(
             f"{frames} frames of {camera.width} x {camera.height}",
@@ -87,7 +87,7 @@ def require_affordable(frames: int, camera: PinholeCamera) -> None:
 
 
 def info_from_camera(camera: PinholeCamera, stamp: Any) -> Any:
-    """sensor_msgs/CameraInfo of a camera, with a Time message as its stamp; `p` is [K | 0], `r` is I."""
+    """Convert a camera to a sensor_msgs/CameraInfo, with a Time message as its stamp; `p` is [K | 0], `r` is I."""
     info = CameraInfo.of(camera)
     message = CameraInfoMsg(width=info.width, height=info.height, distortion_model=info.distortion_model)
     message.header.stamp = stamp
@@ -104,7 +104,7 @@ def _cropped(camera: PinholeCamera, roi: Any) -> PinholeCamera:
         return camera
     if roi.x_offset + roi.width > camera.width or roi.y_offset + roi.height > camera.height:
         raise CameraError(
-            f"the region of interest {roi.width} x {roi.height} at ({roi.x_offset}, {roi.y_offset}) leaves the image",
+            f"the region of interest {roi.width} x {roi.height} at ({roi.x_offset}, {roi.y_offset}) exceeds the image",
             expected=f"a region inside {camera.width} x {camera.height}",
             code=ErrorCode.CAMERA_BAD_SIZE,
         )

@@ -1,4 +1,4 @@
-"""Errors on the wire: `KinemaError` <-> kinema4d_msgs/ErrorCode, so that a client sees what the server saw."""
+"""Conversion `KinemaError` <-> kinema4d_msgs/ErrorCode, so that clients receive the server's error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["error_from_msg", "error_to_msg", "raise_from_msg"]
 
 
 def error_to_msg(error: BaseException | None = None) -> Any:
-    """kinema4d_msgs/ErrorCode of an exception; NONE for None, UNKNOWN for what we did not raise on purpose."""
+    """Convert an exception to a kinema4d_msgs/ErrorCode; NONE for None, UNKNOWN for anything but a KinemaError."""
     if error is None:
         return ErrorCodeMsg(code=int(ErrorCode.NONE), message="")
     if isinstance(error, KinemaError):
@@ -21,19 +21,19 @@ def error_to_msg(error: BaseException | None = None) -> Any:
 
 
 def error_from_msg(message: Any) -> KinemaError | None:
-    """The error that a message carries, or None for NONE."""
+    """Return the error in a message, or None for NONE."""
     if message.code == ErrorCode.NONE:
         return None
     try:
         code = ErrorCode(message.code)
     except ValueError:
-        # A newer peer may know codes that we do not.
+        # A newer peer may send codes that this version does not have.
         return KinemaError(f"{message.message or 'no explanation'} (error code {message.code}, not known here)")
     return KinemaError(message.message or "no explanation", code=code)
 
 
 def raise_from_msg(message: Any) -> None:
-    """Raise the error that a message carries, if it carries one."""
+    """Raise the error in a message, if there is one."""
     error = error_from_msg(message)
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Images of messages as arrays and back, without copies where the layout allows it.
+"""Conversion of raw and compressed images to arrays and back, without copies where the layout allows it.
 
 cv_bridge gives the same arrays but always copies, and its conversion module is missing on machines
 without a ROS distribution, so it is not used even where it is installed; a test compares the two there.
@@ -57,13 +57,13 @@ _NATIVE_BIG = sys.byteorder == "big"
 
 
 class ImageError(KinemaError):
-    """An image message that cannot be what it says it is."""
+    """An image message whose data does not match its description."""
 
     default_code = ErrorCode.IMAGE_INVALID
 
 
 def new_data(size: int) -> Any:
-    """A uint8 array for a message's `data` field, to be filled through `np.frombuffer`.
+    """Return a uint8 array for a message's `data` field, to be filled through `np.frombuffer`.
 
     Assigning an ndarray to the field copies it element by element, a hundred times slower.
     """
@@ -71,10 +71,10 @@ def new_data(size: int) -> Any:
 
 
 def image_to_array(message: Any) -> NDArray[Any]:
-    """(H, W) or (H, W, C) pixels of a sensor_msgs/Image in its own encoding, native byte order.
+    """Return the (H, W) or (H, W, C) pixels of a sensor_msgs/Image in its encoding, native byte order.
 
-    A view of the message's bytes where nothing has to be converted: do not write to it. Row padding
-    (`step` above the row's length) is skipped, not copied.
+    The result is a read-only view of the message's bytes where no conversion is needed: do not write to it. Row
+    padding (`step` above the row's length) is skipped, not copied.
     """
     kind, channels = _layout(message.encoding)
     height, width, step = int(message.height), int(message.width), int(message.step)
@@ -96,12 +96,12 @@ def image_to_array(message: Any) -> NDArray[Any]:
 
 
 def image_from_array(pixels: NDArray[Any], encoding: str, header: Any) -> Any:
-    """sensor_msgs/Image of pixels (H, W) or (H, W, C) whose dtype and channels fit the encoding; one copy."""
+    """Convert pixels (H, W) or (H, W, C), which must match the encoding, to a sensor_msgs/Image with one copy."""
     kind, channels = _layout(encoding)
     shape = pixels.shape if pixels.ndim == 3 else (*pixels.shape, 1)
     if len(shape) != 3 or shape[2] != channels or 0 in shape or pixels.dtype != np.dtype(kind):
         raise ImageError(
-            f"an array of {pixels.dtype} and shape {pixels.shape} is no '{encoding}' image",
+            f"an array of {pixels.dtype} and shape {pixels.shape} is not a valid '{encoding}' image",
             expected=f"{np.dtype(kind)} of shape (H, W{f', {channels}' if channels > 1 else ''}), not empty",
         )
     message = Image(header=header, height=shape[0], width=shape[1], encoding=encoding)
@@ -113,15 +113,15 @@ def image_from_array(pixels: NDArray[Any], encoding: str, header: Any) -> Any:
 
 
 def rgb_from_image(message: Any, *, width: int | None = None, height: int | None = None) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8 RGB of a colour or mono8 image; with `width` and `height` it must have that size.
+    """Return (H, W, 3) uint8 RGB of a colour or mono8 image, which must match `width` and `height` if given.
 
     An rgb8 image is a view of the message's bytes: do not write to it.
     """
     if message.encoding != "rgb8" and message.encoding not in _TO_RGB:
         raise ImageError(
-            f"an image with encoding '{message.encoding}' is no colour image",
+            f"an image with encoding '{message.encoding}' is not a colour image",
             expected=f"rgb8, {', '.join(sorted(_TO_RGB))}",
-            hint="let the driver or image_proc convert it",
+            hint="convert it in the driver or with image_proc",
         )
     _require_size(message.width, message.height, width, height)
     pixels = image_to_array(message)
@@ -131,7 +131,7 @@ def rgb_from_image(message: Any, *, width: int | None = None, height: int | None
 
 
 def depth_from_image(message: Any) -> NDArray[np.float32]:
-    """(H, W) float32 metres, NaN = nothing measured, of a depth image (32FC1 metres, 16UC1 or mono16 millimetres)."""
+    """Return (H, W) float32 metres, NaN = no measurement, of a 32FC1 (metres), 16UC1 or mono16 (millimetres) image."""
     if message.encoding == "32FC1":
         depth = np.array(image_to_array(message), dtype=np.float32)
         depth[~(np.isfinite(depth) & (depth > 0))] = np.nan
@@ -139,7 +139,7 @@ def depth_from_image(message: Any) -> NDArray[np.float32]:
     if message.encoding in ("16UC1", "mono16"):
         steps = image_to_array(message)
         return np.asarray(np.where(steps > 0, steps * np.float32(1e-3), np.float32(np.nan)), dtype=np.float32)
-    raise ImageError(f"an image with encoding '{message.encoding}' is no depth image", expected="32FC1 or 16UC1")
+    raise ImageError(f"an image with encoding '{message.encoding}' is not a depth image", expected="32FC1 or 16UC1")
 
 
 def _layout(encoding: str) -> tuple[str, int]:
@@ -153,11 +153,11 @@ def _require_size(width: int, height: int, wanted_width: int | None, wanted_heig
         raise ImageError(
             f"the image is {width} x {height}",
             expected=f"{wanted_width} x {wanted_height}",
-            hint="image and camera_info must belong together",
+            hint="image and camera_info must come from the same camera",
         )
 
 
-# Pictures as PNG or JPEG in messages: encoded and decoded by several threads, checked before they are decoded.
+# PNG and JPEG images: encoded and decoded by several threads, validated before decoding.
 
 Format = Literal["jpeg", "png"]
 
@@ -170,25 +170,25 @@ B = TypeVar("B")
 
 
 def parallel(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-    """Map with threads: OpenCV's codecs release the interpreter lock."""
+    """Map with threads; OpenCV's codecs release the GIL."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(work, items))
 
 
 def compressed_from_bytes(data: bytes, format_: str, header: Any) -> Any:
-    """sensor_msgs/CompressedImage of an encoded picture."""
+    """Return a sensor_msgs/CompressedImage of an encoded image."""
     message = CompressedImage(header=header, format=format_)
     message.data.frombytes(data)
     return message
 
 
 def bytes_from_compressed(message: Any) -> bytes:
-    """The encoded picture of a sensor_msgs/CompressedImage."""
+    """Return the encoded image of a sensor_msgs/CompressedImage."""
     return bytes(memoryview(message.data))
 
 
 def encode_rgb(frames: NDArray[np.uint8], format_: Format, header: Any, *, quality: int = 95) -> list[Any]:
-    """T sensor_msgs/CompressedImage of (T, H, W, 3) uint8 RGB; "jpeg" with quality 1 to 100, or lossless "png"."""
+    """Encode (T, H, W, 3) uint8 RGB to T sensor_msgs/CompressedImage; "jpeg" (quality 1 to 100) or lossless "png"."""
     if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8:
         raise ImageError(
             f"frames are {frames.dtype} of shape {frames.shape}", expected="uint8 RGB of shape (T, H, W, 3)"
@@ -200,14 +200,14 @@ def encode_rgb(frames: NDArray[np.uint8], format_: Format, header: Any, *, quali
             return compressed_from_bytes(encode_png(rgb), "png", header)
         done, data = cv2.imencode(".jpg", cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR), options)
         if not done:
-            raise ImageError(f"a frame of shape {rgb.shape} could not be encoded", expected="a non-empty picture")
+            raise ImageError(f"a frame of shape {rgb.shape} could not be encoded", expected="a non-empty image")
         return compressed_from_bytes(data.tobytes(), "jpeg", header)
 
     return parallel(encode, frames)
 
 
 def decode_rgb(messages: Sequence[Any], *, width: int, height: int) -> NDArray[np.uint8]:
-    """(T, H, W, 3) uint8 RGB of PNG or JPEG pictures that must all have this size."""
+    """Decode PNG or JPEG images, which must all have this size, to (T, H, W, 3) uint8 RGB."""
     out = np.empty((len(messages), height, width, 3), np.uint8)
 
     def decode(index: int) -> None:
@@ -216,16 +216,16 @@ def decode_rgb(messages: Sequence[Any], *, width: int, height: int) -> NDArray[n
             try:
                 out[index] = decode_png(data, width=width, height=height, dtype=np.uint8, channels=3)
             except PointmapError as error:
-                raise ImageError(f"picture {index}: {error.what}", expected=error.expected) from error
+                raise ImageError(f"image {index}: {error.what}", expected=error.expected) from error
             return
         if not data.startswith(_JPEG):
-            raise ImageError(f"picture {index} starts with {data[:4]!r}", expected="a PNG or a JPEG")
-        # The size is read first: a decoder allocates whatever a forged header asks for.
+            raise ImageError(f"image {index} starts with {data[:4]!r}", expected="a PNG or a JPEG")
+        # The size is checked first: a decoder allocates the size in the header, even a forged one.
         if _jpeg_size(data) != (width, height) or not data.rstrip(b"\0").endswith(b"\xff\xd9"):
-            raise ImageError(f"picture {index} is no complete JPEG of {width} x {height}", expected="that size, whole")
+            raise ImageError(f"image {index} is not a complete JPEG", expected=f"a complete JPEG of {width} x {height}")
         picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
         if picture is None or picture.shape != (height, width, 3):
-            raise ImageError(f"picture {index} cannot be decoded", expected=f"a JPEG of {width} x {height}")
+            raise ImageError(f"image {index} cannot be decoded", expected=f"a JPEG of {width} x {height}")
         cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=out[index])
 
     parallel(decode, range(len(messages)))
@@ -233,7 +233,7 @@ def decode_rgb(messages: Sequence[Any], *, width: int, height: int) -> NDArray[n
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height from a JPEG's start-of-frame segment."""
+    """Return width and height from a JPEG's start-of-frame segment, or None without one."""
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]

@@ -1,4 +1,4 @@
-"""What the web page reads from messages: the report, the objects of the lab, a rollout made small, the progress."""
+"""Conversion of messages for the web page: report, lab objects, reduced rollout, preview progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kinema4d_ros.web.prediction import Frame, Prediction, maker
 __all__ = ["objects_from_markers", "prediction_from_msg", "progress_from_msg", "report_from_msg"]
 
 MAX_LENGTH_M = 1e4
-"""Nothing that an arm can be near to is farther."""
+"""Upper bound on lengths in a report; an arm works on a much smaller scale."""
 
 NAME_LETTERS = 64
 
@@ -35,7 +35,7 @@ _SHAPES: dict[int, Shape] = {Marker.CUBE: "box", Marker.CYLINDER: "cylinder", Ma
 
 
 def report_from_msg(message: Any) -> PlanReport:
-    """The report of a kinema4d_msgs/PlanReport."""
+    """Convert a kinema4d_msgs/PlanReport to a report; raise WIRE_CORRUPT for inconsistent numbers."""
     times = np.array(message.times, dtype=np.float64)
     clearance = np.array(message.clearance_m, dtype=np.float64)
     margins = (message.position_margin, message.velocity_ratio)
@@ -71,7 +71,7 @@ def report_from_msg(message: Any) -> PlanReport:
         position_margin=np.array(margins[0], dtype=np.float64),
         velocity_ratio=np.array(margins[1], dtype=np.float64),
         moved=tuple(
-            # Its path between the two does not travel.
+            # The message does not contain the path between start and end.
             MovedRegion(_point(r.start), _point(r.end), r.displacement_m, r.points, r.first_motion_s, np.empty((0, 3)))
             for r in message.moved
         ),
@@ -80,7 +80,7 @@ def report_from_msg(message: Any) -> PlanReport:
 
 
 def _require_drawable(message: Any, times: NDArray[np.float64], clearance: NDArray[np.float64]) -> None:
-    """Refuse what has no place in a plot; NaN may stand where there is nothing."""
+    """Reject values that cannot be plotted; NaN clearance is allowed and means unknown."""
     known = np.abs(clearance[~np.isnan(clearance)])
     in_order = len(times) > 0 and np.all((times >= 0) & (times < MAX_TIME_S)) and np.all(np.diff(times) > 0)
     if not (in_order and np.all(known < MAX_LENGTH_M) and 0 < message.contact_threshold_m < MAX_LENGTH_M):
@@ -93,9 +93,9 @@ def _require_drawable(message: Any, times: NDArray[np.float64], clearance: NDArr
 
 
 def objects_from_markers(message: Any) -> dict[str, PlacedObject]:
-    """The lab's objects by name, the scenario's target first, of its visualization_msgs/MarkerArray.
+    """Return the lab's objects by name, the scenario's target first, from its visualization_msgs/MarkerArray.
 
-    A marker's size is the object's bounding box; mass and friction do not travel.
+    A marker's size is the object's bounding box; mass and friction are not in the message.
     """
     found: list[tuple[bool, PlacedObject]] = []
     for marker in message.markers:
@@ -113,7 +113,7 @@ def objects_from_markers(message: Any) -> dict[str, PlacedObject]:
 
 
 def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], bool]) -> Prediction:
-    """What the page shows of a kinema4d_msgs/Rollout, decoded frame by frame; InterruptedError when cancelled."""
+    """Decode a kinema4d_msgs/Rollout frame by frame for the page; raise InterruptedError when cancelled."""
     camera = require_whole(message)
     return Prediction.from_frames(
         _frames(message, camera),
@@ -128,7 +128,7 @@ def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], b
 
 
 def progress_from_msg(message: Any) -> tuple[Progress, KinemaError | None]:
-    """Where a preview stands, of a kinema4d_msgs/PreviewStatus; and why it failed, if it did."""
+    """Convert a kinema4d_msgs/PreviewStatus to the preview's progress and its error, or None."""
     phase, status = message.phase, PreviewStatus
     if phase == status.GENERATING:
         known = message.steps > 0
@@ -157,7 +157,7 @@ def _frames(message: Any, camera: PinholeCamera) -> Iterator[Frame]:
 
 
 def _line(text: str) -> str:
-    """A name for a picture or a table: one short line of letters, whatever was sent."""
+    """Return the text as one line of at most `NAME_LETTERS` printable characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:NAME_LETTERS])
 
 

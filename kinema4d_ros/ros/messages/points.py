@@ -1,4 +1,4 @@
-"""Point clouds of messages as arrays and back: organised, NaN = nothing, colours packed as RViz reads them."""
+"""Conversion sensor_msgs/PointCloud2 <-> arrays: organised, NaN = no point, colours packed for RViz."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TYPES = {
 def cloud_from_points(
     xyz: NDArray[np.float32], rgb: NDArray[np.uint8] | None, header: Any, *, dense: bool = False
 ) -> Any:
-    """sensor_msgs/PointCloud2 of points (H, W, 3) or (N, 3) float32 in metres, NaN = nothing.
+    """Convert points (H, W, 3) or (N, 3) float32 in metres, NaN = no point, to a sensor_msgs/PointCloud2.
 
     Args:
-        xyz: in the header's frame. (H, W, 3) becomes an organised cloud, one point for each pixel.
+        xyz: in the header's frame. (H, W, 3) becomes an organised cloud, one point per pixel.
         rgb: colours of the same shape, or None for a cloud without colours.
         header: stamp and frame of the points' source.
-        dense: True promises that no point is NaN.
+        dense: True states that no point is NaN.
     """
     points = np.asarray(xyz)
     if points.ndim not in (2, 3) or points.shape[-1] != 3 or points.dtype != np.float32:
@@ -61,24 +61,24 @@ def cloud_from_points(
     if rgb is None:
         table[:] = points.reshape(-1, 3)
     else:
-        # The colour sits in the bits of a float, as PCL began it and RViz still reads it.
+        # The colour is packed into the bits of a float: PCL's convention, which RViz reads.
         flat = np.ascontiguousarray(points).reshape(-1, 3), np.ascontiguousarray(rgb).reshape(-1, 3)
         pack_cloud(*flat, table, table.view(np.uint32))
     return message
 
 
 def points_from_cloud(message: Any) -> tuple[NDArray[np.float32], NDArray[np.uint8] | None]:
-    """Points (H, W, 3) float32 and colours (H, W, 3) uint8 or None of a sensor_msgs/PointCloud2.
+    """Return points (H, W, 3) float32 and colours (H, W, 3) uint8 or None of a sensor_msgs/PointCloud2.
 
-    Takes any order and spacing of the fields, either byte order and padded rows. An unorganised cloud
-    has H = 1. NaN = nothing, as in the message.
+    Accepts any order and spacing of the fields, either byte order and padded rows. An unorganised cloud
+    has H = 1. NaN = no point, as in the message.
     """
     height, width = int(message.height), int(message.width)
     step, row = int(message.point_step), int(message.row_step)
     if height * width == 0 or step == 0 or row < step * width or len(message.data) < row * height:
         raise _refuse(
             f"a cloud of {width} x {height} points of {step} bytes, {row} a row, has {len(message.data)} bytes",
-            "rows of at least width x point_step bytes, and all of them",
+            "rows of at least width x point_step bytes, and height rows",
         )
     fields = {field.name: field for field in message.fields}
     missing = [name for name in "xyz" if name not in fields]

@@ -1,4 +1,4 @@
-"""Poses and transforms of messages as (4, 4) matrices, and paths as stacks of them."""
+"""Conversion of poses, transforms and paths to (4, 4) matrices and back."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = [
 Matrix = NDArray[np.float64]
 
 _UNIT_TOLERANCE = 1e-3
-"""How far a quaternion's length may be from 1: people type four digits; 0 0 0 0 is a field left empty."""
+"""Tolerance of a quaternion's norm around 1: allows four typed digits, rejects the default 0 0 0 0."""
 
 
 def pose_to_matrix(pose: Any) -> Matrix:
-    """(4, 4) `frame_T_pose` in metres of a geometry_msgs/Pose."""
+    """Return (4, 4) `frame_T_pose` in metres of a geometry_msgs/Pose."""
     return _matrix(pose.position, pose.orientation, "pose")
 
 
 def transform_to_matrix(transform: Any) -> Matrix:
-    """(4, 4) `parent_T_child` in metres of a geometry_msgs/Transform."""
+    """Return (4, 4) `parent_T_child` in metres of a geometry_msgs/Transform."""
     return _matrix(transform.translation, transform.rotation, "transform")
 
 
 def matrix_to_pose(frame_T_pose: ArrayLike) -> Any:
-    """geometry_msgs/Pose of a (4, 4) matrix."""
+    """Convert a (4, 4) matrix to a geometry_msgs/Pose."""
     T = np.asarray(frame_T_pose, dtype=np.float64)
     pose = Pose()
     pose.position.x, pose.position.y, pose.position.z = T[:3, 3].tolist()
@@ -50,12 +50,12 @@ def matrix_to_pose(frame_T_pose: ArrayLike) -> Any:
 
 
 def matrix_to_transform(parent_T_child: ArrayLike) -> Any:
-    """geometry_msgs/Transform of a (4, 4) matrix."""
+    """Convert a (4, 4) matrix to a geometry_msgs/Transform."""
     return matrices_to_transforms(np.asarray(parent_T_child)[None])[0]
 
 
 def matrices_to_transforms(parent_T_children: ArrayLike) -> list[Any]:
-    """geometry_msgs/Transform of each of (N, 4, 4) matrices: ten together cost little more than one."""
+    """Convert (N, 4, 4) matrices to geometry_msgs/Transform; batched, because ten cost little more than one."""
     T = np.asarray(parent_T_children, dtype=np.float64)
     transforms = []
     for position, quaternion in zip(T[:, :3, 3].tolist(), to_quaternion(T).tolist(), strict=True):
@@ -68,21 +68,21 @@ def matrices_to_transforms(parent_T_children: ArrayLike) -> list[Any]:
 
 
 def pose_array_to_matrices(message: Any) -> Matrix:
-    """(T, 4, 4) poses of a geometry_msgs/PoseArray in its header's frame."""
+    """Return the (T, 4, 4) poses of a geometry_msgs/PoseArray in its header's frame."""
     _require_some(len(message.poses))
     return np.stack([_matrix(p.position, p.orientation, f"pose {i}") for i, p in enumerate(message.poses)])
 
 
 def matrices_to_pose_array(frame_T_poses: ArrayLike, header: Any) -> Any:
-    """geometry_msgs/PoseArray of (T, 4, 4) poses."""
+    """Convert (T, 4, 4) poses to a geometry_msgs/PoseArray."""
     return PoseArray(header=header, poses=[matrix_to_pose(T) for T in np.asarray(frame_T_poses)])
 
 
 def path_to_matrices(message: Any) -> tuple[Matrix, Matrix | None]:
-    """(T, 4, 4) poses and (T,) seconds since the first of a nav_msgs/Path.
+    """Return the (T, 4, 4) poses and (T,) seconds since the first pose of a nav_msgs/Path.
 
-    The times are None when no pose has a stamp; a path with only some of them stamped is refused,
-    and so is one whose poses are in another frame than the path.
+    The times are None when no pose has a stamp. Paths with only some poses stamped, or with poses in another frame
+    than the path, raise TrajectoryError.
     """
     _require_some(len(message.poses))
     poses = [_matrix(p.pose.position, p.pose.orientation, f"pose {i}") for i, p in enumerate(message.poses)]
@@ -99,7 +99,7 @@ def path_to_matrices(message: Any) -> tuple[Matrix, Matrix | None]:
     if np.any(steps <= 0):
         sample = int(np.argmax(steps <= 0)) + 1
         raise TrajectoryError(
-            f"pose {sample} of the path is stamped {steps[sample - 1] * 1e-9:.9g} s after the one before it",
+            f"pose {sample} of the path is stamped {steps[sample - 1] * 1e-9:.9g} s after the previous one",
             expected="strictly increasing stamps, or none at all",
             code=ErrorCode.TRAJECTORY_NOT_MONOTONIC,
         )
@@ -116,16 +116,16 @@ def _matrix(position: Any, orientation: Any, what: str) -> Matrix:
     q = np.array([orientation.x, orientation.y, orientation.z, orientation.w])
     if not (np.all(np.isfinite(t)) and np.all(np.isfinite(q))):
         raise TrajectoryError(
-            f"{what} holds NaN or infinity: position {t.tolist()}, orientation {q.tolist()}",
+            f"{what} contains NaN or infinity: position {t.tolist()}, orientation {q.tolist()}",
             expected="finite numbers",
             code=ErrorCode.TRAJECTORY_NOT_FINITE,
         )
     length = float(np.linalg.norm(q))
     if abs(length - 1.0) > _UNIT_TOLERANCE:
         raise TrajectoryError(
-            f"{what} has orientation {q.tolist()} of length {length:.6g}",
+            f"{what} has orientation {q.tolist()} of norm {length:.6g}",
             expected="a unit quaternion x, y, z, w",
-            hint="no rotation is 0 0 0 1",
+            hint="the identity rotation is 0 0 0 1",
             code=ErrorCode.NOT_A_ROTATION,
         )
     return from_quaternion(q, t)

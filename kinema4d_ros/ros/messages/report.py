@@ -1,4 +1,4 @@
-"""The plan report as a message and as RViz markers."""
+"""Conversion of plan reports to kinema4d_msgs/PlanReport and to RViz markers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ AMBER = ColorRGBA(r=1.00, g=0.70, b=0.10, a=0.95)
 RED = ColorRGBA(r=0.90, g=0.15, b=0.15, a=0.95)
 BLUE = ColorRGBA(r=0.20, g=0.45, b=0.95, a=0.95)
 NEAR_M = 0.03
-"""Clearance below this, or one that was not measured, is drawn in amber."""
+"""Clearance below this, or not based on measured depth, is drawn in amber."""
 
 
 def report_to_msg(report: PlanReport, stamp: Any) -> Any:
-    """kinema4d_msgs/PlanReport."""
+    """Convert a report to a kinema4d_msgs/PlanReport."""
     message = PlanReportMsg(
         header=header(stamp, report.frame_id),
         plan_hash=report.plan_hash,
@@ -73,7 +73,7 @@ def report_to_msg(report: PlanReport, stamp: Any) -> Any:
 
 
 def report_to_markers(report: PlanReport, stamp: Any) -> Any:
-    """visualization_msgs/MarkerArray: the closest approach, the first contact, what moves; replaces earlier ones."""
+    """Convert a report to markers: closest approach, first contact, moved objects; earlier markers are deleted."""
     wipe = Marker(header=header(stamp, report.frame_id), action=Marker.DELETEALL)
     markers = [wipe]
 
@@ -87,7 +87,7 @@ def report_to_markers(report: PlanReport, stamp: Any) -> Any:
         return marker
 
     if math.isfinite(report.min_clearance_m):
-        # Green says safe: only for what was measured.
+        # Green means safe, so it requires measured depth.
         safe = report.clearance_basis == "measured" and report.min_clearance_m >= NEAR_M
         colour = RED if report.contact else GREEN if safe else AMBER
         line = add(Marker.LINE_LIST, colour, (0.004, 0.0, 0.0), "clearance")

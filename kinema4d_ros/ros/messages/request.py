@@ -1,4 +1,4 @@
-"""A generator's request as the goal of the generate action, and back: everything that arrives is checked."""
+"""Conversion of generator requests and robot frames to goals of the generate action and back, validated."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from kinema4d_ros.ros.messages.stamps import header
 
 __all__ = ["ReceivedFrames", "frames_from_msg", "frames_to_msg", "request_from_goal", "request_to_goal"]
 
-# Robot pointmaps on the wire: `PointmapSequence` <-> kinema4d_msgs/RobotFrames, 16-bit depth PNGs at 0.1 mm.
+# `PointmapSequence` <-> kinema4d_msgs/RobotFrames: 16-bit depth PNGs with a unit of 0.1 mm.
 
 
 @dataclass(frozen=True, eq=False)
 class ReceivedFrames:
-    """What a RobotFrames message holds.
+    """Decoded content of a RobotFrames message.
 
     Attributes:
         sequence: the pointmaps; its camera has the pose and frames of the message.
@@ -51,13 +51,13 @@ class ReceivedFrames:
 def frames_to_msg(
     sequence: PointmapSequence, stamp: Any, link_names: Sequence[str] = (), *, link_ids: bool = True
 ) -> Any:
-    """kinema4d_msgs/RobotFrames of a sequence with times.
+    """Convert a sequence with times to a kinema4d_msgs/RobotFrames.
 
     Args:
-        sequence: rendered robot; its camera's `frame_id`, `base_frame` and pose go along.
+        sequence: rendered robot; its camera's `frame_id`, `base_frame` and pose are included.
         stamp: Time message of the joint state or plan it was rendered from.
-        link_names: of the robot, in the order of the link ids.
-        link_ids: False leaves the ids out; the receiver then knows only where the robot is.
+        link_names: names of the robot's links, in the order of the link ids.
+        link_ids: False omits the ids; the receiver then has the robot's depth only.
     """
     if sequence.times is None:
         raise PointmapError("the sequence has no times", expected="seconds for every frame")
@@ -79,23 +79,23 @@ def frames_to_msg(
 
 
 def frames_from_msg(message: Any) -> ReceivedFrames:
-    """The sequence of a kinema4d_msgs/RobotFrames; damaged pictures and numbers that do not match are refused."""
+    """Decode a kinema4d_msgs/RobotFrames; raise PointmapError for damaged images and inconsistent numbers."""
     times = np.array(message.times, dtype=np.float64)
     if len(times) != len(message.depth) or len(message.link_ids) not in (0, len(message.depth)):
         raise PointmapError(
-            f"{len(times)} times, {len(message.depth)} depth and {len(message.link_ids)} link-id pictures",
-            expected="as many times as depth pictures, and as many link ids or none",
+            f"{len(times)} times, {len(message.depth)} depth and {len(message.link_ids)} link-id images",
+            expected="as many times as depth images, and as many link-id images or none",
             code=ErrorCode.WIRE_CORRUPT,
         )
     if len(message.grip) not in (0, len(times)) or len(message.grip_width_m) != len(message.grip):
         raise PointmapError(
             f"{len(message.grip)} poses and {len(message.grip_width_m)} widths of the grip",
-            expected=f"{len(times)} of both, one a frame, or none",
+            expected=f"{len(times)} of each, one per frame, or none",
             code=ErrorCode.WIRE_CORRUPT,
         )
     if len(message.finger_m) not in (0, 5):
         raise PointmapError(
-            f"{len(message.finger_m)} sizes of the fingers",
+            f"finger_m has {len(message.finger_m)} values",
             expected="pad width, width, thickness, length and tip, or none",
             code=ErrorCode.WIRE_CORRUPT,
         )
@@ -128,14 +128,14 @@ def request_to_goal(
     *,
     timeout_s: float = 0.0,
 ) -> Any:
-    """kinema4d_msgs/GenerateRollout goal of a request.
+    """Convert a request to a kinema4d_msgs/GenerateRollout goal.
 
     Args:
-        request: what to predict.
-        image_stamp: Time message of the picture.
-        robot_stamp: Time message of the joint state or plan that the robot frames were drawn from.
-        link_names: of the robot, in the order of the link ids.
-        timeout_s: for the rollout; 0 = the server's own limit.
+        request: the request.
+        image_stamp: Time message of the image.
+        robot_stamp: Time message of the joint state or plan that the robot frames were rendered from.
+        link_names: names of the robot's links, in the order of the link ids.
+        timeout_s: timeout of the rollout; 0 = the server's limit.
     """
     head = header(image_stamp, request.camera.frame_id)
     goal = GenerateRollout.Goal(plan_hash=request.plan_hash, seed=request.seed, timeout_s=float(timeout_s))
@@ -149,8 +149,8 @@ def request_to_goal(
 
 
 def request_from_goal(goal: Any) -> GenerateRequest:
-    """The request of a goal message."""
-    # The image first: its size cannot be forged, while a few bytes of PNG may stand for gigabytes.
+    """Convert a goal message to a request."""
+    # The raw image first: its size cannot be forged, while a few bytes of PNG may decode to gigabytes.
     camera = camera_from_msg(goal.robot_frames)
     image = rgb_from_image(goal.image, width=camera.width, height=camera.height)
     robot = frames_from_msg(goal.robot_frames).sequence

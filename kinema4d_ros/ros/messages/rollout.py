@@ -1,6 +1,6 @@
-"""Rollouts on the wire: `Rollout` <-> kinema4d_msgs/Rollout, a few megabytes instead of 250.
+"""Conversion `Rollout` <-> kinema4d_msgs/Rollout: a few megabytes instead of 250.
 
-Points that lie on their pixels' rays travel as depth alone, in steps of 0.1 mm; others as three channels.
+Points on their pixels' rays are encoded as depth alone, in steps of 0.1 mm; other points as three channels.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ __all__ = [
 ]
 
 STEP_M = 1e-4
-"""A step on the wire, unless the frame spans more than 6.5 m: finer steps would only spend bytes on noise."""
+"""Encoding step, unless the frame spans more than 6.5 m; finer steps would only encode noise."""
 
 MAX_TIME_S = 1e6
-"""Of a frame since the first one; a stamp and such a time together still make a ROS time, until 2038."""
+"""Upper bound on frame times since the first frame: stamp + time still fits into a ROS time until 2038."""
 
 ON_RAY_M = 5e-5
-"""How far off its pixel's ray a point may be to travel as depth: half a step."""
+"""Largest distance from the pixel's ray at which a point is encoded as depth: half a step."""
 
 
 def rollout_to_msg(rollout: Rollout, stamp: Any, *, rgb_format: Format = "jpeg", quality: int = 95) -> Any:
-    """kinema4d_msgs/Rollout.
+    """Convert a rollout to a kinema4d_msgs/Rollout.
 
     Args:
-        rollout: what was predicted.
+        rollout: the rollout.
         stamp: Time message of the camera image it starts from.
-        rgb_format: "jpeg", or "png" to keep every pixel's colour.
-        quality: of the JPEG, 1 to 100.
+        rgb_format: "jpeg", or "png" for lossless colours.
+        quality: JPEG quality, 1 to 100.
     """
     camera = rollout.camera
     head = header(stamp, camera.frame_id)
@@ -79,7 +79,7 @@ def rollout_to_msg(rollout: Rollout, stamp: Any, *, rgb_format: Format = "jpeg",
 
 
 def rollout_from_msg(message: Any) -> Rollout:
-    """The rollout of a kinema4d_msgs/Rollout; damaged pictures and numbers that do not match are refused."""
+    """Decode a kinema4d_msgs/Rollout; raise a KinemaError for damaged images and inconsistent numbers."""
     camera = require_whole(message)
     width, height, frames = camera.width, camera.height, len(message.times)
     xyz = np.empty((frames, height, width, 3), np.float32)
@@ -104,13 +104,13 @@ def rollout_from_msg(message: Any) -> Rollout:
 
 
 def require_whole(message: Any) -> PinholeCamera:
-    """The camera of a kinema4d_msgs/Rollout whose numbers fit together; no picture is decoded for that."""
+    """Validate the numbers of a kinema4d_msgs/Rollout without decoding its images, and return its camera."""
     frames, stamp = len(message.times), message.header.stamp
     counts = (len(message.rgb), len(message.points), len(message.robot_mask))
     if not frames or counts != (frames, frames, frames):
         raise PointmapError(
-            f"{frames} times, {counts[0]} pictures, {counts[1]} point frames, {counts[2]} masks",
-            expected="at least one frame, and one of each for every frame",
+            f"{frames} times, {counts[0]} images, {counts[1]} point frames, {counts[2]} masks",
+            expected="at least one frame, and one of each per frame",
             code=ErrorCode.WIRE_CORRUPT,
         )
     camera = camera_from_msg(message)
@@ -126,16 +126,16 @@ def require_whole(message: Any) -> PinholeCamera:
 
 
 def encode_points(xyz: NDArray[np.float32], camera: PinholeCamera) -> Any:
-    """kinema4d_msgs/PointFrame of points (H, W, 3) float32, metres, camera optical frame, NaN = nothing.
+    """Encode points (H, W, 3) float32, metres, camera optical frame, NaN = no point, to a kinema4d_msgs/PointFrame.
 
-    An axis errs by at most half a step; a step is `STEP_M`, or the frame's range over 65534 where that is more.
+    The error per axis is at most half a step; a step is `STEP_M`, or the frame's range / 65534 if that is larger.
     """
     low, high = np.empty(3), np.empty(3)
     off_ray, count, bad = measure(xyz, camera.K, low, high)
     if bad:
         raise PointmapError(
             f"{bad} points are infinite or have NaN in one or two axes",
-            expected="three finite metres, or three NaN for nothing",
+            expected="three finite values in metres, or three NaN for no point",
         )
     offset, span = (low, high - low) if count else (np.zeros(3), np.zeros(3))
     scale = np.maximum(STEP_M, span / 65534)
@@ -152,7 +152,7 @@ def encode_points(xyz: NDArray[np.float32], camera: PinholeCamera) -> Any:
 
 
 def decode_points(frame: Any, camera: PinholeCamera, *, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Points (H, W, 3) float32, metres, camera optical frame, NaN = nothing, of a kinema4d_msgs/PointFrame."""
+    """Decode a kinema4d_msgs/PointFrame to points (H, W, 3) float32, metres, camera optical frame, NaN = no point."""
     width, height = camera.width, camera.height
     data = bytes(memoryview(frame.png))
     offset, scale = np.array(frame.offset, dtype=np.float64), np.array(frame.scale, dtype=np.float64)

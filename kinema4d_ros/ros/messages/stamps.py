@@ -1,4 +1,4 @@
-"""Times on the wire and in numpy: integer nanoseconds in between, so nothing is lost on the way.
+"""Conversion of ROS times to numpy and back through integer nanoseconds, without loss of precision.
 
 A float64 in seconds since 1970 resolves 0.2 us; integers keep all nine digits.
 """
@@ -29,22 +29,22 @@ _INT32 = 2**31
 
 
 def nanoseconds(stamp: Any) -> int:
-    """Nanoseconds of a builtin_interfaces Time or Duration."""
+    """Return the nanoseconds of a builtin_interfaces Time or Duration."""
     return int(stamp.sec) * _BILLION + int(stamp.nanosec)
 
 
 def is_time(stamp: Any) -> bool:
-    """Whether a builtin_interfaces Time is one: not before 1970, and its nanoseconds less than a second."""
+    """Return whether a builtin_interfaces Time is valid: not before 1970, and its nanoseconds below one second."""
     return int(stamp.sec) >= 0 and int(stamp.nanosec) < _BILLION
 
 
 def seconds(stamp: Any) -> float:
-    """Seconds of a builtin_interfaces Time or Duration; for differences use `nanoseconds`."""
+    """Return the seconds of a builtin_interfaces Time or Duration; for differences use `nanoseconds`."""
     return nanoseconds(stamp) / _BILLION
 
 
 def seconds_to_ns(times: ArrayLike) -> NDArray[np.int64]:
-    """Nearest integer nanoseconds of finite times in seconds, any shape."""
+    """Round finite times in seconds, any shape, to integer nanoseconds."""
     values = np.asarray(times, dtype=np.float64)
     if not np.all(np.abs(values) < _INT32):
         raise TrajectoryError(
@@ -56,18 +56,18 @@ def seconds_to_ns(times: ArrayLike) -> NDArray[np.int64]:
 
 
 def time_from_ns(ns: int) -> Any:
-    """builtin_interfaces/Time."""
+    """Return a builtin_interfaces/Time."""
     sec, nanosec = divmod(int(ns), _BILLION)
     return Time(sec=sec, nanosec=nanosec)
 
 
 def duration_from_ns(ns: int) -> Any:
-    """builtin_interfaces/Duration; negative ones have a negative sec and a positive nanosec, as ROS writes them."""
+    """Return a builtin_interfaces/Duration; negative ones have a negative sec and a positive nanosec, as in ROS."""
     sec, nanosec = divmod(int(ns), _BILLION)
     return Duration(sec=sec, nanosec=nanosec)
 
 
 def header(stamp: Any = None, frame_id: str = "") -> Any:
-    """std_msgs/Header from a Time message, integer nanoseconds or nothing (0)."""
+    """Return a std_msgs/Header from a Time message, integer nanoseconds or None (0)."""
     is_number = stamp is None or isinstance(stamp, (int, np.integer))
     return Header(stamp=time_from_ns(int(stamp or 0)) if is_number else stamp, frame_id=frame_id)

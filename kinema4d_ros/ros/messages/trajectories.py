@@ -1,4 +1,4 @@
-"""Joint states and plans of messages: sensor_msgs/JointState and trajectory_msgs/JointTrajectory."""
+"""Conversion of JointState, JointTrajectory and DisplayTrajectory (MoveIt) messages to the core's types."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ __all__ = [
 
 
 class JointStateError(KinemaError):
-    """A joint state that must not be believed."""
+    """An invalid joint state message."""
 
     default_code = ErrorCode.JOINT_STATES_INVALID
 
 
 @dataclass(frozen=True, eq=False)
 class JointSample:
-    """Where some joints are at one moment.
+    """Joint positions at one stamp.
 
     Attributes:
         names: N distinct joint names, in the message's order.
@@ -49,22 +49,22 @@ class JointSample:
     stamp_ns: int
 
     def as_dict(self) -> dict[str, float]:
-        """Position by joint name."""
+        """Return the positions by joint name."""
         return dict(zip(self.names, self.positions.tolist(), strict=True))
 
 
 def joint_sample_from_msg(message: Any) -> JointSample:
-    """The positions of a sensor_msgs/JointState, or a JointStateError that says why they cannot be used."""
+    """Convert a sensor_msgs/JointState; raise JointStateError when it is invalid."""
     names = tuple(message.name)
     positions = np.array(message.position, dtype=np.float64)
     if not names or len(positions) != len(names):
         raise JointStateError(
             f"a joint state has {len(names)} names and {len(positions)} positions",
-            expected="one position for each name",
+            expected="one position per name",
         )
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
-        raise JointStateError(f"a joint state names {', '.join(repeated)} twice", expected="every joint once")
+        raise JointStateError(f"a joint state contains {', '.join(repeated)} twice", expected="each joint once")
     if not np.all(np.isfinite(positions)):
         worst = int(np.argmin(np.isfinite(positions)))
         raise JointStateError(f"joint '{names[worst]}' is at {positions[worst]}", expected="finite positions")
@@ -72,27 +72,27 @@ def joint_sample_from_msg(message: Any) -> JointSample:
     if len(velocities) not in (0, len(names)):
         raise JointStateError(
             f"a joint state has {len(names)} names and {len(velocities)} velocities",
-            expected="one for each name, or none",
+            expected="one velocity per name, or none",
         )
     stamp = message.header.stamp
     if not is_time(stamp):
         raise JointStateError(
             f"a joint state is stamped {stamp.sec} s and {stamp.nanosec} ns",
-            expected="a time since 1970, with less than a billion nanoseconds",
+            expected="a time since 1970 with nanoseconds below 1e9",
         )
     return JointSample(names, positions, velocities if len(velocities) else None, nanoseconds(stamp))
 
 
 def trajectory_from_msg(message: Any) -> JointTrajectory:
-    """The plan of a trajectory_msgs/JointTrajectory; times are `time_from_start`, the first may be above 0.
+    """Convert a trajectory_msgs/JointTrajectory; times are `time_from_start`, and the first may be above 0.
 
-    Velocities, accelerations and efforts are kept as they are: every point has them for every joint, or none has.
+    Velocities, accelerations and efforts are kept unchanged: every point must have them for every joint, or none.
     """
     names = tuple(message.joint_names)
     if not names or not message.points:
         raise TrajectoryError(
             f"the plan has {len(names)} joints and {len(message.points)} points",
-            expected="at least one of each",
+            expected="at least one joint and one point",
             code=ErrorCode.TRAJECTORY_EMPTY,
         )
     tables = {"positions": _table(message, "positions")}
@@ -110,24 +110,24 @@ def trajectory_from_msg(message: Any) -> JointTrajectory:
 
 
 def _table(message: Any, what: str) -> NDArray[np.float64]:
-    """(T, N) values of one field of all points."""
+    """Return the (T, N) values of one field of all points."""
     count = len(message.joint_names)
     for index, point in enumerate(message.points):
         if len(getattr(point, what)) != count:
             raise TrajectoryError(
                 f"point {index} of the plan has {len(getattr(point, what))} {what} for {count} joints",
-                expected=f"{what} for each joint in every point" + (", or in none" if what in DERIVATIVES else ""),
+                expected=f"{what} of each joint in every point" + (", or in none" if what in DERIVATIVES else ""),
             )
     return np.array([getattr(point, what) for point in message.points], dtype=np.float64)
 
 
 def trajectory_to_msg(trajectory: JointTrajectory, header: Any) -> Any:
-    """trajectory_msgs/JointTrajectory with times rounded to nanoseconds; `trajectory_hash` is unchanged by it."""
+    """Convert to trajectory_msgs/JointTrajectory with times rounded to nanoseconds, which keeps the plan's hash."""
     message = JointTrajectoryMsg(header=header, joint_names=list(trajectory.names))
     times_ns = seconds_to_ns(trajectory.times)
     if len(times_ns) > 1 and np.any(np.diff(times_ns) <= 0):
         raise TrajectoryError(
-            "two samples of the plan lie within the same nanosecond",
+            "two samples of the plan are within the same nanosecond",
             expected="samples at least 1 ns apart",
             code=ErrorCode.TRAJECTORY_NOT_MONOTONIC,
         )
@@ -140,30 +140,30 @@ def trajectory_to_msg(trajectory: JointTrajectory, header: Any) -> Any:
     return message
 
 
-# MoveIt's display plans as one trajectory: segments joined in time, joints at rest filled in from the start state.
+# MoveIt's DisplayTrajectory: segments are joined in time, joints at rest are filled in from the start state.
 
 _JUMP = 1e-3
-"""How far, in rad or m, a segment may start from the end of the one before it."""
+"""Largest gap, in rad or m, between the end of a segment and the start of the next."""
 
 
 def start_from_display(message: Any) -> dict[str, float]:
-    """Joint positions before the plan, from `trajectory_start`; empty when the planner left them out."""
+    """Return the joint positions in `trajectory_start`; empty when the planner omitted them."""
     state = message.trajectory_start.joint_state
     return joint_sample_from_msg(state).as_dict() if state.name else {}
 
 
 def trajectory_from_display(message: Any) -> JointTrajectory:
-    """The plan of a moveit_msgs/DisplayTrajectory.
+    """Convert a moveit_msgs/DisplayTrajectory.
 
-    Every segment counts its time from its own start, so it is shifted to the end of the one before it.
-    A joint that a segment does not name keeps its position; before its first segment it has the one of
+    The times of a segment start at 0, so each segment is shifted to the end of the previous one.
+    A joint that a segment does not contain keeps its position; before its first segment it has its position in
     `trajectory_start`. When the first sample is later than 0, the start state becomes the sample at 0.
-    `_kept` says what becomes of velocities and accelerations.
+    `_kept` decides which velocities and accelerations are kept.
     """
     segments = [trajectory_from_msg(part.joint_trajectory) for part in message.trajectory if _has_motion(part)]
     if not segments:
         raise TrajectoryError(
-            f"the displayed plan has {len(message.trajectory)} segments without any point",
+            f"the displayed plan has {len(message.trajectory)} segments and no points",
             expected="at least one joint trajectory",
             code=ErrorCode.TRAJECTORY_EMPTY,
         )
@@ -171,10 +171,10 @@ def trajectory_from_display(message: Any) -> JointTrajectory:
     start = start_from_display(message)
     now = {name: start[name] for name in names if name in start}
     for name in names:
-        # Only a joint of the first segment can do without a start: its first sample is one.
+        # Joints of the first segment need no start position: their first sample is the start.
         if name not in now and name not in segments[0].names:
             raise TrajectoryError(
-                f"joint '{name}' moves in a later segment only, and trajectory_start does not say where it is before",
+                f"joint '{name}' moves only in a later segment and is missing in trajectory_start",
                 expected="its position in trajectory_start",
             )
     kept = _kept(segments)
@@ -184,7 +184,7 @@ def trajectory_from_display(message: Any) -> JointTrajectory:
     def add(time: float, segment: JointTrajectory | None = None, sample: int = 0) -> None:
         times.append(time)
         for what, table in rows.items():
-            # A joint that the segment does not name rests where it is.
+            # Joints that the segment does not contain stay at rest.
             values = dict(now) if what == "positions" else dict.fromkeys(names, 0.0)
             if segment is not None:
                 values.update(zip(segment.names, getattr(segment, what)[sample].tolist(), strict=True))
@@ -195,7 +195,7 @@ def trajectory_from_display(message: Any) -> JointTrajectory:
     if segments[0].times[0] > 0 and len(now) == len(names):
         add(0.0)
         if "effort" in rows:
-            # What holds the arm at its first sample holds it before, too; 0 would let it sag.
+            # The effort of the first sample also holds the arm before it; 0 would let it sag.
             held = dict(zip(segments[0].names, np.asarray(segments[0].effort)[0].tolist(), strict=True))
             rows["effort"][0] = [held.get(name, 0.0) for name in names]
     offset = 0.0
@@ -210,10 +210,11 @@ def trajectory_from_display(message: Any) -> JointTrajectory:
 
 
 def _kept(segments: list[JointTrajectory]) -> list[str]:
-    """Which of velocities, accelerations and effort the whole plan has.
+    """Return which of velocities, accelerations and effort are kept for the whole plan.
 
-    Of one segment all; of several the velocities, where each rests at both ends: the point at which two meet has
-    one acceleration, not two. Without them the plan is straight between its points, previewed and executed.
+    One segment keeps all. Several segments keep only velocities, and only if each segment is at rest at both ends:
+    the point where two segments meet has one acceleration, not two. Without velocities the plan is interpolated
+    linearly, both in the preview and in the execution.
     """
     if len(segments) == 1:
         return [what for what in DERIVATIVES if getattr(segments[0], what) is not None]
@@ -224,8 +225,7 @@ def _kept(segments: list[JointTrajectory]) -> list[str]:
 def _has_motion(part: Any) -> bool:
     if part.multi_dof_joint_trajectory.points:
         raise TrajectoryError(
-            f"the plan moves joints with several degrees of freedom: "
-            f"{', '.join(part.multi_dof_joint_trajectory.joint_names)}",
+            f"the plan moves multi-DOF joints: {', '.join(part.multi_dof_joint_trajectory.joint_names)}",
             expected="revolute and prismatic joints only",
         )
     return bool(part.joint_trajectory.points)
@@ -235,7 +235,7 @@ def _require_joined(index: int, segment: JointTrajectory, now: dict[str, float])
     for name, position in zip(segment.names, segment.positions[0].tolist(), strict=True):
         if abs(position - now[name]) > _JUMP:
             raise TrajectoryError(
-                f"segment {index} of the plan starts with joint '{name}' at {position:.6g}, the one before left it at "
+                f"segment {index} of the plan starts with joint '{name}' at {position:.6g}, the previous one ends at "
                 f"{now[name]:.6g}",
                 expected=f"segments that meet within {_JUMP} rad or m",
             )

@@ -1,6 +1,6 @@
-"""The ROS 2 nodes: thin. They take messages, call the library and publish what comes back.
+"""ROS 2 nodes: thin wrappers that receive messages, call the library and publish the results.
 
-    twin  preview  generator  playback  gate  lab  viewer  recorder
+    twin  preview  generator  playback  gate  lab  viewer  recorder  evaluation
 
-Each module has `main`; `kinema4d_ros.ros.graph` says which run together.
+Each node module has a `main`; `kinema4d_ros.ros.graph` defines which nodes run together.
 """

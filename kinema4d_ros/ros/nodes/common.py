@@ -1,4 +1,4 @@
-"""What every node shares: endpoints from the table, diagnostics once a second, one way to start and to end."""
+"""Base class and main loop of all nodes: endpoints from `names`, diagnostics at 1 Hz, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from kinema4d_ros.runtime.lifetime import deadline_on_signal, end_with_launcher,
 
 __all__ = ["Health", "KinemaNode", "calibration_path", "load_scene", "load_trust", "run_node", "security_explained"]
 
-# Why ROS security refuses a node, in words; without it a keystore that is not there is a traceback.
-
 
 @contextlib.contextmanager
 def security_explained() -> Iterator[None]:
-    """While a context or a node is made: a refusal by ROS security becomes an error that says what to do.
+    """Turn a failure of ROS security, such as a missing keystore, into a SetupError with instructions.
+
+    Use it around the creation of a context or node.
 
     Raises:
-        SetupError: ROS_SECURITY_ENABLE is set, and ROS could not do as told; nothing runs unprotected instead.
+        SetupError: ROS_SECURITY_ENABLE is set and ROS security failed; the node does not run unprotected instead.
     """
     try:
         yield
@@ -57,28 +57,28 @@ def security_explained() -> Iterator[None]:
         if os.environ.get("ROS_SECURITY_ENABLE", "").lower() != "true":
             raise
         raise SetupError(
-            f"ROS security is on and refuses: {error}",
+            f"ROS security is enabled and failed: {error}",
             expected="a keystore with this node's enclave (ROS_SECURITY_KEYSTORE) and a DDS built with security",
-            hint="config/sros2/README.md says how; without ROS_SECURITY_ENABLE the graph runs unprotected",
+            hint="see config/sros2/README.md; without ROS_SECURITY_ENABLE the graph runs unprotected",
         ) from None
 
 
 DIAGNOSTICS_PERIOD_S = 1.0
 LOG_EVERY_S = 5.0
-"""The same complaint is logged at most this often; diagnostics count every one."""
+"""Minimum period between log lines of the same error; diagnostics count every occurrence."""
 
 CLOSE_S, LEAVE_S = 12.0, 8.0
-"""Seconds for a node to end its threads and files, and for DDS to say goodbye and the interpreter to end."""
+"""Seconds for a node to close its threads and files, and for DDS and the interpreter to shut down."""
 
 NOT_FOUND_YET = "client will not receive response"
-"""What rmw_fastrtps says of an answer that it drops."""
+"""Text of the rmw_fastrtps error for a dropped service response."""
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
 @dataclass(frozen=True)
 class Health:
-    """What a node says of itself once a second."""
+    """Diagnostic status of a node, published once a second."""
 
     level: bytes = OK
     message: str = "ok"
@@ -86,11 +86,11 @@ class Health:
 
 
 _nodes: weakref.WeakSet[KinemaNode] = weakref.WeakSet()
-"""All of this process, those too whose constructor failed: DDS must be left by every one of them."""
+"""All nodes of this process, including those whose constructor failed: every one must be destroyed in DDS."""
 
 
 class KinemaNode(Node):  # type: ignore[misc]
-    """A node whose endpoints come from the table of names and which reports its health."""
+    """Base class of nodes: endpoints from `names`, QoS from `qos`, health on /diagnostics."""
 
     def __init__(self, name: str) -> None:
         _nodes.add(self)
@@ -98,7 +98,7 @@ class KinemaNode(Node):  # type: ignore[misc]
         self._diagnostics = self.publisher(names.DIAGNOSTICS)
         self._complaints: dict[str, tuple[float, int]] = {}
         self._complaints_lock = threading.Lock()
-        # On a clock that nobody sets: one that is set back, or a simulation's that stands still, must silence no node.
+        # Steady clock: diagnostics must continue when the system clock is set back or simulated time is paused.
         self._diagnostics_timer = self.create_timer(
             DIAGNOSTICS_PERIOD_S,
             self._publish_health,
@@ -107,14 +107,14 @@ class KinemaNode(Node):  # type: ignore[misc]
         )
         self._streams = Streams(self, self.complain)
         self.closing = threading.Event()
-        """Set when the node is about to end: threads look at it."""
+        """Set when the node shuts down; threads poll it."""
 
     def publisher(self, endpoint: Endpoint) -> Any:
-        """A publisher for an endpoint of the table."""
+        """Create a publisher for an endpoint."""
         return self.create_publisher(endpoint.interface(), endpoint.name, profile(endpoint))
 
     def subscription(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> Any:
-        """A subscription in a callback group of its own, so that a slow one holds up no other."""
+        """Create a subscription in its own callback group, so that a slow callback does not block others."""
         return self.create_subscription(
             endpoint.interface(),
             endpoint.name,
@@ -124,31 +124,31 @@ class KinemaNode(Node):  # type: ignore[misc]
         )
 
     def stream(self, endpoint: Endpoint, callback: Callable[[Any], None]) -> Any:
-        """A subscription to a fast topic, whose callback copies and is done: it costs the executor nothing."""
+        """Create a polled subscription to a high-rate topic, outside the executor; its callback must only copy."""
         return self._streams.listen(endpoint, callback)
 
     def service(self, endpoint: Endpoint, callback: Callable[[Any, Any], Any]) -> Any:
-        """A service of the table."""
+        """Create a service for an endpoint."""
         return self.create_service(
             endpoint.interface(), endpoint.name, callback, callback_group=MutuallyExclusiveCallbackGroup()
         )
 
     def now_s(self) -> float:
-        """Monotonic seconds: for ages and time-outs, never for stamps."""
+        """Return monotonic seconds, for ages and timeouts, never for stamps."""
         return time.monotonic()
 
     def clock_ns(self) -> int:
-        """The node's own clock, nanoseconds: the simulation's under `use_sim_time`."""
+        """Return the node's clock in nanoseconds; simulated time under `use_sim_time`."""
         return int(self.get_clock().now().nanoseconds)
 
     def hear_change(self, changes: WorldChanges, message: Any) -> int:
-        """Since when the world is another, by a message of `world_changed`; says so where its stamp is no use."""
+        """Record a `world_changed` message and return the stamp of the change; log stamps that are not plausible."""
         stamp_ns, now_ns = nanoseconds(message.stamp), self.clock_ns()
         if believed(stamp_ns, now_ns) != stamp_ns:
             ahead_s = (stamp_ns - now_ns) * 1e-9
             self.complain(
                 KinemaError(
-                    f"a change of the world is stamped {ahead_s:+.0f} s from now: it counts from its arrival",
+                    f"world_changed is stamped {ahead_s:+.0f} s from now: its arrival time is used instead",
                     expected="a stamp of this graph's clock",
                     code=ErrorCode.WORLD_CHANGED,
                 )
@@ -156,7 +156,7 @@ class KinemaNode(Node):  # type: ignore[misc]
         return changes.hear(stamp_ns, now_ns)
 
     def complain(self, error: BaseException, prefix: str = "") -> None:
-        """Log an error, but the same one only every few seconds; one that was not raised on purpose with its place."""
+        """Log an error, the same one at most every `LOG_EVERY_S`; anything but a KinemaError with its traceback."""
         key = f"{prefix}{getattr(error, 'code', type(error).__name__)}"
         now = time.monotonic()
         with self._complaints_lock:
@@ -170,14 +170,14 @@ class KinemaNode(Node):  # type: ignore[misc]
             self.get_logger().warning(f"{prefix}{error}{more}")
         else:
             place = "".join(traceback.format_exception(error))
-            self.get_logger().error(f"{prefix}unforeseen {type(error).__name__}{more}:\n{place}")
+            self.get_logger().error(f"{prefix}internal error {type(error).__name__}{more}:\n{place}")
 
     def health(self) -> Health:
-        """What to report; nodes say more."""
+        """Return the node's status; nodes override this."""
         return Health()
 
     def close(self) -> None:
-        """End threads and processes; nodes that have some extend this."""
+        """Stop threads and processes; nodes that have some extend this."""
         self.closing.set()
         self._streams.close()
 
@@ -196,18 +196,18 @@ class KinemaNode(Node):  # type: ignore[misc]
 
 
 def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
-    """The robot and its camera; a calibration without a path is a name in `calibration/`."""
+    """Load a robot and its camera; a calibration without a path is a name in `calibration/`."""
     loaded = Robot.load(robot)
     return loaded, read_camera(calibration_path(calibration), base_frame=loaded.base_link)
 
 
 def load_trust(calibration: str, warn_px: float, refuse_px: float) -> Trust:
-    """How far the calibration that `load_scene` reads can be trusted."""
+    """Rate the quality of the calibration that `load_scene` reads."""
     return rate_calibration(read_pose(calibration_path(calibration)), warn_px=warn_px, refuse_px=refuse_px)
 
 
 def calibration_path(calibration: str) -> Path:
-    """The file of a calibration; without a path it is a name in `calibration/`."""
+    """Return the file of a calibration; without a path it is a name in `calibration/`."""
     path = Path(calibration)
     if not path.suffix and len(path.parts) == 1:
         return share_directory() / "calibration" / f"{calibration}.yaml"
@@ -215,20 +215,20 @@ def calibration_path(calibration: str) -> Path:
 
 
 def _spin_once(executor: Any, node: KinemaNode) -> None:
-    """One round; a callback that fails in an unforeseen way is logged, and the node goes on serving."""
+    """Spin once; log an unexpected exception of a callback and keep the node running."""
     try:
         executor.spin_once(timeout_sec=0.2)
     except (ExternalShutdownException, KeyboardInterrupt):
         raise
     except Exception as error:
         if NOT_FOUND_YET in str(error):
-            node.get_logger().warning("an answer was dropped: its client is gone, or not found yet and asks again")
+            node.get_logger().warning("a response was dropped: its client has exited, or is not discovered yet")
         else:
             node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}")
 
 
 def _start_ros(argv: list[str]) -> None:
-    """rclpy; without a log file where none can be written, because what a node says is in the terminal all the same."""
+    """Initialise rclpy; without a log file where none can be written, since the node also logs to the terminal."""
     try:
         rclpy.init(args=argv, signal_handler_options=SignalHandlerOptions.NO)
     except RuntimeError as error:
@@ -241,17 +241,17 @@ def _start_ros(argv: list[str]) -> None:
 
 
 def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, threads: int = 1) -> int:
-    """Spin a node until it is told to end. Exit codes: 0 told to end, 1 crashed, 2 cannot work with what it was given.
+    """Spin a node until shutdown. Exit codes: 0 regular shutdown, 1 crash, 2 cannot run with its configuration.
 
-    Told to end: by Ctrl-C, SIGTERM, SIGHUP, or by the end of the process that launched it. Whatever happens, the
-    process is gone with its exit code a bounded time later.
+    A regular shutdown is Ctrl-C, SIGTERM, SIGHUP, or the exit of the launching process. The process always exits
+    within a bounded time, with its exit code.
 
-    One thread is enough for callbacks that only enqueue, and costs half the CPU of several; a node whose
-    callbacks wait (the generator's goals) asks for more.
+    One thread is enough for callbacks that only enqueue, and uses half the CPU of several; a node whose callbacks
+    block (the generator's goals) needs more.
     """
     ending = threading.Event()
 
-    # Not only when the node listens: a constructor or a callback that never returns ends by this too.
+    # Set before the node exists: this deadline also ends a constructor or callback that never returns.
     deadline_on_signal(CLOSE_S + LEAVE_S)
     on_end_signal(ending.set)
     end_with_launcher()
@@ -279,23 +279,23 @@ def run_node(make: Callable[[], KinemaNode], argv: Sequence[str] | None = None, 
 
 
 def _leave(code: int, whole: KinemaNode | None, executor: Any) -> None:
-    """Take down every node and ROS itself; a deadline stays behind until the process is gone.
+    """Destroy every node and shut ROS down; a deadline stays active until the process exits.
 
-    Fast DDS has been seen to spin for ever while a node is destroyed, and, when a node was not destroyed, in a
+    Fast DDS was observed to spin forever while a node is destroyed and, when a node was not destroyed, in a
     destructor after the interpreter's end.
     """
     exit_within(CLOSE_S + LEAVE_S, code)
     nodes = list(_nodes)
     for node in nodes:
         with _told("close"):
-            # One whose constructor failed may lack what its own `close` ends; its threads look at `closing`.
+            # A node whose constructor failed may lack attributes that its `close` needs; its threads poll `closing`.
             node.close() if node is whole else KinemaNode.close(node)
     if executor is not None:
         executor.shutdown(timeout_sec=2.0)
     exit_within(LEAVE_S, code)
     for node in nodes:
         with _told("destroy"):
-            # Actions are not destroyed with their node, and keep it in DDS.
+            # Actions are not destroyed with their node and would keep it alive in DDS.
             for action in [w for w in node.waitables if isinstance(w, ActionClient | ActionServer)]:
                 action.destroy()
             node.destroy_node()
@@ -308,7 +308,7 @@ def _leave(code: int, whole: KinemaNode | None, executor: Any) -> None:
 
 @contextlib.contextmanager
 def _told(step: str) -> Iterator[None]:
-    """Go on with the next step whatever happens in this one, and say so."""
+    """Print an exception of a shutdown step and continue with the next step."""
     try:
         yield
     except Exception:

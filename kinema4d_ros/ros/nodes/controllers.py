@@ -1,8 +1,8 @@
-"""The gate's ways to the arm's controllers: their topics, and the FollowJointTrajectory actions that answer.
+"""Interfaces from the gate to the arm's controllers: their topics, or their FollowJointTrajectory actions.
 
-One controller moves the whole arm, or two share it: the arm's and the gripper's. Each gets the points of the approved
-plan unchanged, for its own joints. What happens to one of them happens to both: where one refuses, gives up or is
-lost, the other is told to stop.
+One controller moves the whole arm, or the arm's and the gripper's controller share it. Each receives the points of
+the approved plan for its joints, unchanged. When one controller rejects or aborts the plan or is lost, the other one
+is stopped.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ from kinema4d_ros.ros.qos import profile
 __all__ = ["WAYS", "ActionWay", "ArmWay", "Controller", "TopicWay", "controllers", "require_covered"]
 
 ANSWER_S = 2.0
-"""How long a controller may take to accept or reject a plan, and to answer that it stops."""
+"""Timeout for a controller to accept or reject a plan, and to confirm a cancellation."""
 
 LOOK_S = 0.005
-"""How often to look whether it has."""
+"""Poll period while waiting for a controller."""
 
 RESULT_GRACE_S = 10.0
-"""How long after a plan's end its controller may take to say how it went."""
+"""Timeout for a controller's result after the end of a plan."""
 
 BRAKE_S = 0.2
-"""How long a stop takes that is sent to a controller's topic."""
+"""Duration of a stop trajectory that is sent to a controller's topic."""
 
 RECORDERS = ("recorder", "rosbag2_recorder")
-"""Nodes that listen on a controller's topic and move nothing."""
+"""Nodes that subscribe to a controller's topic without moving the arm."""
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
-"""What rmw calls the node of an endpoint while it knows no other name."""
+"""Name that rmw reports for an endpoint's node until its name is discovered."""
 
 Ended = Callable[[str, "KinemaError | None", bool], None]
-"""Told a plan's hash when its motion has ended, what went wrong with it, and whether the arm is known to stand."""
+"""Called when a motion has ended: hash of the plan, its error or None, and whether the arm is known to be at rest."""
 
 
 @dataclass(frozen=True)
 class Controller:
-    """One controller, and the joints that it moves.
+    """One controller and its joints.
 
     Attributes:
         label: "arm" or "gripper", for messages.
         joints: names of its joints.
-        topic: where it takes trajectories.
-        action: its FollowJointTrajectory.
+        topic: its trajectory topic.
+        action: its FollowJointTrajectory action.
     """
 
     label: str
@@ -80,12 +80,12 @@ class Controller:
 def controllers(
     robot: Robot, arm_joints: Sequence[str] = (), gripper: str = "", gripper_joints: Sequence[str] = ()
 ) -> tuple[Controller, ...]:
-    """The arm's controller, and the gripper's where one of that name has its joints.
+    """Return the arm's controller and, if `gripper` names one, the gripper's.
 
-    Without names of joints the gripper's controller has the joint of the robot's gripper, and the arm's all others.
+    By default the gripper's controller has the joint of the robot's gripper, and the arm's has all other joints.
 
     Raises:
-        ParameterError: a joint that the robot does not have or that two controllers have, or a bad name.
+        ParameterError: a joint is unknown or assigned twice, or a name is invalid.
     """
     if gripper:
         if not gripper_joints and robot.gripper is not None:
@@ -94,7 +94,7 @@ def controllers(
     if bool(gripper) != bool(gripper_joints):
         raise ParameterError(
             f"the gripper's controller is '{gripper}' and its joints are: {', '.join(gripper_joints) or 'none'}",
-            expected="a name and joints, or neither",
+            expected="both a name and joints, or neither",
         )
     arm = tuple(arm_joints) or tuple(name for name in robot.joint_names if name not in gripper_joints)
     every = (*arm, *gripper_joints)
@@ -102,8 +102,8 @@ def controllers(
         if name not in robot.joint_names or every.count(name) > 1:
             raise ParameterError(
                 f"the controllers' joints are {', '.join(every)}: '{name}' is "
-                + ("twice among them" if name in robot.joint_names else f"not a joint of '{robot.name}' that is moved"),
-                expected=f"some of {', '.join(robot.joint_names)}, each once",
+                + ("assigned twice" if name in robot.joint_names else f"not an actuated joint of '{robot.name}'"),
+                expected=f"a subset of {', '.join(robot.joint_names)}, each at most once",
             )
     made = [Controller("arm", arm, names.ARM_TRAJECTORY, names.FOLLOW_TRAJECTORY)]
     if gripper:
@@ -117,13 +117,15 @@ def _require_name(gripper: str) -> None:
     try:
         validate_topic_name(names.of_controller(names.ARM_TRAJECTORY, gripper).name)
     except InvalidTopicNameException as error:
-        raise ParameterError(f"gripper_controller is '{gripper}'", expected="a ROS name") from error
+        raise ParameterError(f"gripper_controller is '{gripper}'", expected="a valid ROS name") from error
     if gripper == taken:
-        raise ParameterError(f"gripper_controller is '{gripper}', as the arm's", expected="a controller of its own")
+        raise ParameterError(
+            f"gripper_controller is '{gripper}', the arm's controller", expected="a separate controller"
+        )
 
 
 def require_covered(robot: Robot, controllers: Sequence[Controller], plan: JointTrajectory) -> None:
-    """UNKNOWN_JOINT when the plan moves a joint that no controller has; one that stays where it is needs none."""
+    """Raise UNKNOWN_JOINT when the plan moves a joint without a controller; joints at rest need none."""
     covered = {name for controller in controllers for name in controller.joints}
     missing = []
     for column, name in enumerate(plan.names):
@@ -135,36 +137,37 @@ def require_covered(robot: Robot, controllers: Sequence[Controller], plan: Joint
             missing.append(name)
     if missing or not covered.intersection(plan.names):
         raise KinemaError(
-            f"the arm stays where it is: no controller has {', '.join(missing or plan.names)}",
+            f"the arm stays where it is: no controller for {', '.join(missing or plan.names)}",
             expected=f"a plan that moves only {', '.join(sorted(covered))}",
-            hint="plan without these joints, or give the gate the controller that moves them",
+            hint="plan without these joints, or configure the gate with a controller for them",
             code=ErrorCode.UNKNOWN_JOINT,
         )
 
 
 @dataclass(eq=False)
 class _Motion:
-    """A plan under way."""
+    """A plan in execution."""
 
     plan_hash: str
     until_s: float
-    """When the plan is over."""
+    """Monotonic time of the plan's end."""
     open: dict[Controller, Any] = field(default_factory=dict)
-    """Controllers that have not said how it went, with their goals."""
+    """Controllers without a result yet, with their goals."""
     failure: str = ""
     stop_by_s: float = np.inf
     stands: bool = True
-    """Whether every controller has said that its joints stand."""
+    """Whether every controller confirmed that its joints are at rest."""
 
 
 class ArmWay(ABC):
-    """How plans reach the arm's controllers; what both ways share.
+    """Base class of the interfaces to the arm's controllers.
 
     Args:
         node: the gate.
-        controllers: that share the arm.
-        arm: where the arm is now; raises when that is not known.
-        ended: told how each motion ended.
+        robot: the robot.
+        controllers: controllers of the arm.
+        arm: returns the current state of the arm; raises when it is stale.
+        ended: called with the outcome of each motion.
         allowed: full names of other nodes that may command the arm.
     """
 
@@ -183,50 +186,50 @@ class ArmWay(ABC):
         self._arm = arm
         self._ended = ended
         self._motion: _Motion | None = None
-        # A controller is a node of its own name: arm_controller/joint_trajectory belongs to arm_controller.
+        # A controller is a node of the same name: arm_controller/joint_trajectory belongs to arm_controller.
         topics = [self._resolve(controller.topic) for controller in controllers]
         self._allowed = {*allowed, *(topic.rpartition("/")[0] for topic in topics)}
 
     @abstractmethod
     async def require_ready(self) -> None:
-        """Raise ARM_UNAVAILABLE when a controller is not there to take a plan."""
+        """Raise ARM_UNAVAILABLE when a controller is not ready for a plan."""
 
     @abstractmethod
     async def send(self, plan: JointTrajectory, plan_hash: str) -> None:
-        """Hand a plan over, once; ARM_REFUSED: nothing follows it, ARM_ABORTED: something may."""
+        """Send a plan once; raise ARM_REFUSED when no controller follows it, ARM_ABORTED when one may follow it."""
 
     @abstractmethod
     def look(self) -> None:
-        """Called once a second: notice controllers that are lost."""
+        """Detect lost controllers; called once a second."""
 
     def permit(self, plan: JointTrajectory) -> None:
-        """Raise when a plan cannot be sent now, whoever approves it."""
+        """Raise when a plan cannot be sent now, regardless of its approval."""
         require_covered(self._robot, self._controllers, plan)
         if self._motion is not None:
             raise KinemaError(
-                "the arm stays where it is: its controllers have not said that the motion before has ended",
+                "the arm stays where it is: its controllers have not reported the end of the previous motion",
                 expected="an arm at rest",
-                hint="wait, and look at the arm",
+                hint="wait, and check the arm",
                 code=ErrorCode.ARM_BUSY,
             )
         others = self.others()
         if others:
             raise KinemaError(
                 f"the arm stays where it is: {'; '.join(others)}",
-                expected="no node but the gate that commands the arm",
-                hint="end the other node, or name it in the gate's parameter 'commanders'",
+                expected="no node except the gate that commands the arm",
+                hint="stop the other node, or add it to the gate's parameter 'commanders'",
                 code=ErrorCode.ARM_UNAVAILABLE,
             )
 
     def others(self) -> list[str]:
-        """Other nodes that could move the arm, one sentence each: publishers of its topics, users of its actions."""
+        """Describe other nodes that could move the arm: publishers on its topics and clients of its actions."""
         node, me = self._node, self._full(self._node.get_namespace(), self._node.get_name())
         found = []
         for controller in self._controllers:
             for info in node.get_publishers_info_by_topic(controller.topic.name):
                 who = self._full(info.node_namespace, info.node_name)
                 if info.node_name == UNNAMED:
-                    who = "without a name yet (it starts, or was killed a moment ago)"
+                    who = "without a name yet (it is starting, or was just killed)"
                 if who not in self._allowed | {me}:
                     found.append(f"node {who} publishes on {self._resolve(controller.topic)}")
         for name, namespace in set(node.get_node_names_and_namespaces()):
@@ -236,7 +239,7 @@ class ArmWay(ABC):
             try:
                 services = dict(node.get_client_names_and_types_by_node(name, namespace))
             except NodeNameNonExistentError:
-                continue  # it has just ended
+                continue  # it has just exited
             found += [
                 f"node {who} uses {self._resolve(controller.action)}"
                 for controller in self._controllers
@@ -245,7 +248,7 @@ class ArmWay(ABC):
         return sorted(set(found))
 
     def twins(self) -> bool:
-        """Whether another node has the gate's own name: a second gate, or one that was killed a moment ago."""
+        """Return whether another node has the gate's name: a second gate, or one that was just killed."""
         me = (self._node.get_name(), self._node.get_namespace())
         return bool(self._node.get_node_names_and_namespaces().count(me) > 1)
 
@@ -257,9 +260,9 @@ class ArmWay(ABC):
         return str(self._node.resolve_topic_name(endpoint.name))
 
     def _shares(self, plan: JointTrajectory) -> dict[Controller, Any]:
-        """The message for each controller that has joints of the plan: its points, for these joints."""
+        """Return the message for each controller that has joints of the plan: the plan's points for these joints."""
         shares = {controller: plan.only(controller.joints) for controller in self._controllers}
-        # A stamp of 0 tells ros2_control to start now; any other is a start time on its clock.
+        # ros2_control starts a trajectory with stamp 0 immediately; any other stamp is a start time on its clock.
         return {c: trajectory_to_msg(share, header(0)) for c, share in shares.items() if share is not None}
 
     def _end(self, motion: _Motion) -> None:
@@ -268,7 +271,7 @@ class ArmWay(ABC):
 
 
 class TopicWay(ArmWay):
-    """Publishes on the controllers' topics; nobody says what becomes of it."""
+    """Interface by the controllers' topics, which report no result."""
 
     def __init__(self, node: KinemaNode, *arguments: Any, **options: Any) -> None:
         super().__init__(node, *arguments, **options)
@@ -277,15 +280,15 @@ class TopicWay(ArmWay):
         }
 
     async def require_ready(self) -> None:
-        """Raise ARM_UNAVAILABLE without controllers that listen."""
+        """Raise ARM_UNAVAILABLE when a controller does not subscribe to its topic."""
         if lost := self._lost():
-            raise _unavailable("; ".join(f"nobody listens on {self._resolve(c.topic)}" for c in lost))
+            raise _unavailable("; ".join(f"no controller subscribes to {self._resolve(c.topic)}" for c in lost))
 
     def _lost(self) -> list[Controller]:
         return [c for c, command in self._commands.items() if not command.get_subscription_count() or self._taped(c)]
 
     def _taped(self, controller: Controller) -> bool:
-        """Whether only recorders listen on a controller's topic."""
+        """Return whether only recorders subscribe to a controller's topic."""
         heard = self._node.get_subscriptions_info_by_topic(controller.topic.name)
         return bool(heard) and all(info.node_name in RECORDERS for info in heard)
 
@@ -297,13 +300,13 @@ class TopicWay(ArmWay):
             self._commands[controller].publish(share)
 
     def permit(self, plan: JointTrajectory) -> None:
-        """Raise when a plan cannot be sent now; a motion is over when its time is."""
+        """Raise when a plan cannot be sent now; a motion counts as ended after the plan's duration."""
         if self._motion is not None and time.monotonic() > self._motion.until_s:
             self._motion = None
         super().permit(plan)
 
     def look(self) -> None:
-        """Stop the other controller when one listens no more while a motion is under way."""
+        """Stop the other controller when one unsubscribes during a motion."""
         motion = self._motion
         if motion is None:
             return
@@ -312,7 +315,7 @@ class TopicWay(ArmWay):
             return
         lost = [controller for controller in self._lost() if controller in motion.open]
         if lost:
-            motion.failure = "; ".join(f"the {c.label}'s controller listens no more" for c in lost)
+            motion.failure = "; ".join(f"the {c.label}'s controller no longer subscribes to its topic" for c in lost)
             for controller in motion.open:
                 if controller not in lost:
                     motion.failure += f"; {self._brake(controller)}"
@@ -320,21 +323,21 @@ class TopicWay(ArmWay):
             self._end(motion)
 
     def _brake(self, controller: Controller) -> str:
-        """Tell a controller to stop where the arm comes to rest if it slows down evenly; what came of it, in words."""
+        """Send a controller a stop at the position reached by constant deceleration; return a text for the error."""
         try:
             arm = self._arm()
         except KinemaError as error:
-            return f"the {controller.label}'s could not be stopped: {error.what}"
+            return f"the {controller.label}'s controller could not be stopped: {error.what}"
         ahead = arm.positions + np.nan_to_num(arm.velocities) * BRAKE_S / 2
         columns = [self._robot.joint_names.index(name) for name in controller.joints]
         q = np.clip(ahead, self._robot.lower, self._robot.upper)[None, columns]
         stop = JointTrajectory(controller.joints, np.array([BRAKE_S]), q, np.zeros_like(q))
         self._commands[controller].publish(trajectory_to_msg(stop, header(0)))
-        return f"the {controller.label}'s was told to stop"
+        return f"the {controller.label}'s controller was sent a stop"
 
 
 class ActionWay(ArmWay):
-    """Asks the controllers' actions: they accept or reject, and say how the motion ended."""
+    """Interface by the controllers' actions, which accept or reject plans and report the result."""
 
     def __init__(self, node: KinemaNode, *arguments: Any, **options: Any) -> None:
         super().__init__(node, *arguments, **options)
@@ -342,21 +345,23 @@ class ActionWay(ArmWay):
             self._interface = names.FOLLOW_TRAJECTORY.interface()
         except ImportError as error:
             raise SetupError(
-                "control_msgs is not installed", expected="it, to reach the arm by its action", hint="use its topic"
+                "control_msgs is not installed",
+                expected="the package, which controller: action needs",
+                hint="set controller: topic",
             ) from error
         self._actions = {c: ActionCaller(node, self._interface, c.action.name) for c in self._controllers}
         self._looking = ReentrantCallbackGroup()
 
     async def require_ready(self) -> None:
-        """Raise ARM_UNAVAILABLE without action servers whose answers arrive here."""
+        """Raise ARM_UNAVAILABLE unless the responses of all action servers arrive."""
         asked = {c: action.heard() for c, action in self._actions.items() if action.ready()}
         await self._in_time(asked.values())
         silent = [c for c in self._controllers if c not in asked or not asked[c].done()]
         if silent:
-            raise _unavailable("; ".join(f"no controller answers on {self._resolve(c.action)}" for c in silent))
+            raise _unavailable("; ".join(f"no controller responds on {self._resolve(c.action)}" for c in silent))
 
     async def send(self, plan: JointTrajectory, plan_hash: str) -> None:
-        """Send each controller its goal, once, and wait until all are taken; if one is not, stop the others."""
+        """Send each controller its goal once, and wait until all are accepted; if one is not, cancel the others."""
         shares = self._shares(plan)
         ids = {controller: new_uuid() for controller in shares}
         asked = {
@@ -378,22 +383,22 @@ class ActionWay(ArmWay):
             )
 
     async def _withdraw(self, asked: dict[Controller, Question], ids: dict[Controller, Any]) -> KinemaError:
-        """Cancel the goals of all controllers but those that rejected theirs; what became of them.
+        """Cancel the goals of all controllers except those that rejected theirs, and return the error.
 
-        ARM_REFUSED: nothing follows the plan. ARM_ABORTED: something may, or did until its time-out.
+        ARM_REFUSED: no controller follows the plan. ARM_ABORTED: one may follow it, or did until the timeout.
         """
         silent = [c for c, question in asked.items() if not question.done()]
         rejected = [c for c in asked if c not in silent and not asked[c].result().accepted]
         why = [f"the {c.label}'s controller rejected the plan" for c in rejected]
         if not why:
-            why = [f"the {c.label}'s controller did not answer within {ANSWER_S:g} s" for c in silent]
+            why = [f"the {c.label}'s controller did not respond within {ANSWER_S:g} s" for c in silent]
         for controller in silent:
-            # An acceptance that arrives from now on is too late: the motion must not begin.
+            # An acceptance that arrives from now on is too late: the motion must not start.
             asked[controller].futures[0].add_done_callback(_cancel_late)
         handles = {c: self._actions[c].handle(ids[c]) for c in asked if c not in rejected}
         cancelled = {c: Question(handle.cancel_goal_async) for c, handle in handles.items()}
         # A controller that was only slower than the other's rejection may still accept. Its cancellation can overtake
-        # its goal: "unknown goal" alone does not say that it did not.
+        # its goal: the response "unknown goal" alone does not prove that the goal was not accepted.
         slower = [asked[c] for c in silent if rejected]
         await self._in_time([*cancelled.values(), *slower])
         taken, moving = [], []
@@ -403,33 +408,33 @@ class ActionWay(ArmWay):
             if accepted or (question.done() and question.result().return_code != unknown):
                 taken.append(controller)
             elif not question.done():
-                moving.append(f"the {controller.label}'s did not answer when it was cancelled: it may follow the plan")
+                moving.append(f"the {controller.label}'s did not confirm the cancellation: it may follow the plan")
         ended = {c: Question(handles[c].get_result_async) for c in taken}
         await self._in_time(ended.values())
-        stopped = [f"the {c.label}'s had taken it and was stopped" for c in taken if ended[c].done()]
+        stopped = [f"the {c.label}'s accepted it and was stopped" for c in taken if ended[c].done()]
         moving += [
-            f"the {c.label}'s had taken it, was told to stop and did not say that it has"
+            f"the {c.label}'s accepted it, was cancelled and did not confirm that it stopped"
             for c in taken
             if not ended[c].done()
         ]
         text = "; ".join([*why, *stopped, *moving])
-        if moving or (stopped and not rejected):  # without a rejection the arm had until the time-out to move
+        if moving or (stopped and not rejected):  # without a rejection the arm could move until the timeout
             return _aborted(text)
         return _refused(text, "was stopped" if stopped else "stays where it is")
 
     async def _in_time(self, questions: Any, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all are answered, until `unless`, or for ANSWER_S; the executor goes on meanwhile."""
+        """Wait, without blocking the executor, until all responses arrived, `unless` holds or ANSWER_S is over."""
         either = Future()
         waiting = list(questions)
         deadline = time.monotonic() + ANSWER_S
 
         def look() -> None:
-            # Each of them is looked at: that is when it asks again.
+            # Check every request, not only until the first pending one: `done` also retries.
             silent = [question for question in waiting if not question.done()]
             if (not silent or unless() or time.monotonic() > deadline) and not either.done():
                 either.set_result(None)
 
-        # On a clock of its own: a simulation's may stand still.
+        # Steady clock: simulated time may be paused.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         timer = self._node.create_timer(LOOK_S, look, callback_group=self._looking, clock=steady)
         try:
@@ -453,22 +458,22 @@ class ActionWay(ArmWay):
             self._end(motion)
 
     def _stop(self, motion: _Motion, why: str) -> None:
-        """Cancel what is left of a motion."""
+        """Cancel the goals of a motion that are still active."""
         motion.failure, motion.stop_by_s = why, time.monotonic() + ANSWER_S
-        for handle in list(motion.open.values()):  # a result may arrive meanwhile
+        for handle in list(motion.open.values()):  # a copy: a result may arrive during the loop
             handle.cancel_goal_async()
 
     def look(self) -> None:
-        """Stop a motion of which a controller is lost or does not say how it went, and report it."""
+        """Stop and report a motion whose controller is lost or has not sent a result."""
         motion = self._motion
         if motion is None:
             return
         now = time.monotonic()
         if not motion.failure:
             lost = [controller for controller in motion.open if not self._actions[controller].ready()]
-            why = "; ".join(f"the {controller.label}'s controller is gone" for controller in lost)
+            why = "; ".join(f"the {controller.label}'s controller is lost" for controller in lost)
             if not lost and now > motion.until_s + RESULT_GRACE_S:
-                why = "; ".join(f"the {c.label}'s controller never said how the motion ended" for c in motion.open)
+                why = "; ".join(f"the {c.label}'s controller sent no result of the motion" for c in motion.open)
             if why:
                 self._stop(motion, why)
             for controller in lost:
@@ -478,7 +483,7 @@ class ActionWay(ArmWay):
                 self._end(motion)
         elif now > motion.stop_by_s:
             silent = ", ".join(f"the {controller.label}'s" for controller in motion.open)
-            motion.failure += f"; {silent} did not say that it stopped"
+            motion.failure += f"; {silent} did not confirm that it stopped"
             motion.stands = False
             self._end(motion)
 
@@ -510,8 +515,8 @@ def _unavailable(why: str) -> KinemaError:
 def _refused(why: str, arm: str) -> KinemaError:
     return KinemaError(
         f"the arm {arm}: {why}",
-        expected="a controller that follows plans for these joints from where the arm is",
-        hint="look at the controller's log, then preview and approve again",
+        expected="a controller that accepts plans for these joints from the arm's current position",
+        hint="check the controller's log, then preview and approve again",
         code=ErrorCode.ARM_REFUSED,
     )
 
@@ -519,7 +524,7 @@ def _refused(why: str, arm: str) -> KinemaError:
 def _aborted(why: str) -> KinemaError:
     return KinemaError(
         f"the arm did not follow the plan to its end: {why}",
-        expected="a motion that ends where the plan does",
-        hint="look at the arm before anything else",
+        expected="a motion that reaches the end of the plan",
+        hint="check the arm first",
         code=ErrorCode.ARM_ABORTED,
     )

@@ -1,6 +1,6 @@
-"""Judges a policy by rollouts: the evaluate action, every finished trial on a topic, the result latched on another.
+"""Node that scores policies with rollouts: serves the evaluate action and publishes each trial and the result.
 
-Trials run in a process of their own; the rollouts come from the graph's generator, or from a model of this node's own.
+Trials run in a separate process; the rollouts come from the graph's generator or from this node's own model.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
-    model: str = parameter("ros", f"What predicts: ros (the graph's own generator), or {SPECS}.", read_only=True)
-    folder: str = parameter("out/evaluations", "Where evaluations and their reports are kept.", read_only=True)
+    model: str = parameter("ros", f"The world model: ros (the graph's generator), or {SPECS}.", read_only=True)
+    folder: str = parameter("out/evaluations", "Folder of evaluations and their reports.", read_only=True)
     kinds: tuple[str, ...] = parameter(
         ("expert", "replay", "lerobot"),
-        "Kinds of policies that a goal may name. `python` runs code of this machine, `remote` connects to others.",
+        "Kinds of policies allowed in goals. `python` runs code on this machine, `remote` connects to others.",
         read_only=True,
     )
-    width: int = parameter(360, "Of the pictures, pixels.", low=64, high=4096)
-    frames: int = parameter(49, "Of a rollout.", low=2, high=1000)
-    max_episodes: int = parameter(1000, "Most episodes of a goal.", low=1, high=100000)
-    act_timeout_s: float = parameter(60.0, "For one answer of a policy.", low=0.1, high=3600.0)
+    width: int = parameter(360, "Width of the images, pixels.", low=64, high=4096)
+    frames: int = parameter(49, "Frames of a rollout.", low=2, high=1000)
+    max_episodes: int = parameter(1000, "Maximum number of episodes per goal.", low=1, high=100000)
+    act_timeout_s: float = parameter(60.0, "Timeout of one policy step, seconds.", low=0.1, high=3600.0)
 
 
 class Evaluation(KinemaNode):
-    """Serves `kinema4d/evaluate`, one goal at a time."""
+    """Server of `kinema4d/evaluate`, one goal at a time."""
 
     def __init__(self) -> None:
         super().__init__("evaluation")
@@ -141,7 +141,7 @@ class Evaluation(KinemaNode):
             raise PolicyError(
                 f"policies of kind '{spec.kind}' are not allowed here",
                 expected=f"one of {', '.join(settings.kinds)}",
-                hint="the node's parameter `kinds` allows more",
+                hint="add the kind to the node's parameter `kinds`",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             )
         if goal.mode not in MODES or not 1 <= goal.episodes <= settings.max_episodes:
@@ -219,13 +219,13 @@ class Evaluation(KinemaNode):
         return message
 
     def health(self) -> Health:
-        """What is under way."""
+        """Report the progress of the current evaluation."""
         values = {"model": self._settings.model, "evaluations": self._finished, "under way": self._progress or "none"}
         return Health(message=self._progress or "waiting for goals", values=values)
 
 
 def _judged(records: list[TrialRecord], label: str) -> list[TrialRecord]:
-    """Those that came to an end in the lab and in the model."""
+    """Return the trials that completed in the lab and in the model."""
     return [r for r in records if r.lab.success is not None and label in r.models and not r.models[label].error]
 
 
@@ -238,7 +238,7 @@ def _parts(interval: Interval) -> tuple[float, tuple[float, float]]:
 
 
 def main() -> int:
-    """Run the node: one thread works on the goal, others answer."""
+    """Run the node: one thread executes the goal, the others serve requests."""
     return run_node(Evaluation, threads=6)
 
 

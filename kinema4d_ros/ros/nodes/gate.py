@@ -1,4 +1,4 @@
-"""The only node that moves the arm: forwards exactly the approved plan, once."""
+"""Gate node, the only node that commands the arm: forwards exactly the approved plan, once."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     controller: str = parameter(
-        "topic", "How plans reach the arm: its controller's topic or action.", choices=tuple(WAYS), read_only=True
+        "topic", "Interface to the arm: its controller's topic or action.", choices=tuple(WAYS), read_only=True
     )
     arm_joints: tuple[str, ...] = parameter(
-        (), "Joints of the arm's controller; empty: all that the gripper's does not have.", read_only=True
+        (), "Joints of the arm's controller; empty: all except the gripper's joints.", read_only=True
     )
     gripper_controller: str = parameter(
-        "", "Name of the gripper's own controller; empty: the arm's moves the gripper too.", read_only=True
+        "", "Name of a separate gripper controller; empty: the arm's controller also moves the gripper.", read_only=True
     )
     gripper_joints: tuple[str, ...] = parameter(
         (), "Joints of the gripper's controller; empty: the joint of the robot's gripper.", read_only=True
     )
     commanders: tuple[str, ...] = parameter(
-        (), "Other nodes that may command the arm, by full name; while any else does, none is approved.", read_only=True
+        (), "Full names of other nodes that may command the arm; any other one blocks approvals.", read_only=True
     )
     max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=5.0, read_only=True)
     plan_max_age_s: float = parameter(
         POLICY.plan_max_age_s, "A preview older than this cannot be approved.", low=1.0, high=600.0, read_only=True
     )
     approval_ttl_s: float = parameter(
-        POLICY.approval_ttl_s, "How long an approval is good for.", low=1.0, high=120.0, read_only=True
+        POLICY.approval_ttl_s, "Lifetime of an approval, seconds.", low=1.0, high=120.0, read_only=True
     )
     start_tolerance_rad: float = parameter(
-        POLICY.start_tolerance_rad, "How far a joint may be from the plan's start.", low=0.001, high=0.2, read_only=True
+        POLICY.start_tolerance_rad, "Largest joint offset from the plan's start.", low=0.001, high=0.2, read_only=True
     )
     start_tolerance_m: float = parameter(
-        POLICY.start_tolerance_m, "The same for fingers.", low=0.0001, high=0.02, read_only=True
+        POLICY.start_tolerance_m, "Largest finger offset from the plan's start.", low=0.0001, high=0.02, read_only=True
     )
 
 
 class Gate(KinemaNode):
-    """Serves `approve` and `execute`, and speaks to the arm's controller."""
+    """Server of `approve` and `execute`, and client of the arm's controllers."""
 
     def __init__(self) -> None:
         super().__init__("gate")
@@ -99,7 +99,7 @@ class Gate(KinemaNode):
     def _previewed(self, message: Any) -> None:
         try:
             plan = trajectory_from_msg(message.trajectory)
-            # A stamp from the far future would outlive every change of the world.
+            # A stamp in the far future would stay newer than every change of the scene.
             world_ns = believed(nanoseconds(message.world_stamp), self.clock_ns())
             self._gate.previewed(plan, message.plan_hash, self.now_s(), world_ns)
         except KinemaError as error:
@@ -108,7 +108,7 @@ class Gate(KinemaNode):
 
     def _world_changed(self, message: Any) -> None:
         if self._gate.world_changed(self.hear_change(self._changes, message)):
-            self.get_logger().info("the world has changed: the previewed plan is void")
+            self.get_logger().info("the scene changed: the previewed plan is void")
 
     def _approve(self, request: Any, response: Any) -> Any:
         if request == type(request)():
@@ -122,8 +122,8 @@ class Gate(KinemaNode):
         response.token = approval.token
         left_ns = round((approval.expires_s - now_s) * 1e9)
         response.expires = time_from_ns(self.get_clock().now().nanoseconds + left_ns)
-        # On one line, whatever it holds: nobody writes further lines into the log.
-        who = ascii(request.approver[:APPROVER_LETTERS])[1:-1] or "somebody"
+        # Escaped to a single line, so that a client cannot forge log lines.
+        who = ascii(request.approver[:APPROVER_LETTERS])[1:-1] or "unnamed approver"
         self.get_logger().info(f"{who} approved plan {request.plan_hash[:12]}")
         return response
 
@@ -141,25 +141,25 @@ class Gate(KinemaNode):
                     self._gate.finished()
                     self._tell(request.plan_hash, ExecutionStatus.ABORTED, error)
                 else:
-                    # It may be followed all the same, from now on at the latest.
+                    # A controller may still follow the plan, starting now at the latest.
                     self._gate.may_move(self.now_s() + float(plan.times[-1]))
                     self._fail(request.plan_hash, error)
                 raise
         except KinemaError as error:
             return self._refuse(response, error, f"execution of {request.plan_hash[:12]}")
         self._executed += 1
-        # One motion at a time: what came before is over.
+        # One motion at a time: earlier ones have ended.
         duration_s = float(plan.times[-1])
         self._durations = {request.plan_hash: duration_s}
         self._tell(request.plan_hash, ExecutionStatus.SENT)
         response.error = error_to_msg()
         response.duration_s = duration_s
-        self.get_logger().info(f"plan {request.plan_hash[:12]} goes to the arm, {duration_s:.1f} s")
+        self.get_logger().info(f"plan {request.plan_hash[:12]} was sent to the arm, {duration_s:.1f} s")
         return response
 
     def _ended(self, plan_hash: str, error: KinemaError | None, stands: bool) -> None:
-        """The arm's controllers say how a motion ended, or are lost."""
-        # An arm that is not known to stand stays busy for as long as the plan would last.
+        """Handle the end of a motion, or the loss of a controller."""
+        # An arm that is not known to be at rest stays busy for the duration of the plan.
         if stands:
             self._gate.finished()
         self._failure = error
@@ -188,7 +188,7 @@ class Gate(KinemaNode):
         return response
 
     def health(self) -> Health:
-        """Whether the arm is heard of, and what was let through."""
+        """Report the arm's state and the counts of executed and refused plans."""
         self._way.look()
         values = {
             **self._arm.values(),
@@ -198,10 +198,10 @@ class Gate(KinemaNode):
         }
         others = self._way.others()
         if self._way.twins():
-            others.append(f"another node is named {self.get_name()} too, or was killed a moment ago")
+            others.append(f"another node named {self.get_name()} exists, or was just killed")
         values["others that command the arm"] = "; ".join(others) or "none"
         if others:
-            return Health(ERROR, f"the gate is not alone: {'; '.join(others)}", values)
+            return Health(ERROR, f"another node can command the arm: {'; '.join(others)}", values)
         try:
             self._arm.state()
         except KinemaError as error:
@@ -212,7 +212,7 @@ class Gate(KinemaNode):
 
 
 def _answer_empty(response: Any) -> Any:
-    """Refuse an empty request, and do nothing else: clients send one to learn whether answers reach them."""
+    """Reject an empty request without side effects: clients send one to check that responses arrive."""
     response.error = error_to_msg(
         KinemaError("the request is empty", expected="a plan's hash", code=ErrorCode.ARGUMENT_INVALID)
     )

@@ -1,4 +1,4 @@
-"""The generation server: one worker process, a short queue, feedback, cancellation and an error code for everything."""
+"""Generator node: action server with one worker process, a short queue, feedback and cancellation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from kinema4d_ros.runtime import Worker, WorkerTimes
 __all__ = ["Eta", "GeneratorNode", "main", "warning_of", "worker_command"]
 
 KEEP_RESULT_S = 10
-"""How long a goal and its result, megabytes both, are kept for a client that asks late; rclpy's own is 15 minutes."""
+"""Seconds that a goal and its result, both megabytes, are kept for a late result request; rclpy keeps 15 minutes."""
 
 
 GONE_S = 5.0
-"""How long nobody may be there to hear of a goal before it is given up: its caller died, or its network did."""
+"""Seconds without a connected client before a goal is aborted: the client or the network has failed."""
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,26 @@ class Settings:
 
     preset: str = parameter(
         "auto",
-        f"What predicts the world: {SPECS}. auto: nano where it can run, composite otherwise.",
+        f"The generator: {SPECS}. auto: nano where it can run, composite otherwise.",
         read_only=True,
     )
-    checkpoint: str = parameter("", "Folder of the model's weights; empty for its own.", read_only=True)
+    checkpoint: str = parameter("", "Folder of the model's weights; empty: those of the preset.", read_only=True)
     allow_base: bool = parameter(
-        False, "Without an adapter run the base model alone; results and diagnostics say so.", read_only=True
+        False, "Run the base model alone if the adapter is missing; results and diagnostics warn.", read_only=True
     )
     warm_start: bool = parameter(True, "Run one empty step after loading a model.", read_only=True)
-    device: str = parameter("auto", "Where it runs.", choices=("auto", "cpu", "cuda"), read_only=True)
-    queue: int = parameter(1, "Goals that may wait behind the running one.", low=0, high=16, read_only=True)
-    timeout_s: float = parameter(1800.0, "Longest time for one rollout.", low=0.1, high=86400.0)
-    load_timeout_s: float = parameter(600.0, "Longest time to load the back-end.", low=1.0, high=7200.0)
-    cancel_grace_s: float = parameter(5.0, "Time to stop by itself before the worker is killed.", low=0.1, high=600.0)
+    device: str = parameter("auto", "Device of the model.", choices=("auto", "cpu", "cuda"), read_only=True)
+    queue: int = parameter(1, "Maximum number of queued goals behind the running one.", low=0, high=16, read_only=True)
+    timeout_s: float = parameter(1800.0, "Timeout of one rollout, seconds.", low=0.1, high=86400.0)
+    load_timeout_s: float = parameter(600.0, "Timeout of loading the back-end, seconds.", low=1.0, high=7200.0)
+    cancel_grace_s: float = parameter(
+        5.0, "Seconds to stop after a cancellation before the worker is killed.", low=0.1, high=600.0
+    )
     table_height_m: float = parameter(0.0, "Height of the table above the robot's base.", low=-5.0, high=5.0)
 
 
 def worker_command(settings: Settings) -> list[str]:
-    """What runs the generator; `{fd}` is the socket it serves on. Its spec and options are the node's parameters."""
+    """Return the worker's command line; `{fd}` is its socket. Spec and options come from the node's parameters."""
     offered = {name: getattr(settings, name) for name in ("table_height_m", "device", "warm_start")}
     chosen = {"checkpoint": settings.checkpoint, "allow_base": settings.allow_base or None}
     options = json.dumps({"offered": offered, **chosen})
@@ -67,20 +69,20 @@ def worker_command(settings: Settings) -> list[str]:
 
 
 def warning_of(result: Any) -> str:
-    """What the rollout's provenance warns of, such as a missing adapter; "" for nothing."""
+    """Return the warning in the rollout's provenance, such as a missing adapter; "" for none."""
     said = dict(text.partition("=")[::2] for text in result.rollout.provenance.versions)
     return str(said.get(WARNING, ""))
 
 
 class Eta:
-    """Seconds to the end of a phase, from the steps done so far; NaN before the first."""
+    """Estimate of the seconds to the end of a phase from its completed steps; NaN before the first step."""
 
     def __init__(self) -> None:
         self._phase = ""
         self._started = 0.0
 
     def update(self, phase: str, step: int, steps: int) -> float:
-        """Tell of a step and get the estimate."""
+        """Record a step and return the estimate."""
         now = time.monotonic()
         if phase != self._phase:
             self._phase, self._started = phase, now
@@ -88,7 +90,7 @@ class Eta:
 
 
 class Callers:
-    """Whether anybody is left who could have sent a goal: every action client listens to the feedback."""
+    """Detection of lost clients: every action client subscribes to the feedback topic."""
 
     def __init__(self, node: KinemaNode) -> None:
         self._node = node
@@ -96,7 +98,7 @@ class Callers:
         self._seen_s = self._looked_s = time.monotonic()
 
     def gone(self) -> bool:
-        """True once nobody has been there for GONE_S; the graph is looked at once a second."""
+        """Return whether there has been no client for GONE_S; the graph is polled once a second."""
         now = time.monotonic()
         if now - self._looked_s >= 1.0:
             self._looked_s = now
@@ -106,7 +108,7 @@ class Callers:
 
 
 class GeneratorNode(KinemaNode):
-    """Serves `kinema4d/generate`."""
+    """Server of `kinema4d/generate`."""
 
     def __init__(self) -> None:
         super().__init__("generator")
@@ -173,7 +175,7 @@ class GeneratorNode(KinemaNode):
                 handle.canceled()
             else:
                 if not self.closing.is_set():
-                    self.get_logger().warning(f"a goal is given up: nobody was there to hear of it for {GONE_S:g} s")
+                    self.get_logger().warning(f"goal aborted: no client was connected for {GONE_S:g} s")
                 handle.abort()
             return result
         except Exception as error:
@@ -199,7 +201,7 @@ class GeneratorNode(KinemaNode):
 
     def _raise_if_unwanted(self, handle: Any) -> None:
         if handle.is_cancel_requested:
-            raise Cancelled("cancelled by the caller while it waited")
+            raise Cancelled("cancelled by the client while queued")
         if self.closing.is_set():
             raise Cancelled("the generator is shutting down")
 
@@ -224,12 +226,12 @@ class GeneratorNode(KinemaNode):
         handle.publish_feedback(GenerateRollout.Feedback(phase=phase, step=step, steps=steps, eta_s=eta_s))
 
     def health(self) -> Health:
-        """Load, failures and memory."""
+        """Report load, failures and memory."""
         values = {
             "preset": self._preset,
             "worker": self._worker.pid or "not running",
             "worker starts": self._worker.starts,
-            "goals in the house": self._admitted,
+            "goals running or queued": self._admitted,
             "rollouts": self._served,
             "failures": self._failed,
             "last error": self._last_error or "none",
@@ -243,7 +245,7 @@ class GeneratorNode(KinemaNode):
         return Health(message="generating" if self._admitted else "waiting for goals", values=values)
 
     def close(self) -> None:
-        """Cancel what runs and end the worker."""
+        """Cancel the running goal and stop the worker."""
         super().close()
         deadline = time.monotonic() + self._settings.cancel_grace_s + 2.0
         while self._admitted and time.monotonic() < deadline:
@@ -252,7 +254,7 @@ class GeneratorNode(KinemaNode):
 
 
 def main() -> int:
-    """Run the node: threads for the running goal, those that wait, and the action's own services."""
+    """Run the node: threads for the running goal, the queued goals and the action's services."""
     return run_node(GeneratorNode, threads=24)
 
 

@@ -1,4 +1,4 @@
-"""The generator's own process: a GenerateRollout goal as bytes in, its result as bytes out."""
+"""Worker process of the generator: receives serialised GenerateRollout goals and returns serialised results."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from kinema4d_ros.runtime import Job, serve
 
 __all__ = ["main"]
 
-# Threads that wait for each other by spinning take the cores from the rest of the graph; read when torch is loaded.
+# Spinning OpenMP threads take the cores from the rest of the graph; torch reads this variable when it is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 class Handler:
-    """Answers goals with one generator that was loaded once."""
+    """Goal handler with one generator that is loaded once."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
 
     def __call__(self, payload: bytes, job: Job) -> bytes:
-        """One goal's result, serialised."""
+        """Generate the rollout of a serialised goal and return the serialised result."""
         started = time.monotonic()
         job.progress("decode")
         goal = deserialize_message(payload, GenerateRollout.Goal)
@@ -53,13 +53,13 @@ class Handler:
 
 
 def main() -> int:
-    """Serve on the socket that the generator node hands over."""
+    """Serve on the socket that the generator node passes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("descriptor", type=int)
-    parser.add_argument("spec", help="of the generator, from the node's parameters")
+    parser.add_argument("spec", help="generator spec, from the node's parameters")
     parser.add_argument("options", type=json.loads)
     arguments = parser.parse_args()
-    # Ctrl-C reaches every process of a terminal; the node decides when its worker ends.
+    # Ctrl-C reaches every process of a terminal; the node decides when its worker stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return serve(arguments.descriptor, lambda: Handler(load_generator(arguments.spec, **arguments.options)))
 

@@ -1,4 +1,4 @@
-"""What several nodes listen to, kept ready: the arm's joint states, the newest camera image and depth."""
+"""Shared inputs of the nodes: merged joint states of the arm, newest camera image and depth."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kinema4d_ros.ros.nodes.common import KinemaNode
 __all__ = ["ArmInput", "CameraInput", "Picture"]
 
 INTRINSICS_TOLERANCE_PX = 2.0
-"""How far the driver's intrinsics may move a corner of the image before the calibration is in doubt."""
+"""Largest difference between the driver's intrinsics and the calibration file, at a corner of the image."""
 
 
 class ArmInput:
-    """Subscribes to joint states and merges them."""
+    """Subscription to joint states, which it merges."""
 
     def __init__(self, node: KinemaNode, robot: Robot, max_age_s: float) -> None:
         self._node = node
@@ -48,11 +48,11 @@ class ArmInput:
             self._node.complain(error, "joint state: ")
 
     def state(self) -> ArmState:
-        """The arm now, or JOINT_STATES_STALE."""
+        """Return the current state of the arm; raise JOINT_STATES_STALE when it is too old."""
         return self.monitor.state(self._node.now_s())
 
     def values(self) -> dict[str, object]:
-        """For diagnostics."""
+        """Return values for diagnostics."""
         counts = self.monitor.counts(self._node.now_s())
         return {
             "joint states per second": f"{counts.rate_hz:.1f}",
@@ -71,8 +71,8 @@ class Picture:
         rgb: (H, W, 3) uint8, as `camera` sees it.
         depth: (H, W) float32 metres of the same moment, NaN = none; or None.
         stamp: builtin_interfaces/Time of the image.
-        seen_ns: when the world looked like this: the stamp, or its arrival where the stamp is no use; nanoseconds.
-        age_s: since it arrived.
+        seen_ns: capture time in nanoseconds: the stamp, or the arrival time when the stamp is not plausible.
+        age_s: seconds since arrival.
     """
 
     rgb: NDArray[np.uint8]
@@ -83,7 +83,7 @@ class Picture:
 
 
 class CameraInput:
-    """Subscribes to the camera; keeps messages as they are and converts the newest one on demand."""
+    """Subscription to the camera; keeps the newest messages and converts them on demand."""
 
     def __init__(self, node: KinemaNode, lens: PinholeCamera, max_age_s: float, *, depth: bool = False) -> None:
         self._node = node
@@ -113,7 +113,7 @@ class CameraInput:
         described += (message.binning_x, message.binning_y, message.roi.width, message.roi.height)
         if described == self._info:
             return
-        # Looked at again when it changes: a driver that starts anew may come back with another resolution.
+        # Checked again when it changes: a restarted driver may have another resolution.
         self._info, self._mismatch = described, None
         try:
             live = camera_from_info(message)
@@ -125,21 +125,21 @@ class CameraInput:
 
     @property
     def mismatch(self) -> KinemaError | None:
-        """Why the calibration file does not describe the camera that is running, if it does not."""
+        """Mismatch between the calibration file and the running camera, or None."""
         return self._mismatch
 
     def newest_stamp_ns(self) -> int:
-        """Of the newest image; 0 without one."""
+        """Return the stamp of the newest image; 0 without one."""
         with self._lock:
             return 0 if self._image is None else nanoseconds(self._image[0].header.stamp)
 
     def depth_age_s(self) -> float | None:
-        """Seconds since the newest depth image arrived; None when none ever did."""
+        """Return the seconds since the newest depth image arrived; None before the first."""
         with self._lock:
             return None if self._depth is None else self._node.now_s() - self._depth[1]
 
     def picture(self) -> Picture:
-        """The newest image, rectified; CAMERA_STALE or IMAGE_INVALID when there is none that can be used."""
+        """Return the newest image, rectified; raise CAMERA_STALE or IMAGE_INVALID when there is no usable one."""
         with self._lock:
             image, depth = self._image, self._depth
         now = self._node.now_s()
@@ -147,14 +147,14 @@ class CameraInput:
             raise CameraError(
                 "no camera image has arrived" if image is None else f"the camera image is {now - image[1]:.1f} s old",
                 expected=f"an image at least every {self.max_age_s:g} s",
-                hint="is the camera's driver running, and publishing on this graph's camera/image_raw?",
+                hint="check that the camera driver is running and publishes on this graph's camera/image_raw",
                 code=ErrorCode.CAMERA_STALE,
             )
         message, arrived, arrived_ns = image
         if not is_time(message.header.stamp):
             raise CameraError(
                 f"the camera image is stamped {message.header.stamp.sec} s and {message.header.stamp.nanosec} ns",
-                expected="a time since 1970, with less than a billion nanoseconds",
+                expected="a time since 1970 with nanoseconds below 1e9",
                 code=ErrorCode.IMAGE_INVALID,
             )
         stamp_ns = nanoseconds(message.header.stamp)
@@ -179,7 +179,7 @@ class CameraInput:
         if metres.shape != size or self.lens.has_distortion:
             self._node.complain(
                 CameraError(
-                    f"depth of {metres.shape[1]} x {metres.shape[0]} is left out",
+                    f"depth of {metres.shape[1]} x {metres.shape[0]} is discarded",
                     expected=f"{size[1]} x {size[0]}, registered to a camera without distortion",
                     code=ErrorCode.IMAGE_INVALID,
                 )
@@ -192,16 +192,16 @@ def _difference(live: PinholeCamera, file: PinholeCamera) -> KinemaError | None:
     if (live.width, live.height) != (file.width, file.height):
         return CameraError(
             f"the camera sends {live.width} x {live.height}",
-            expected=f"{file.width} x {file.height}, as the calibration file has it",
+            expected=f"{file.width} x {file.height}, as in the calibration file",
             hint="set the driver to the calibrated resolution, or calibrate again",
             code=ErrorCode.CAMERA_BAD_SIZE,
         )
     corners = np.array([[x, y, 1.0] for x in (-0.5, 0.5) for y in (-0.4, 0.4)])
     moved = float(np.abs(live.project(corners) - file.project(corners)).max())
-    # Not "more than": where a point is projected to nowhere, nothing fits.
+    # "not <=" instead of ">": a point that cannot be projected gives NaN, which must count as a mismatch.
     if not moved <= INTRINSICS_TOLERANCE_PX:
         return CameraError(
-            f"the driver's intrinsics move points by up to {moved:.1f} px against the calibration file",
+            f"the driver's intrinsics differ from the calibration file by up to {moved:.1f} px",
             expected=f"at most {INTRINSICS_TOLERANCE_PX:g} px",
             hint="use the same calibration in the driver and here",
             code=ErrorCode.CALIBRATION_INVALID,

@@ -1,4 +1,4 @@
-"""The MuJoCo lab as a node: speaks to the graph exactly as a real arm, camera and table would."""
+"""Lab node: MuJoCo simulation with the ROS interfaces of a real arm, its controller and a camera."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ from kinema4d_ros.ros.qos import STREAM_OUT
 
 __all__ = ["Lab", "LabController", "main"]
 
-# The lab's trajectory controller: a topic and a FollowJointTrajectory action, as ros2_control has them.
-
 
 class LabController:
-    """Lets the lab's arm follow the newest trajectory, whichever way it came."""
+    """Trajectory controller of the lab: a topic and a FollowJointTrajectory action, as in ros2_control.
+
+    The arm follows the newest trajectory from either.
+    """
 
     def __init__(self, node: KinemaNode, lab: LabSimulation) -> None:
         self._node = node
@@ -46,13 +47,13 @@ class LabController:
         self.followed = 0
         self._lock = threading.Lock()
         self._motion: Future | None = None
-        """Of the goal under way; its result is why the motion ended early, "" when it did not."""
+        """Future of the current goal; its result is why the motion ended early, "" for a completed motion."""
         self._motions: dict[bytes, Future] = {}
         node.subscription(names.ARM_TRAJECTORY, self._take)
         try:
             self._interface = names.FOLLOW_TRAJECTORY.interface()
         except ImportError:
-            node.get_logger().info("control_msgs is not installed: the arm takes plans on its topic only")
+            node.get_logger().info("control_msgs is not installed: the arm accepts plans on its topic only")
             return
         self._server = GoalServer(
             node,
@@ -75,7 +76,7 @@ class LabController:
     def _follow(self, message: Any) -> None:
         plan = trajectory_from_msg(message)
         self._lab.follow(plan)
-        self.interrupt("another trajectory took its place")
+        self.interrupt("superseded by another trajectory")
         self.followed += 1
         self._node.get_logger().info(f"the arm follows a plan of {plan.duration_s:.1f} s")
 
@@ -114,14 +115,14 @@ class LabController:
         return result
 
     def tick(self) -> None:
-        """To be called after each step of the physics: ends the goal whose motion is over."""
+        """End the goal whose motion has completed; call after each physics step."""
         motion = self._motion
-        # In this order: a motion that begins in between is then seen to move.
+        # Read the motion first: one that starts in between is then seen as moving.
         if motion is not None and not motion.done() and not self._lab.moving:
             self._end(motion, "")
 
     def interrupt(self, why: str) -> None:
-        """End the goal under way before its motion is over."""
+        """End the current goal before its motion has completed."""
         motion = self._motion
         if motion is not None:
             self._end(motion, why)
@@ -134,7 +135,7 @@ class LabController:
 
 OBJECT_RATE_HZ = 10.0
 CATCH_UP_S = 0.25
-"""A machine that was suspended does not replay what it missed: the lab's time then stands still."""
+"""Larger delays, such as a suspended machine, are not caught up: simulated time pauses instead."""
 
 
 @dataclass(frozen=True)
@@ -143,17 +144,21 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
-    scenario: str = parameter("canonical", "The table: canonical, cluttered or dynamic.", read_only=True)
-    seed: int = parameter(0, "Of the table.", low=0, high=2**31 - 1, read_only=True)
+    scenario: str = parameter("canonical", "The scene: canonical, cluttered or dynamic.", read_only=True)
+    seed: int = parameter(0, "Random seed of the scene.", low=0, high=2**31 - 1, read_only=True)
     joint_rate_hz: float = parameter(100.0, "Joint states per second.", low=10.0, high=250.0, read_only=True)
     image_rate_hz: float = parameter(5.0, "Camera images per second, at most.", low=0.2, high=60.0, read_only=True)
     depth: bool = parameter(True, "Also publish depth, as an RGB-D camera does.", read_only=True)
-    bump_mm: float = parameter(0.0, "Push the camera this far to its right; nobody is told.", low=-100.0, high=100.0)
-    bump_deg: float = parameter(0.0, "Turn the camera this far to its right; nobody is told.", low=-20.0, high=20.0)
+    bump_mm: float = parameter(
+        0.0, "Shift the camera to its right without changing its calibration.", low=-100.0, high=100.0
+    )
+    bump_deg: float = parameter(
+        0.0, "Turn the camera to its right without changing its calibration.", low=-20.0, high=20.0
+    )
 
 
 class Lab(KinemaNode):
-    """Stands in for the arm's driver, the camera's driver and the world."""
+    """Simulation of the arm's driver, the camera's driver and the scene."""
 
     def __init__(self) -> None:
         super().__init__("lab")
@@ -184,7 +189,7 @@ class Lab(KinemaNode):
             thread.start()
 
     def _bump(self, settings: Settings) -> None:
-        # The camera's thread takes the new one with its next picture; info and calibration stay as they are.
+        # The camera thread uses it from the next image on; camera_info and calibration stay unchanged.
         self._camera = self._bumped_camera(settings)
 
     def _bumped_camera(self, settings: Settings) -> LabCamera:
@@ -210,7 +215,7 @@ class Lab(KinemaNode):
                 self._tell_of_change()
                 self._controller.interrupt("the physics became unstable")
             self._controller.tick()
-            # The stamp first: a state of a table that is being laid anew must not look newer than the change.
+            # The stamp first: a state from before a reset must not be stamped after the change.
             stamp = self.get_clock().now().to_msg()
             state = self._lab.state()
             with self._newest_lock:
@@ -264,19 +269,19 @@ class Lab(KinemaNode):
             response.error = error_to_msg(error)
             return response
         self._tell_of_change()
-        self._controller.interrupt("the table was laid anew")
+        self._controller.interrupt("the scene was reset")
         for name in set(self._poses) - set(state.objects):
             self.destroy_publisher(self._poses.pop(name))
         response.error = error_to_msg()
         response.objects = sorted(state.objects)
-        self.get_logger().info(f"table '{self._lab.scenario.name}', seed {request.seed}: {', '.join(response.objects)}")
+        self.get_logger().info(f"scene '{self._lab.scenario.name}', seed {request.seed}: {', '.join(response.objects)}")
         return response
 
     def _tell_of_change(self) -> None:
         self._changes.publish(header(self.get_clock().now().to_msg(), self._lab.robot.base_link))
 
     def health(self) -> Health:
-        """How the simulation keeps up."""
+        """Report the state of the simulation and whether it keeps up with real time."""
         values = {
             "scenario": self._lab.scenario.name,
             "simulated": f"{self._lab.time_s:.0f} s",
@@ -289,7 +294,7 @@ class Lab(KinemaNode):
         return Health(message="moving" if self._lab.moving else "at rest", values=values)
 
     def close(self) -> None:
-        """Wait for physics and camera."""
+        """Wait for the physics and camera threads."""
         super().close()
         for thread in self._threads:
             thread.join(timeout=5.0)
@@ -306,7 +311,7 @@ def _marker(head: Any, number: int, placed: Any, pose: Any, target: bool) -> Any
         marker.scale.x, marker.scale.y, marker.scale.z = (float(side) for side in thing.size)
     r, g, b = (float(channel) for channel in thing.rgb[:3])
     marker.color = ColorRGBA(r=r, g=g, b=b, a=1.0)
-    # RViz shows it in the marker's name; scripts read which object the scenario is about.
+    # Marks the scenario's target object for RViz and scripts.
     marker.text = "target" if target else ""
     return marker
 

@@ -1,4 +1,4 @@
-"""Plays the newest rollout: predicted images and clouds at the plan's own rate, over and over."""
+"""Playback node: publishes the newest rollout as images and clouds at the plan's rate, in a loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICK_S = 0.005
 
 
 class PlaybackNode(KinemaNode):
-    """Publishes one frame of the rollout when it is due."""
+    """Publisher of the rollout's frames, and server of the playback service."""
 
     def __init__(self) -> None:
         super().__init__("playback")
@@ -58,7 +58,7 @@ class PlaybackNode(KinemaNode):
                 frame = self._player.frame(self.now_s())
             if rollout is None or frame is None:
                 continue
-            # Who starts to look at a paused playback sees its frame; where nobody looks, nothing is decoded.
+            # A new subscriber gets the current frame even when paused; without subscribers nothing is decoded.
             picture = self._image.get_subscription_count() > 0
             points = self._cloud.get_subscription_count() > 0
             due = (rollout[0].rollout_id, frame, picture, points)
@@ -104,7 +104,10 @@ class PlaybackNode(KinemaNode):
             return
         if self._rollout is None:
             raise KinemaError(
-                "there is no rollout to play", expected="a preview first", hint="send a plan", code=ErrorCode.NO_ROLLOUT
+                "there is no rollout to play",
+                expected="a previewed plan",
+                hint="send a plan first",
+                code=ErrorCode.NO_ROLLOUT,
             )
         if command == request.PLAY:
             self._player.play(now_s)
@@ -123,14 +126,14 @@ class PlaybackNode(KinemaNode):
             )
 
     def health(self) -> Health:
-        """Whether there is something to play."""
+        """Report whether a rollout is playing."""
         values = {"frames published": self._published, "speed": self._player.speed}
         if self._rollout is None:
             return Health(message="waiting for a rollout", values=values)
         return Health(message="playing" if self._player.playing else "paused", values=values)
 
     def close(self) -> None:
-        """Wait for the playing thread."""
+        """Wait for the playback thread."""
         super().close()
         self._worker.join(timeout=5.0)
 

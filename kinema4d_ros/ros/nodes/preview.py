@@ -1,4 +1,4 @@
-"""Previews plans: checks one, renders the exact robot, has the world generated, reports. The newest plan wins."""
+"""The preview node: check, render, generate and report each incoming plan; a newer plan supersedes an older one."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from kinema4d_ros.ros.params import declare, parameter
 
 __all__ = ["PlanInputs", "PreviewNode", "ReadPlan", "main"]
 
-# Every way a plan comes in: joint trajectories, MoveIt's display plans, tool poses with and without times.
+# Inputs: joint trajectories, MoveIt's display plans, tool poses with and without times.
 
 ReadPlan = Callable[[ArmState, Callable[[], None]], JointTrajectory]
-"""Reads a plan that has arrived, for an arm that is there: the work of a worker, not of a callback.
-It calls its second argument now and then, which raises once nobody wants the plan any more."""
+"""Converts a received plan, given the arm's state; runs in the worker thread, not in a callback.
+It calls its second argument regularly, which raises once the plan is superseded."""
 
 
 class PlanInputs:
-    """Subscribes to plans. Its callbacks only stamp and hand on.
+    """Subscriptions to plans; the callbacks only stamp and enqueue.
 
     Args:
-        node: the node that listens.
-        kinematics: for plans of tool poses.
-        take: gets each plan's moment (builtin_interfaces/Time) and the way to read it.
+        node: owner of the subscriptions.
+        kinematics: inverse kinematics for tool poses.
+        take: called with each plan's stamp (builtin_interfaces/Time) and its `ReadPlan`.
     """
 
     def __init__(self, node: KinemaNode, kinematics: Kinematics, take: Callable[[Any, ReadPlan], None]) -> None:
@@ -96,7 +96,7 @@ class PlanInputs:
             )
 
     def _hand_on(self, stamp: Any, read: ReadPlan) -> None:
-        # Planners often leave the stamp empty; then the plan's moment is that of its arrival.
+        # Planners often leave the stamp empty: use the time of arrival.
         moment = stamp if stamp is not None and nanoseconds(stamp) else self._node.get_clock().now().to_msg()
         self._take(moment, read)
 
@@ -144,7 +144,7 @@ class Settings:
 
 @dataclass(eq=False)
 class Job:
-    """One plan on its way."""
+    """One plan in the queue."""
 
     number: int
     stamp: Any
@@ -156,7 +156,7 @@ class Job:
 
 
 class PreviewNode(KinemaNode):
-    """From plans to rollouts, reports and markers."""
+    """Turns plans into rollouts, reports and markers."""
 
     def __init__(self) -> None:
         super().__init__("preview")
@@ -185,7 +185,7 @@ class PreviewNode(KinemaNode):
         self._plans = PlanInputs(self, kinematics, self._enqueue)
         self._worker = threading.Thread(target=self._work_forever, name="preview", daemon=True)
         self._worker.start()
-        # Who waits for a plan that was in work before a crash learns by this that nobody is at it any more.
+        # Tell clients that any plan in progress before a restart was dropped.
         idle = PreviewStatus(header=header(self.get_clock().now().to_msg(), self._robot.base_link))
         idle.phase, idle.eta_s = PreviewStatus.IDLE, math.nan
         self._status.publish(idle)
@@ -201,10 +201,10 @@ class PreviewNode(KinemaNode):
     def _world_changed(self, message: Any) -> None:
         self.hear_change(self._changes, message)
 
-    # The worker: one plan at a time.
+    # The worker thread: one plan at a time.
 
     def _work_forever(self) -> None:
-        # Loads compiled code and packs the meshes now, so that the first plan does not wait for it.
+        # Load compiled code and pack the meshes before the first plan arrives.
         render_pointmaps(self._robot, self._robot.home_position()[None], self._eye.camera, rgb=True)
         while not self.closing.is_set():
             with self._wake:
@@ -290,14 +290,14 @@ class PreviewNode(KinemaNode):
         return checked, picture
 
     def _picture(self, job: Job, checked: CheckedPlan) -> Picture:
-        """An image of the world as it is, with the arm where the plan starts; right after a change it is waited for."""
+        """Return an image of the current scene with the arm at the plan's start; wait for one after a change."""
         settings = self._settings
         start = checked.frames.for_robot(self._robot)[0]
         deadline = self.now_s() + settings.image_max_age_s
         while True:
             picture = self._eye.picture()
             then = self._arm.monitor.at(nanoseconds(picture.stamp) * 1e-9)
-            # Without a joint state of that moment (a camera with another clock) there is nothing to compare.
+            # Without a joint state of that time (a camera with another clock) there is nothing to compare.
             apart = None
             if then is not None:
                 apart = start_gap(self._robot, start, then, settings.start_tolerance_rad, settings.start_tolerance_m)
@@ -305,7 +305,7 @@ class PreviewNode(KinemaNode):
                 return picture
             if self.now_s() > deadline:
                 raise CameraError(
-                    "the newest image shows the world before it changed"
+                    "the newest image shows the scene before it changed"
                     if apart is None
                     else f"the newest image shows the arm elsewhere: {apart}",
                     expected="an image taken after the arm and the table came to rest",
@@ -332,7 +332,7 @@ class PreviewNode(KinemaNode):
         self._raise_if_superseded(job)
         self._reports.publish(report_to_msg(report, stamp))
         self._markers.publish(report_to_markers(report, stamp))
-        # Last of all: once this is out, the plan can be approved, so everything a person looks at must be out too.
+        # Published last: from then on the plan can be approved, so everything a person looks at must be out before.
         head = header(job.stamp, self._robot.base_link)
         self._previewed.publish(
             PreviewedPlan(
@@ -346,11 +346,11 @@ class PreviewNode(KinemaNode):
 
     def _raise_if_superseded(self, job: Job) -> None:
         if self._superseded(job):
-            raise Cancelled("a newer plan took its place", code=ErrorCode.PLAN_SUPERSEDED)
+            raise Cancelled("the plan was superseded by a newer one", code=ErrorCode.PLAN_SUPERSEDED)
         if job.world_ns and job.world_ns <= self._changes.newest_ns:
             raise KinemaError(
-                "the world has changed while the plan was previewed",
-                expected="a world that stays as the camera saw it",
+                "the scene changed while the plan was previewed",
+                expected="a scene that stays as the camera saw it",
                 hint="preview the plan again",
                 code=ErrorCode.WORLD_CHANGED,
             )
@@ -380,7 +380,7 @@ class PreviewNode(KinemaNode):
         self._status.publish(status)
 
     def health(self) -> Health:
-        """Whether a plan could be previewed now, and how previews went."""
+        """Report whether a plan can be previewed now, and how previews went."""
         values = {
             **self._arm.values(),
             "previews done": self._done,

@@ -1,7 +1,7 @@
-"""Records a session as an MCAP bag, for machines without rosbag2: messages as they came, definitions included.
+"""Recorder node for machines without rosbag2: writes serialised messages and their definitions to an MCAP bag.
 
-What came is on its way to the disk within a second: a recorder that is killed loses no more than that, and
-`readers.unfinished` reads what it left. A recorder that starts again begins another bag.
+Messages are handed to the kernel every second (no fsync): a killed recorder loses no more than that, and
+`kinema4d_ros.io.bags` reads the unfinished file. A restarted recorder starts a new bag.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kinema4d_ros.ros.qos import profile
 __all__ = ["FLUSH_S", "Recorder", "main"]
 
 FLUSH_S = 1.0
-"""Messages wait at most this long in memory; the writer by itself would keep a megabyte, however long that takes."""
+"""Flush period; the writer alone would keep up to a megabyte in memory for any time."""
 
 _BAGS_A_SECOND = 100
 
@@ -37,11 +37,11 @@ _BAGS_A_SECOND = 100
 class Settings:
     """Parameters of the recorder."""
 
-    folder: str = parameter("runs", "Where bags are written, one folder each.", read_only=True)
+    folder: str = parameter("runs", "Folder of the bags; each bag is a subfolder.", read_only=True)
 
 
 class Recorder(KinemaNode):
-    """Writes every recorded topic of the table into one bag."""
+    """Writer of all topics in `RECORDED` to one bag."""
 
     def __init__(self) -> None:
         super().__init__("recorder")
@@ -53,7 +53,7 @@ class Recorder(KinemaNode):
         self._writer = _new_bag(Path(settings.folder))
         self.path = self._writer.path
         self._whole_bytes = 0
-        """Of the file: up to here it consists of whole chunks."""
+        """Size of the file up to its last complete chunk."""
         for endpoint in ENDPOINTS:
             if endpoint.name in RECORDED:
                 self._record(endpoint)
@@ -65,7 +65,7 @@ class Recorder(KinemaNode):
         try:
             interface = endpoint.interface()
         except ImportError:
-            return  # a topic whose type is not installed here cannot be heard here
+            return  # the topic's type is not installed here
         self._learn(endpoint.type)
         topic = self.resolve_topic_name(endpoint.name)
         connection = self._writer.add_connection(topic, endpoint.type, typestore=self._store)
@@ -87,14 +87,14 @@ class Recorder(KinemaNode):
         )
 
     def _flush_forever(self) -> None:
-        # Not a timer: a simulation's clock may stand still.
+        # Not a ROS timer: simulated time may be paused.
         while not self.closing.wait(FLUSH_S):
             with self._lock:
                 if not self._error:
                     self._flush()
 
     def _flush(self) -> None:
-        """Hand everything that came so far to the kernel, as whole chunks."""
+        """Write all messages so far to the file as complete chunks."""
         storage = self._writer.storage
         if not isinstance(storage, McapWriter):
             return
@@ -107,7 +107,7 @@ class Recorder(KinemaNode):
             self._stop(error)
 
     def _stop(self, error: OSError) -> None:
-        """The disk takes no more: say so, and leave a file that ends with its last whole chunk."""
+        """Stop recording after a write error, and truncate the file to its last complete chunk."""
         self._error = f"recording stopped: {error}"
         self.get_logger().error(self._error)
         with suppress(OSError):
@@ -116,7 +116,7 @@ class Recorder(KinemaNode):
             file.truncate(self._whole_bytes)
 
     def _learn(self, name: str) -> None:
-        """Teach the writer a type it does not know, and what that is made of, from the installed definitions."""
+        """Register a message type and the types of its fields with the writer, from the installed definitions."""
         if name in self._store.fielddefs:
             return
         package, _, kind = name.split("/")
@@ -128,12 +128,12 @@ class Recorder(KinemaNode):
         self._store.register({k: v for k, v in found.items() if k not in self._store.fielddefs})
 
     def health(self) -> Health:
-        """How much was written."""
+        """Report how much was written."""
         values = {"bag": self.path, "messages": self._written, "megabytes": f"{self._bytes / 1e6:.1f}"}
         return Health(ERROR, self._error, values) if self._error else Health(message="recording", values=values)
 
     def close(self) -> None:
-        """Finish the bag: without its index it could only be read by tools that mend it."""
+        """Finish the bag; without its index only repair tools could read it."""
         super().close()
         self._flusher.join(timeout=FLUSH_S + 1.0)
         with self._lock:
@@ -147,7 +147,7 @@ class Recorder(KinemaNode):
 
 
 def _new_bag(folder: Path) -> Writer:
-    """A bag named by the time; the second one of a second gets a number."""
+    """Open a bag named by the current time; further bags of the same second get a number."""
     stem = time.strftime("session_%Y%m%d_%H%M%S")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -157,17 +157,17 @@ def _new_bag(folder: Path) -> Writer:
                 writer = Writer(path, version=9, storage_plugin=StoragePlugin.MCAP)
                 writer.open()
                 return writer
-        raise OSError(f"{_BAGS_A_SECOND} bags of this second are there already")
+        raise OSError(f"{_BAGS_A_SECOND} bags of this second already exist")
     except Exception as error:
         raise FileFormatError(
-            f"no bag can be written to {folder / stem}: {error}",
-            expected="a folder this user may write to",
+            f"cannot write a bag to {folder / stem}: {error}",
+            expected="a folder that this user can write to",
             code=ErrorCode.FILE_NOT_WRITABLE,
         ) from error
 
 
 def _parts(definitions: Any) -> set[str]:
-    """Names of the message types that fields are made of."""
+    """Return the names of the message types of all fields."""
     out: set[str] = set()
 
     def visit(kind: Any) -> None:

@@ -1,4 +1,4 @@
-"""The live twin: joint states in; TF, the robot's points and its picture over the camera image out."""
+"""Twin node: publishes TF, the live robot's points and its overlay on the camera image from joint states."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class Settings:
     overlay_alpha: float = parameter(0.55, "Opacity of the drawn robot.", low=0.0, high=1.0)
     overlay_legend: bool = parameter(True, "Write the calibration's residual into the overlay.", read_only=True)
     calibration_warn_px: float = parameter(
-        2.0, "Warn of a calibration whose residual is larger; 0 = never.", low=0.0, high=1000.0, read_only=True
+        2.0, "Calibration residual above which to warn, pixels; 0 = never.", low=0.0, high=1000.0, read_only=True
     )
     drift_period_s: float = parameter(
-        10.0, "How often to check whether the camera was bumped; 0 = never.", low=0.0, high=3600.0, read_only=True
+        10.0, "Seconds between checks for camera drift; 0 = never.", low=0.0, high=3600.0, read_only=True
     )
     drift_tolerance_px: float = parameter(
-        0.75, "A robot seen this near to where it is drawn is no drift.", low=0.0, high=100.0, read_only=True
+        0.75, "Offsets below this are not reported as drift, pixels.", low=0.0, high=100.0, read_only=True
     )
     drift_mask: str = parameter(
         EDGES,
-        "What the drawn robot is laid on: edges, or a segmenter's mask.",
+        "Image features for the drift check: edges, or a segmenter's mask.",
         choices=MASKS,
         read_only=True,
     )
@@ -74,10 +74,10 @@ class Settings:
 
 
 class Twin(KinemaNode):
-    """Publishes where the robot is, as frames, points and picture."""
+    """Publisher of the robot's frames, points and overlay."""
 
     def __init__(self, segment: Segment | None = None) -> None:
-        """Start; `segment` finds the robot's pixels for the drift check, in place of what `drift_mask` names."""
+        """Start the node; `segment` replaces the segmenter of `drift_mask` in the drift check."""
         super().__init__("twin")
         self._settings = declare(self, Settings)
         self._robot, lens = load_scene(self._settings.robot, self._settings.calibration)
@@ -105,7 +105,7 @@ class Twin(KinemaNode):
             segment=segment
             or masks_by(self._settings.drift_mask, self._robot, self._eye.camera, self._settings.drift_weights),
         )
-        # Threads, not timers: the executor would build its wait set anew for every tick.
+        # Threads, not timers: the executor would rebuild its wait set for every tick.
         self._threads = [
             threading.Thread(target=self._forever, args=(work, rate_hz), name=name, daemon=True)
             for name, work, rate_hz in (
@@ -182,7 +182,7 @@ class Twin(KinemaNode):
         return f"calibration {self._trust.level}: {self._trust.figures or 'no residual'}", tone
 
     def _moment(self, state: ArmState, picture: Picture | None) -> tuple[Any, NDArray[np.float64]]:
-        """The image's moment where there is an image, so that robot and picture show the same instant."""
+        """Return stamp and joint positions at the image if there is one, so that robot and image match in time."""
         if picture is not None:
             at = self._arm.monitor.at(nanoseconds(picture.stamp) * 1e-9)
             if at is not None:
@@ -190,7 +190,7 @@ class Twin(KinemaNode):
         return time_from_ns(round(state.stamp_s * 1e9)), state.positions
 
     def health(self) -> Health:
-        """Rates, staleness, how good the calibration is, and whether it still fits the camera."""
+        """Report rates, staleness, quality of the calibration and camera drift."""
         values = {**self._arm.values(), "pictures drawn": self._drawn, **self._trust.values(), **self._drift.values()}
         try:
             values["joint state age"] = f"{self._arm.state().age_s * 1e3:.0f} ms"

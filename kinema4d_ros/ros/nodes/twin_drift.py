@@ -1,4 +1,4 @@
-"""The twin's look at its own calibration: now and then, in a thread of its own, is the robot where it is drawn?"""
+"""Drift check of the twin: compares the rendered robot with the camera image periodically, in its own thread."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ __all__ = ["EDGES", "MASKS", "DriftCheck", "Segment", "masks_by"]
 
 EDGES = "edges"
 MASKS = (EDGES, "classical", "sam2")
-"""What the drawn outline is laid on: the picture's own edges, or the mask of a segmenter. Never "rendered": the drawn
-robot lies on itself wherever the camera is."""
+"""Image features that the rendered outline is compared with: edges of the image, or the mask of a segmenter. Never
+"rendered": the rendered robot matches itself wherever the camera is."""
 
 Segment = Callable[[NDArray[np.uint8], NDArray[np.float64]], NDArray[np.bool_]]
-"""Robot pixels (H, W) bool of a rectified image (H, W, 3) uint8, the arm at positions (J,)."""
+"""Returns the robot's pixels (H, W) bool of a rectified image (H, W, 3) uint8 with the arm at positions (J,)."""
 
 STILL_FOR_S, STILL_RAD = 0.4, 2e-3
-"""The arm is at rest if no joint moved by more (radians, or metres) for so long before the picture."""
+"""The arm is at rest if no joint moved by more than STILL_RAD (rad or m) during STILL_FOR_S before the image."""
 
 SOON_S = 1.0
-"""After a check that contradicts the state, or tells nothing, the next one comes this soon."""
+"""Period of the checks after one that contradicts the state or is inconclusive."""
 
 
 def masks_by(method: str, robot: Robot, camera: PinholeCamera, weights: str = "") -> Segment | None:
-    """The segmenter of that name, shown where the robot is drawn; None for the picture's own edges.
+    """Return the segmenter of that name, prompted with the rendered robot; None for the edges of the image.
 
     Args:
         method: one of `MASKS`.
-        robot, camera: what is drawn; the camera is the rectified one, at its calibrated pose.
-        weights: folder of SAM 2.
+        robot, camera: rendered for the prompt; the camera is the rectified one, at its calibrated pose.
+        weights: folder of SAM 2's weights.
     """
     if method == EDGES:
         return None
@@ -50,7 +50,7 @@ def masks_by(method: str, robot: Robot, camera: PinholeCamera, weights: str = ""
         raise SetupError(
             "drift_mask is sam2 and drift_weights is empty",
             expected="the folder of SAM 2's weights",
-            hint="drift_mask: edges needs none",
+            hint="set drift_weights, or use drift_mask: edges, which needs none",
             code=ErrorCode.SETUP_MISSING,
         )
     segmenter = make_segmenter(method, **({"weights": weights} if method == "sam2" else {}))
@@ -60,22 +60,22 @@ def masks_by(method: str, robot: Robot, camera: PinholeCamera, weights: str = ""
         if not drawn.any():
             return drawn
         found = segmenter.segment(rgb, Prompt(mask=drawn))
-        # The drawn robot lies on itself wherever the camera is: a picture that gives no mask of its own tells nothing.
+        # A mask that only repeats the prompt matches wherever the camera is, so it is discarded.
         return found.masks & False if found.drawn else found.masks
 
     return segment
 
 
 class DriftCheck:
-    """Checks pictures of an arm at rest.
+    """Periodic drift check on images of an arm at rest.
 
     Args:
-        node: that owns the thread's life and hears complaints.
-        robot, arm, eye: what is compared.
-        period_s: between checks; 0 = never.
-        tolerance_px: a robot that is off by less is not worth a warning.
-        calibration: what the camera's file says of its own uncertainty, which is not held against the camera.
-        segment: finds the robot's pixels; without one the picture's edges are used, which needs no model.
+        node: owner of the thread; logs errors.
+        robot, arm, eye: the compared inputs.
+        period_s: seconds between checks; 0 = never.
+        tolerance_px: offsets below this are not reported.
+        calibration: its uncertainty from the camera's file is not counted as drift.
+        segment: finds the robot's pixels; None uses the edges of the image, which needs no model.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class DriftCheck:
 
     @property
     def state(self) -> DriftState:
-        """What the checks say."""
+        """Result of the checks so far."""
         return self._watch.state
 
     def _forever(self) -> None:
@@ -119,13 +119,13 @@ class DriftCheck:
             wait_s = self._period_s if looked and state.sure else min(SOON_S, self._period_s)
 
     def _look(self) -> bool:
-        """Check the newest picture, if it is new and the arm rests in it."""
+        """Check the newest image if it is new and the arm is at rest in it; return whether to wait a full period."""
         if self._eye.mismatch is not None:
             return True
         try:
             picture = self._eye.picture()
         except KinemaError:
-            return False  # the twin's own health tells of missing pictures
+            return False  # the twin's health reports missing images
         stamp_ns = nanoseconds(picture.stamp)
         q = self._resting(stamp_ns * 1e-9)
         if q is None or stamp_ns == self._looked_ns:
@@ -140,7 +140,7 @@ class DriftCheck:
 
     def _compare(self, rgb: NDArray[np.uint8], q: NDArray[np.float64]) -> Drift:
         if self._segment is not None:
-            # A mask is a picture that has no other edges than the robot's.
+            # A mask is an image whose only edges are the robot's.
             rgb = np.repeat(255 * self._segment(rgb, q).astype(np.uint8)[..., None], 3, axis=2)
         known = self._calibration
         return check_drift_by_edges(
@@ -162,7 +162,7 @@ class DriftCheck:
         return q
 
     def values(self) -> dict[str, object]:
-        """For diagnostics."""
+        """Return values for diagnostics."""
         if self._thread is None:
             return {"camera drift": "not checked (drift_period_s is 0)"}
         state = self.state
@@ -176,7 +176,7 @@ class DriftCheck:
         return values
 
     def complaint(self) -> Health | None:
-        """What to warn of; None while there is nothing."""
+        """Return the warning or error to report, or None."""
         state = self.state
         if self._thread is None or state.checks == 0:
             return None
@@ -184,7 +184,7 @@ class DriftCheck:
             text = f"the camera was bumped: {state.text}; calibrate again"
             return Health(ERROR if state.seen_px > USELESS_PX else WARN, text)
         if state.verdict == "unknown" and state.sure:
-            return Health(WARN, f"whether the camera was bumped cannot be told: {state.text}")
+            return Health(WARN, f"the camera drift cannot be determined: {state.text}")
         return None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The web page as a node: an ordinary client of the graph's topics and services, in a browser on this machine."""
+"""Viewer node: serves the web page, an ordinary client of the graph's topics and services."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
-    lab: bool = parameter(False, "Offer the lab's objects and scenarios.", read_only=True)
+    lab: bool = parameter(False, "Show the controls of the lab: objects and scenarios.", read_only=True)
     host: str = parameter(
         "127.0.0.1",
-        f"Address to listen on; the default is for this machine alone, others need a token in {TOKEN_VARIABLE}.",
+        f"Address to listen on; any address but loopback requires a token in {TOKEN_VARIABLE}.",
         read_only=True,
     )
     port: int = parameter(8080, "TCP port; 0 takes any free one.", low=0, high=65535, read_only=True)
-    allowed_hosts: str = parameter("", "Further names of this machine in browsers, with commas.", read_only=True)
+    allowed_hosts: str = parameter("", "Further host names of this machine, comma-separated.", read_only=True)
     allow_remote_control: bool = parameter(
-        False, "Approve and Execute work although other machines can reach the page.", read_only=True
+        False, "Enable Approve and Execute even if other machines can reach the page.", read_only=True
     )
     max_points: int = parameter(60_000, "Predicted points shown at once, at most.", low=100, high=1_000_000)
     max_age_s: float = parameter(1.0, "Joint states older than this are stale.", low=0.05, high=10.0, read_only=True)
@@ -61,7 +61,7 @@ class Settings:
 
 
 class Viewer(KinemaNode):
-    """Shows the graph in a browser, and passes on what is pressed there."""
+    """Connection between the graph and the web page: shows topics, and runs the actions of its buttons."""
 
     def __init__(self) -> None:
         super().__init__("viewer")
@@ -119,8 +119,8 @@ class Viewer(KinemaNode):
         self.get_logger().info(f"the page is at {self._server.url}")
         if is_loopback(self._settings.host):
             return
-        who = "Anyone with its token may press Approve and Execute" if control else "Approve and Execute are off"
-        self.get_logger().warning(f"the page listens on {self._settings.host}, for the whole network. {who}")
+        who = "Any client with the token can approve and execute" if control else "Approve and Execute are disabled"
+        self.get_logger().warning(f"the page listens on {self._settings.host}, reachable from the network. {who}")
 
     def _actions(self) -> Actions:
         playback = Playback.Request
@@ -136,7 +136,7 @@ class Viewer(KinemaNode):
             speed=lambda speed: self._playback.wish(playback.SPEED, speed),
         )
 
-    # What the graph says.
+    # Subscriptions.
 
     def _hear_report(self, message: Any) -> None:
         self._guarded("report", lambda: self._page.show_report(report_from_msg(message)))
@@ -155,7 +155,7 @@ class Viewer(KinemaNode):
             return
         self._desk.stopped()
         if message.phase == ExecutionStatus.ABORTED:
-            self._page.say("bad", str(error_from_msg(message.error) or "the arm's controller gave up"))
+            self._page.say("bad", str(error_from_msg(message.error) or "the arm's controller aborted the plan"))
         else:
             self._page.say("good", "The robot followed the plan to its end")
 
@@ -169,12 +169,12 @@ class Viewer(KinemaNode):
 
         self._guarded("objects", take)
 
-    # What is drawn.
+    # Drawing.
 
     def _draw(self) -> None:
         if not self._page.windows:
             return
-        with contextlib.suppress(KinemaError):  # the status line tells of stale joint states
+        with contextlib.suppress(KinemaError):  # the status line shows stale joint states
             self._page.show_arm(self._arm.state().positions)
         newest, now = self._eye.newest_stamp_ns(), time.monotonic()
         if newest != self._picture_ns and now >= self._picture_due:
@@ -195,13 +195,13 @@ class Viewer(KinemaNode):
         except KinemaError as error:
             self._page.show_source("Camera", "bad", "stale", error.what)
 
-    # What is pressed.
+    # Buttons.
 
     def _enqueue(self, what: str, work: Callable[[], None]) -> None:
         try:
             self._work.put_nowait((what, work))
         except queue.Full:
-            self._page.say("bad", f"Too many things at once: '{what}' was not done")
+            self._page.say("bad", f"Too many pending actions: '{what}' was discarded")
 
     def _press(self) -> None:
         try:
@@ -245,12 +245,12 @@ class Viewer(KinemaNode):
                 self.complain(error, f"{name}: ")
 
     def health(self) -> Health:
-        """Where the page is, who looks at it, and who was turned away."""
+        """Report the page's URL, the number of windows and refused requests."""
         refused = sum(self._server.refused.values())
         values = {"page": self._server.url, "windows": self._page.windows, "requests refused": refused}
         if refused:
             origins = ", ".join(name or "(none)" for name in list(self._server.refused)[:3])
-            return Health(WARN, f"other web pages tried to connect: {origins}", values)
+            return Health(WARN, f"requests from other origins were refused: {origins}", values)
         return Health(message=f"{self._page.windows} windows", values=values)
 
     def close(self) -> None:

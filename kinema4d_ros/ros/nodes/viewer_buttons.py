@@ -1,4 +1,4 @@
-"""What the page's buttons do: each is an ordinary message or service call of the graph."""
+"""Actions of the page's buttons: ordinary messages and service calls of the graph."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kinema4d_ros.web.page import Page
 __all__ = ["Buttons"]
 
 RESET_S, SETTLE_S = 30.0, 5.0
-"""Seconds for a table to be laid, and until arm, camera and objects of the new one have been heard."""
+"""Timeouts in seconds: for a reset of the scene, and until messages of the new scene have arrived."""
 
 
 class Buttons:
-    """Does what was pressed, in the caller's thread, and says on the page how it went."""
+    """Actions of the buttons; they run in the caller's thread and show their outcome on the page."""
 
     def __init__(
         self, node: KinemaNode, page: Page, desk: PlanDesk, calls: ServiceCalls, arm: ArmInput, kinematics: Kinematics
@@ -43,22 +43,22 @@ class Buttons:
         """The newest message of `execution_status`."""
 
     def preview_pick(self, name: str, objects: Mapping[str, PlacedObject]) -> None:
-        """Plan to pick an object and put it down, and send the plan to be previewed."""
+        """Plan a pick and place of an object, and send the plan for preview."""
         self._send(plan_pick_and_place(self._kinematics, self._arm.state().positions, dict(objects), name))
 
     def preview_home(self) -> None:
-        """Plan the way home, and send the plan to be previewed."""
+        """Plan a motion to the home position, and send the plan for preview."""
         self._send(plan_home(self._kinematics, self._arm.state().positions))
 
     def _send(self, plan: JointTrajectory) -> None:
         if self._plans.get_subscription_count() == 0:
-            raise missing(names.PLAN, "nobody takes plans")
-        self._page.say("busy", f"A plan of {plan.duration_s:.1f} s was sent to be previewed")
+            raise missing(names.PLAN, "no subscriber")
+        self._page.say("busy", f"A plan of {plan.duration_s:.1f} s was sent for preview")
         base = self._kinematics.robot.base_link
         self._plans.publish(trajectory_to_msg(plan, header(self._node.get_clock().now().to_msg(), base)))
 
     def approve(self, approver: str) -> None:
-        """Approve the plan on the desk."""
+        """Approve the current plan."""
         desk = self._desk.now(self._node.now_s())
         if not desk.may_approve:
             self._page.say("bad", f"Not approved. {desk.text}")
@@ -71,25 +71,25 @@ class Buttons:
         self._page.say("good", "Approved. The robot moves when Execute is pressed")
 
     def execute(self) -> None:
-        """Let the robot follow the approved plan."""
+        """Execute the approved plan."""
         desk = self._desk.now(self._node.now_s())
         if not desk.may_execute:
             self._page.say("bad", f"Not executed. {desk.text}")
             return
-        # Whatever comes of it, a token is tried once.
+        # A token is used once, whatever the outcome.
         self._desk.refused()
         duration_s = execute_once(self._calls, lambda: self.execution, desk.plan_hash, desk.token, ANSWER_S)
         self._desk.executed(desk.plan_hash, self._node.now_s(), duration_s)
         self._page.say("good", f"The robot follows the plan, {duration_s:.1f} s")
 
     def reset(self, scenario: str, seed: int, forget: Callable[[], None], settled: Callable[[int], bool]) -> None:
-        """Lay the table anew.
+        """Reset the scene of the lab.
 
-        `forget` drops what was predicted of the old one; `settled` tells whether everything that a plan
-        is made from has been heard since a stamp in nanoseconds.
+        `forget` discards the predictions of the old scene; `settled` returns whether all inputs of a plan have
+        arrived since a stamp in nanoseconds.
         """
         request = names.LAB_RESET.interface().Request(scenario=scenario, seed=seed)
-        self._page.say("busy", f"Laying the table: {scenario}, seed {seed}")
+        self._page.say("busy", f"Resetting the scene: {scenario}, seed {seed}")
         answer = self._calls.call(names.LAB_RESET, request, RESET_S)
         raise_from_msg(answer.error)
         laid_ns = self._node.get_clock().now().nanoseconds

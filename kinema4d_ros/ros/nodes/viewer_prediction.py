@@ -1,4 +1,4 @@
-"""What the page shows of the future: the newest rollout, the plan it belongs to, and whether both are still true."""
+"""Prediction on the page: the newest rollout, its plan, their validity, and the connection to the playback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["PlaybackFollower", "PredictionShow"]
 
 
 class PredictionShow:
-    """Takes rollouts and plans from the graph and puts them on the page and on the desk. Thread-safe."""
+    """Display of the newest rollout and plan on the page; also updates the approval desk. Thread-safe."""
 
     def __init__(self, node: KinemaNode, page: Page, desk: PlanDesk, robot: Robot, arm: ArmInput) -> None:
         self._node = node
@@ -46,25 +46,25 @@ class PredictionShow:
         self._changes = WorldChanges()
 
     def hear_rollout(self, message: Any) -> None:
-        """A rollout arrived; it is unpacked by `take`, in a thread that may."""
+        """Store a new rollout; `take` decodes it in a worker thread."""
         with self._lock:
             self._rollout = message
         self._news.set()
 
     def hear_plan(self, message: Any) -> None:
-        """A plan has been previewed and may be approved, once its rollout is on the page."""
+        """Offer a previewed plan for approval once its rollout is on the page."""
         plan = trajectory_from_msg(message.trajectory)
         world_ns = believed(nanoseconds(message.world_stamp), self._node.clock_ns())
         with self._lock:
             if world_ns <= self._changes.newest_ns:
-                return  # the gate refuses it: it shows a world that is no more
+                return  # the gate refuses it: the scene changed after its image
             self._world_ns = world_ns
             self._plan = (plan, message.plan_hash)
         self._desk.offer(message.plan_hash, message.rollout_id)
         self._show_planned()
 
     def hear_change(self, message: Any) -> None:
-        """The world is not what it was; what was predicted before is forgotten."""
+        """Discard predictions from before a change of the scene."""
         changed_ns = self._node.hear_change(self._changes, message)
         with self._lock:
             shown = self._plan is not None or self._prediction is not None
@@ -73,7 +73,7 @@ class PredictionShow:
             self.forget()
 
     def take(self, max_points: int) -> None:
-        """Show the newest rollout, if there is one that has not been shown; waits for one for a moment."""
+        """Show the newest rollout that has not been shown yet; wait up to 0.5 s for one."""
         if not self._news.wait(timeout=0.5):
             return
         self._news.clear()
@@ -90,7 +90,7 @@ class PredictionShow:
         self._show_planned()
 
     def forget(self) -> None:
-        """Nothing that was predicted is true any more."""
+        """Discard the prediction, its plan and its report."""
         self._desk.withdraw()
         with self._lock:
             self._prediction = self._plan = None
@@ -98,24 +98,24 @@ class PredictionShow:
         self._page.show_report(None)
 
     def shows_plan(self, plan_hash: str) -> bool:
-        """Whether the page speaks of that plan."""
+        """Return whether the page shows that plan."""
         with self._lock:
             return self._plan is not None and self._plan[1] == plan_hash
 
     def shown_rollout(self) -> str | None:
-        """Id of the rollout on the page."""
+        """Return the id of the rollout on the page, or None."""
         with self._lock:
             return None if self._prediction is None else self._prediction.rollout_id
 
     def wake(self) -> None:
-        """Let `take` return at once: the node ends."""
+        """Make `take` return immediately, for shutdown."""
         self._news.set()
 
     def _is_old(self) -> bool:
         return self._news.is_set() or self._node.closing.is_set()
 
     def _planned(self, prediction: Prediction) -> NDArray[np.float64] | None:
-        """(T, J) planned positions at the frames of a prediction, when its plan is known."""
+        """Return the (T, J) planned positions at the frames of a prediction; None when its plan is unknown."""
         with self._lock:
             if self._plan is None or self._plan[1] != prediction.plan_hash:
                 return None
@@ -133,33 +133,30 @@ class PredictionShow:
             self._page.show_planned(self._planned(prediction))
 
 
-# The page's time slider and the playback node, kept in step through the playback service.
-
-
 class PlaybackFollower:
-    """Passes on what is wished of the playback, and shows where it is."""
+    """Synchronisation of the page's playback controls with the playback node, through its service."""
 
     def __init__(self, node: KinemaNode, page: Page, calls: ServiceCalls, rollout_id: Callable[[], str | None]) -> None:
         self._node = node
         self._page = page
         self._calls = calls
         self._rollout_id = rollout_id
-        """Of the prediction on the page; None when there is none."""
+        """Returns the id of the rollout on the page, or None."""
         self._lock = threading.Lock()
         self._wishes: dict[int, float] = {}
 
     def wish(self, command: int, value: float = 0.0) -> None:
-        """Ask for a command of kinema4d_msgs/srv/Playback; of several alike the newest counts."""
+        """Queue a command of kinema4d_msgs/srv/Playback; it replaces a queued one of the same kind."""
         with self._lock:
             self._wishes[command] = value
 
     def seek(self, time_s: float) -> None:
-        """Ask for a moment of the rollout."""
+        """Queue a seek to a time of the rollout."""
         self._page.touched_slider()
         self.wish(Playback.Request.SEEK, time_s)
 
     def follow(self) -> None:
-        """One round: wishes out, or a look at where the playback is."""
+        """Send the queued commands, or request the playback status, and update the page."""
         with self._lock:
             wishes, self._wishes = self._wishes, {}
         if not wishes and (self._rollout_id() is None or not self._page.windows):

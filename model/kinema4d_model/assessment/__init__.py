@@ -1,5 +1,5 @@
-"""How good a trained model is on episodes it has never seen, beside what needs no learning.
+"""Evaluation of a trained model on held-out episodes, compared with baselines that need no training.
 
-episodes ─> predictors (first frame, composite, carry, the model) ─> scores: pictures, clouds, outcome ─> report
-twins of episodes (target moved, target gone) ────────────────────> does the prediction change as the physics does?
+episodes ─> predictors (first frame, composite, carry, the model) ─> scores: images, clouds, outcome ─> report
+twins of episodes (target moved, target removed) ─────────────────> does the prediction follow the physics?
 """

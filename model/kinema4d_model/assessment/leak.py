@@ -1,8 +1,8 @@
-"""Does the condition give the outcome away? Classifiers that see no picture, only the commanded motion and the camera.
+"""`leak_table`: does the condition reveal the outcome? Classifiers on commanded motion and camera, without images.
 
-A generator that is told the outcome by its condition learns to read that instead of the picture. What is asked here is
-how well picks and near-misses can be told apart without the picture: a linear model and the nearest neighbours, in
-five parts, each judged on the part it did not see. Chance is a balanced accuracy of 50 %.
+A generator whose condition reveals the outcome learns to read the condition instead of the image. A linear model and
+nearest neighbours classify picks and near-misses without the image, in five-fold cross-validation. Chance is a
+balanced accuracy of 50 %.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 PARTS = 5
 LEAST = 40
-"""Episodes of either outcome below which nothing can be said."""
+"""Minimum number of episodes of each outcome."""
 
 COMPONENTS = 24
 NEIGHBOURS = 9
@@ -32,12 +32,12 @@ RIDGE = 10.0
 
 @dataclass(frozen=True)
 class LeakTable:
-    """How well outcomes are told without a picture.
+    """Accuracy of classifying outcomes without images.
 
     Attributes:
-        episodes, successes: that were asked about.
+        episodes, successes: number of episodes and of successes among them.
         accuracies: balanced accuracy by classifier, 0.5 = chance.
-        spread: standard deviation of a balanced accuracy if nothing can be told, from this many episodes.
+        spread: standard deviation of the balanced accuracy at chance for this many episodes.
     """
 
     episodes: int
@@ -47,11 +47,11 @@ class LeakTable:
 
     @property
     def leaks(self) -> bool:
-        """Whether any classifier is better than chance explains (three spreads)."""
+        """Whether any classifier is more than three spreads above chance."""
         return max(self.accuracies.values()) > 0.5 + 3 * self.spread
 
     def text(self) -> str:
-        """One paragraph."""
+        """Format the table as one paragraph."""
         said = ", ".join(f"{name} {100 * value:.1f} %" for name, value in self.accuracies.items())
         verdict = "more than chance explains: the condition leaks" if self.leaks else "no better than chance"
         return (
@@ -62,7 +62,7 @@ class LeakTable:
 
 
 def blind_features(episode: Episode) -> Floats:
-    """(F,) all that a generator is told beside the picture: commands in every frame, and the camera."""
+    """Return (F,) inputs of a generator other than the image: commands in every frame, and the camera."""
     if episode.actions is None:
         raise KinemaError(
             f"episode '{episode.key}' has no commands", expected="episodes of the lab", code=ErrorCode.FILE_MALFORMED
@@ -72,7 +72,7 @@ def blind_features(episode: Episode) -> Floats:
 
 
 def leak_table(episodes: Iterable[Episode], seed: int = 0) -> LeakTable:
-    """The table of some episodes; those that are neither picks nor near-misses are passed over."""
+    """Compute the table; episodes that are neither picks nor near-misses are skipped."""
     rows, outcomes = [], []
     for episode in episodes:
         if episode.task in GRASPS and episode.outcome.success is not None:
@@ -83,7 +83,7 @@ def leak_table(episodes: Iterable[Episode], seed: int = 0) -> LeakTable:
         raise KinemaError(
             f"{len(y)} picks and near-misses, {int(y.sum())} of them lifted",
             expected=f"at least {LEAST} of either outcome",
-            hint="make more episodes, or take a larger split",
+            hint="generate more episodes, or use a larger split",
             code=ErrorCode.ARGUMENT_INVALID,
         )
     x = np.stack(rows)
@@ -99,7 +99,7 @@ def leak_table(episodes: Iterable[Episode], seed: int = 0) -> LeakTable:
 
 
 def _components(train: Floats, test: Floats) -> tuple[Floats, Floats]:
-    """Standardised principal components of what was seen; constant numbers drop out."""
+    """Return standardised principal components of the training part; constant features are dropped."""
     mean, deviation = train.mean(0), train.std(0)
     used = deviation > 1e-9
     a, b = ((part[:, used] - mean[used]) / deviation[used] for part in (train, test))
@@ -110,7 +110,7 @@ def _components(train: Floats, test: Floats) -> tuple[Floats, Floats]:
 
 
 def _linear(x: Floats, y: NDArray[np.bool_], test: Floats) -> NDArray[np.bool_]:
-    """Ridge regression on outcomes of equal weight."""
+    """Classify by ridge regression with equal weight of both outcomes."""
     weights = np.where(y, 0.5 / y.mean(), 0.5 / (1 - y.mean()))
     design = np.column_stack([x, np.ones(len(x))])
     left = (design * weights[:, None]).T @ design + RIDGE * np.diag([*np.ones(x.shape[1]), 0.0])
@@ -119,7 +119,7 @@ def _linear(x: Floats, y: NDArray[np.bool_], test: Floats) -> NDArray[np.bool_]:
 
 
 def _neighbours(x: Floats, y: NDArray[np.bool_], test: Floats) -> NDArray[np.bool_]:
-    """Whether more of the nearest were lifted than of all."""
+    """Classify as success if the share of successes among the nearest neighbours exceeds the overall share."""
     distances = ((test[:, None] - x[None]) ** 2).sum(-1)
     nearest = np.argpartition(distances, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
     return np.asarray(y[nearest].mean(1) > y.mean())

@@ -1,6 +1,6 @@
-"""Runs that really happened, judged in a world model: the open-loop protocol for a lab whose arm has already moved.
+"""`evaluate_recordings`: open-loop evaluation of recorded runs in a world model.
 
-dataset (imported recordings) ─> first picture, commands, known outcome ─> model ─> judge ─> the same report
+dataset (imported recordings) ─> first image, commands, known outcome ─> model ─> judge ─> the same report
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ ABSENT = {"judge": GEOMETRIC}
 
 
 def trial_of(episode: Episode, number: int) -> Trial:
-    """Whose run it was: `details.policy`, or the source of the recording; the task in place of a scenario."""
+    """Return the trial of an episode; policy = `details.policy` or the source, scenario = the task."""
     return Trial(str(episode.details.get("policy") or episode.source), episode.task or "unknown", number)
 
 
 def task_of(episode: Episode) -> Task:
-    """What was asked; the instruction is the recording's own.
+    """Return the task of an episode, with the recorded instruction.
 
     Raises:
-        DataError: a place or a stack that does not say where its goal is.
+        DataError: a place or stack without a goal position.
     """
     task = recorded_task(episode.task, episode.outcome.target, episode.details, f"episode '{episode.key}'")
     return replace(task, instruction=episode.captions.get("instruction", ""))
 
 
 def scene_of_episode(episode: Episode) -> Scene:
-    """Its first picture; the target's pixels if they are known, otherwise the judge looks for it."""
+    """Return the scene of the first image, with the target's pixels if known; otherwise the judge finds them."""
     target = None
     if episode.ids is not None and episode.outcome.target in episode.names:
         target = episode.object_mask(episode.outcome.target)[0]
@@ -57,15 +57,15 @@ def scene_of_episode(episode: Episode) -> Scene:
 
 
 def commands_of(episode: Episode) -> JointTrajectory:
-    """What the arm was told.
+    """Return the commanded trajectory.
 
     Raises:
-        DataError: nobody recorded it, or no pose of the camera to see it from.
+        DataError: no commands of a known robot, or no camera pose.
     """
     if episode.actions is None or not episode.robot:
         raise DataError(
             f"episode '{episode.key}' has no actions of a known robot",
-            expected="actions, and a robot that can be drawn",
+            expected="actions, and a robot model",
         )
     if "base_T_camera" in episode.missing or "camera" in episode.missing:
         raise DataError(f"the camera of episode '{episode.key}' is not calibrated", expected="a camera with its pose")
@@ -84,17 +84,17 @@ def evaluate_recordings(
     judge: str = GEOMETRIC,
     progress: Callable[[TrialRecord, int], Any] = lambda record, done: None,
 ) -> int:
-    """Judge every episode of a split that has an outcome; returns how many were judged now.
+    """Judge every episode of a split that has an outcome; return the number judged in this call.
 
     Args:
         data: a dataset of `kinema4d data make` or `kinema4d data import`.
-        split: of it.
-        out: an evaluation's folder; a second call goes on where the first ended.
+        split: split of the dataset.
+        out: evaluation folder; a second call resumes where the first ended.
         models, checkpoints: as for `kinema4d evaluate`.
-        limit: the first episodes only.
-        depth: give the models the measured depth of the first picture.
+        limit: use only the first episodes.
+        depth: give the models the measured depth of the first image.
         judge: of predictions, see `trials.judging`.
-        progress: told of every record, with how many are done.
+        progress: called with every record and the number done.
     """
     store = TrialStore(out)
     given = checkpoints or {}
@@ -111,7 +111,7 @@ def evaluate_recordings(
         "checkpoints": weights,
         "judge": judge,
     }
-    # Policies, scenarios and the number of trials are known only at the end.
+    # Policies, scenarios and the number of trials are unknown until the end.
     store.check({**settings, "policies": {}, "scenarios": [], "trials": 0}, GROWS, ABSENT)
     known = store.records()
     labels = {model: model_label(model, "open") for model in models}
@@ -124,7 +124,7 @@ def evaluate_recordings(
         before = known.get(trial.key)
         missing = [model for model in models if before is None or _open(before.models.get(labels[model]))]
         lab = _lab(episode)
-        # A record of before may hold a label by other limits than today's.
+        # An earlier record may hold a label computed with other thresholds.
         if not missing and before is not None and before.lab.success == lab.success:
             continue
         outcomes = dict(before.models) if before else {}
@@ -148,11 +148,11 @@ def evaluate_recordings(
         progress(record, len(trials))
     if not trials:
         raise DataError(
-            f"no episode of split '{split}' of {data} says whether it succeeded",
+            f"no episode of split '{split}' of {data} has a known outcome",
             expected="episodes with outcome.success",
             code=ErrorCode.FILE_MALFORMED,
         )
-    # Last of all: only now it is known which policies and tasks there are. No runs are planned: all are recorded.
+    # Written last, since policies and tasks are known only now. No trials are planned: all are recorded.
     store.agree(
         {
             **settings,
@@ -167,7 +167,7 @@ def evaluate_recordings(
 
 
 def _open(outcome: ModelOutcome | None) -> bool:
-    """Whether there is none yet, or an outage in its place."""
+    """Return whether the outcome is missing or records an outage."""
     return outcome is None or is_outage(outcome.error)
 
 
@@ -188,7 +188,7 @@ def _lab(episode: Episode) -> LabOutcome:
 def _judge(store: TrialStore, trial: Trial, episode: Episode, world: WorldModel, label: str) -> ModelOutcome:
     try:
         imagined = world.open_loop(scene_of_episode(episode), commands_of(episode), seed=trial.seed)
-    except Exception as error:  # of one recording; the others go on
+    except Exception as error:  # fails this recording only; continue with the others
         return ModelOutcome(None, error=failure_text(error))
     picture = ""
     if bool(imagined.verdict.success) != episode.outcome.success:

@@ -1,4 +1,4 @@
-"""An assessment on disk: every number as JSON, tables as Markdown, strips of the best and the worst predictions."""
+"""Assessment report: all numbers as JSON, tables as Markdown, strips of the best and worst predictions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write_assessment(
     strips: int = 8,
     config: str = "nano",
 ) -> int:
-    """Assess a generator beside the first frame, the composite and the carry hypothesis; 0 when it is written."""
+    """Assess a generator against first frame, composite and carry hypothesis, and write the report; return 0."""
     out.mkdir(parents=True, exist_ok=True)
     predictors: dict[str, Predictor] = {
         "first frame": first_frame,
@@ -109,7 +109,7 @@ def write_assessment(
 
 
 def choose_strips(rows: Sequence[Scored], count: int) -> dict[str, str]:
-    """Keys of the episodes to show and what they are: half the best in the dynamic region, half the worst."""
+    """Return keys and labels of the episodes to show: half the best in the dynamic region, half the worst."""
     mine = [r for r in rows if r.predictor == MODEL and np.isfinite(r.numbers["psnr_dynamic"])]
     mine.sort(key=lambda r: r.numbers["psnr_dynamic"])
     found = {r.key: "bad" for r in mine[: count // 2]}
@@ -117,7 +117,7 @@ def choose_strips(rows: Sequence[Scored], count: int) -> dict[str, str]:
 
 
 def strip(videos: Sequence[NDArray[np.uint8]], frames: int = STRIP_FRAMES, scale: int = 2) -> NDArray[np.uint8]:
-    """One row a video, `frames` of its frames side by side, grown by `scale`."""
+    """Return an image with one row per video, `frames` frames side by side, enlarged by `scale`."""
     rows = []
     for video in videos:
         chosen = np.linspace(0, len(video) - 1, frames).astype(int)
@@ -127,14 +127,14 @@ def strip(videos: Sequence[NDArray[np.uint8]], frames: int = STRIP_FRAMES, scale
 
 
 def write_film(path: Path, videos: Sequence[NDArray[np.uint8]], frame_s: float, scale: int = 2) -> None:
-    """A GIF of videos (T, H, W, 3) side by side, grown by `scale`."""
+    """Write a GIF of videos (T, H, W, 3) side by side, enlarged by `scale`."""
     frames = []
     for shown in zip(*videos, strict=True):
         large = [cv2.resize(f, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC) for f in shown]
         gap = np.full((large[0].shape[0], 4, 3), 255, np.uint8)
         row = [part for picture in large for part in (picture, gap)][:-1]
         frames.append(Image.fromarray(np.concatenate(row, axis=1)))
-    # One palette for all frames: colours that change from frame to frame flicker.
+    # One palette for all frames avoids flicker.
     whole = Image.fromarray(np.concatenate([np.asarray(f) for f in frames[:: max(1, len(frames) // 6)]]))
     palette = whole.quantize(128, dither=Image.Dither.NONE)
     drawn = [f.quantize(palette=palette, dither=Image.Dither.NONE) for f in frames]
@@ -145,14 +145,14 @@ def write_film(path: Path, videos: Sequence[NDArray[np.uint8]], frame_s: float, 
 
 
 def markdown(rows: Sequence[Scored], twins: Sequence[TwinTable], split: str, depth: bool) -> str:
-    """All tables."""
+    """Format all tables."""
     given = "first image and its measured depth" if depth else "first image alone"
     episodes = len({row.key for row in rows})
     parts = [f"Split {split}, {episodes} episodes, given: {given}.", score_table(summaries(rows))]
     names = list(dict.fromkeys(row.predictor for row in rows))
     parts.append("By the geometric judge, which follows the target:")
     parts.append(outcome_table({name: outcomes_of(rows, name) for name in names}))
-    parts.append("By what is in the hand in the last frame:")
+    parts.append("By the held object in the last frame:")
     parts.append(outcome_table({name: outcomes_of(rows, name, judge=False) for name in names}))
     seconds = [row.seconds for row in rows if row.predictor == MODEL]
     if seconds:
@@ -172,7 +172,7 @@ def markdown(rows: Sequence[Scored], twins: Sequence[TwinTable], split: str, dep
 
 
 def score_table(table: Mapping[str, Mapping[str, Summary]]) -> str:
-    """Means of every predictor; the best of each column in bold."""
+    """Format the means of every predictor; the best of each column in bold."""
     lower = {"chamfer_l1_mm", "chamfer_l1_dynamic_mm"}
     lines = ["| | " + " | ".join(HEADS[n] for n in NAMES) + " |", "|---|" + "---|" * len(NAMES)]
     best = {n: (min if n in lower else max)(t[n].mean for t in table.values()) for n in NAMES}
@@ -188,7 +188,7 @@ def _number(name: str, value: float, bold: bool) -> str:
 
 
 def outcome_table(table: Mapping[str, Outcomes]) -> str:
-    """The confusion of every predictor on grasps."""
+    """Format the confusion of every predictor on grasps."""
     lines = [
         f"| {' and '.join(GRASPS)}: said, was | yes, yes | yes, no | no, yes | no, no | cannot tell | agreement |",
         "|---|---|---|---|---|---|---|",

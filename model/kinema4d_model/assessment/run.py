@@ -1,4 +1,4 @@
-"""Assess predictors on a split of episodes: every number of every episode is kept, summaries are made of them."""
+"""Assessment of predictors on a split of episodes: scores per episode, outcomes, and twins with a moved target."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ __all__ = [
     "twin_table",
 ]
 
-# Twins of lab episodes: the same scene, camera and motion with the target elsewhere, or out of sight.
+# Twins of lab episodes: the same scene, camera and motion with the target moved, or out of sight.
 #
-# If the prediction of a twin changes as the physics does, the outcome is read from the picture and not from the motion.
+# If the prediction of a twin follows the physics, the model reads the outcome from the image, not from the motion.
 
 OUT_OF_SIGHT = (-0.30, -0.45)
-"""x, y on the lab's table, metres, behind the arm: no camera of the data sees it."""
+"""x, y on the lab's table, metres, behind the arm: outside the view of all cameras of the dataset."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +70,12 @@ def _at(target: PlacedObject, xy: NDArray[np.float64]) -> PlacedObject:
 
 
 def moved_by(distance_m: float) -> Change:
-    """Put the target this far along the table, around the arm, towards the middle of the workspace."""
+    """Return a change that moves the target by this distance around the arm, towards the workspace centre."""
 
     def change(target: PlacedObject) -> PlacedObject:
         x, y = target.position[:2]
         around = np.array([y, -x]) / max(float(np.hypot(x, y)), 1e-9)
-        # Towards y = 0, so that it stays on the table and mostly in view.
+        # Towards y = 0, so that the target stays on the table and mostly in view.
         side = 1.0 if around[1] * y < 0 else -1.0
         return _at(target, np.array([x, y]) + side * distance_m * around)
 
@@ -83,12 +83,12 @@ def moved_by(distance_m: float) -> Change:
 
 
 def out_of_sight(target: PlacedObject) -> PlacedObject:
-    """Take the target away."""
+    """Move the target out of view."""
     return _at(target, np.array(OUT_OF_SIGHT))
 
 
 def make_twin(config: LabConfig, episode: Episode, change: Change) -> Twin | None:
-    """The twin of an episode that `kinema4d data make` made; None where there is no room for it."""
+    """Make the twin of an episode from `kinema4d data make`; None if the moved target does not fit."""
     seed, number = int(episode.seeds["dataset"]), int(episode.seeds["number"])
     try:
         return Twin(episode, make_episode(config, seed, str(episode.details["split"]), number, change))
@@ -97,7 +97,7 @@ def make_twin(config: LabConfig, episode: Episode, change: Change) -> Twin | Non
 
 
 GRASPS = ("pick", "miss")
-"""Kinds of episodes whose outcome is whether something was lifted, and that differ in nothing but what stood there."""
+"""Kinds of episodes whose outcome is a lift, and that differ only in the objects present."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,12 @@ class Scored:
 
     Attributes:
         key, kind, variant: of the episode.
-        success: what the physics did.
-        predictor: whose prediction.
-        held: whether something is in its hand at the end.
-        judged: what the geometric judge says of the target; None = it cannot tell, or the task is not a grasp.
+        success: outcome by physics.
+        predictor: name of the predictor.
+        held: whether the gripper holds an object in the last predicted frame.
+        judged: outcome by the geometric judge; None = undecided, or the task is not a grasp.
         numbers: see `scores.NAMES`.
-        seconds: that the prediction took.
+        seconds: duration of the prediction.
     """
 
     key: str
@@ -127,7 +127,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Predicted against true outcomes of grasps: "held" was predicted, "success" is what the physics did."""
+    """Confusion of grasp outcomes: "held" is predicted, "success" is by physics."""
 
     held_success: int
     held_failure: int
@@ -137,18 +137,18 @@ class Outcomes:
 
     @property
     def count(self) -> int:
-        """Episodes."""
+        """Number of episodes."""
         return self.held_success + self.held_failure + self.empty_success + self.empty_failure + self.undecided
 
     @property
     def agreement(self) -> float:
-        """Share in which prediction and physics agree; who cannot tell does not agree."""
+        """Share of episodes in which prediction and physics agree; undecided counts as disagreement."""
         return (self.held_success + self.empty_failure) / max(1, self.count)
 
 
 @dataclass(frozen=True)
 class TwinTable:
-    """What became of picks whose target was put elsewhere: physics and prediction, before and after."""
+    """Outcomes of picks before and after the target was moved, by physics and by prediction."""
 
     change: str
     count: int
@@ -161,7 +161,7 @@ class TwinTable:
 
 
 def episodes_of(folder: str | Path, split: str, limit: int | None = None) -> Iterator[Episode]:
-    """The first `limit` episodes of a split, in order."""
+    """Yield the first `limit` episodes of a split, in order."""
     left = limit
     for index in DatasetFolder.open(folder).indices(split):
         for number in range(len(index.episodes)):
@@ -178,13 +178,13 @@ def assess(
     depth: bool,
     progress: Callable[[Scored], object] = lambda _: None,
 ) -> list[Scored]:
-    """Every predictor on every episode.
+    """Score every predictor on every episode.
 
     Args:
-        episodes: never learnt from.
+        episodes: held out from training.
         predictors: by name.
-        depth: whether they are given the measured depth of the first frame.
-        progress: told of every prediction.
+        depth: give them the measured depth of the first frame.
+        progress: called after every prediction.
     """
     rows = []
     for episode in episodes:
@@ -212,7 +212,7 @@ def assess(
 
 
 def summaries(rows: Sequence[Scored]) -> dict[str, dict[str, Summary]]:
-    """Means of every number, predictor by predictor."""
+    """Return the means of all scores by predictor."""
     names = list(dict.fromkeys(row.predictor for row in rows))
     return {name: summarise([row.numbers for row in rows if row.predictor == name]) for name in names}
 
@@ -225,7 +225,7 @@ def _judged(rollout: Rollout, episode: Episode) -> bool | None:
 
 
 def outcomes_of(rows: Sequence[Scored], predictor: str, *, judge: bool = True) -> Outcomes:
-    """The confusion of one predictor over picks and near-misses, by the geometric judge or by what is in the hand."""
+    """Return one predictor's confusion on picks and near-misses, by geometric judge or by the held object."""
     mine = [row for row in rows if row.predictor == predictor and row.kind in GRASPS]
     said = [(row.judged if judge else row.held, row.success) for row in mine]
     counts = [said.count(pair) for pair in ((True, True), (True, False), (False, True), (False, False))]
@@ -241,7 +241,7 @@ def twin_table(
     distance_m: float | None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> TwinTable:
-    """Picks whose target is moved by `distance_m`, or out of sight for None: does the prediction follow the physics?"""
+    """Compare physics and prediction of picks whose target is moved by `distance_m`, or out of sight for None."""
     change = out_of_sight if distance_m is None else moved_by(distance_m)
     rows: list[tuple[str, bool, bool, bool, bool]] = []
     for episode in episodes:

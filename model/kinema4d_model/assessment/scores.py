@@ -1,4 +1,4 @@
-"""Numbers of one prediction beside the truth, and their means with bootstrap intervals over episodes."""
+"""Scores of a prediction against the truth, means with bootstrap intervals, and the baseline predictors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NAMES = (
     "f_score_dynamic",
 )  # fmt: skip
 CLOUD_FRAMES = 4
-"""Clouds are compared in this many frames, evenly spread and without the first, which all predictors are given."""
+"""Number of frames for cloud comparison, evenly spread, without the first frame, which is an input."""
 MOVED_M = 0.01
 REACH_PX = 6
 RESAMPLES = 1000
@@ -49,7 +49,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Summary:
-    """A mean over episodes with its 95 % bootstrap interval; `count` episodes had a number."""
+    """A mean over `count` episodes with its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -58,7 +58,7 @@ class Summary:
 
 
 def episode_region(episode: Episode) -> NDArray[np.bool_]:
-    """(T, H, W) bool: within reach of robot, of its first place, or of objects that moved."""
+    """Return (T, H, W) bool: pixels near the robot, its initial pose, or objects that moved."""
     moving = []
     for track in episode.outcome.objects:
         way = track.base_T_object[:, :3, 3]
@@ -71,7 +71,7 @@ def episode_region(episode: Episode) -> NDArray[np.bool_]:
 
 
 def score(rollout: Rollout, episode: Episode, region: NDArray[np.bool_]) -> dict[str, float]:
-    """The numbers of `NAMES`."""
+    """Compute the scores listed in `NAMES`."""
     truth = episode.points()
     frames = np.unique(np.linspace(0, len(episode) - 1, CLOUD_FRAMES + 1).astype(int)[1:])
     whole = frame_distances(rollout.xyz[frames], truth[frames])
@@ -89,7 +89,7 @@ def score(rollout: Rollout, episode: Episode, region: NDArray[np.bool_]) -> dict
 
 
 def summarise(rows: Sequence[Mapping[str, float]], seed: int = 0) -> dict[str, Summary]:
-    """Means over episodes, name by name."""
+    """Return the mean over episodes of each score."""
     rng = np.random.default_rng(seed)
     found = {}
     for name in rows[0] if rows else ():
@@ -104,15 +104,15 @@ def summarise(rows: Sequence[Mapping[str, float]], seed: int = 0) -> dict[str, S
     return found
 
 
-# What a rollout's last frame shows in the hand: the plainest reading of a grasp's outcome, without a tracker.
+# Held object in the last frame of a rollout: the simplest measure of a grasp's outcome, without a tracker.
 
 NEAR_M = 0.035
 LEAST_SHARE = 8e-4
-"""Of the picture's pixels that a held thing shows at least; half of the smallest thing of the data."""
+"""Minimum share of image pixels of a held object: half of the smallest object of the data."""
 
 
 def held_pixels(rollout: Rollout, grip: GripTrack, frame: int = -1) -> int:
-    """Pixels of a frame that are not robot and lie within 3.5 cm of the grip point."""
+    """Count pixels of a frame that are not robot and lie within 3.5 cm of the grip point."""
     pose = rollout.camera.base_T_camera
     points = rollout.xyz[frame][~rollout.robot_mask[frame]].astype(np.float64)
     points = points[np.isfinite(points).all(-1)] @ pose[:3, :3].T + pose[:3, 3]
@@ -120,7 +120,7 @@ def held_pixels(rollout: Rollout, grip: GripTrack, frame: int = -1) -> int:
 
 
 def holds(rollout: Rollout, grip: GripTrack) -> bool:
-    """Whether a pick succeeded, if what is in the hand at the end went with it since the fingers closed."""
+    """Return whether a pick succeeded: the object in the gripper at the end moved with it since the fingers closed."""
     if held_pixels(rollout, grip) < LEAST_SHARE * rollout.robot_mask[0].size:
         return False
     grasps = [grasp for grasp in find_grasps(grip) if grasp.release >= len(grip)]
@@ -128,18 +128,18 @@ def holds(rollout: Rollout, grip: GripTrack) -> bool:
         return False
     hand = grip.base_T_grip[:, :3, 3]
     closing = hand[grasps[-1].start : grasps[-1].closed + 1]
-    # Frames are far apart: the lowest of those while the fingers close is nearest to where the thing was taken.
+    # Frames are far apart in time: the lowest frame while the fingers close is nearest to the grasp.
     taken = closing[int(closing[:, 2].argmin())]
     return bool(make_task("pick").outcome([taken, hand[-1]]).success)
 
 
-# What is compared: a still picture, the composite, the carry hypothesis taken for true, and trained models.
+# Predictors: first frame, composite, carry hypothesis, and trained models.
 
 Predictor = Callable[[GenerateRequest], Rollout]
 
 
 def episode_request(episode: Episode, *, depth: bool, seed: int = 0) -> GenerateRequest:
-    """What a generator would be given before the motion: first image, robot drawn from the actions, depth or none."""
+    """Make the generator's request: first image, robot rendered from the actions, optionally depth."""
     if depth and episode.depth_m is None:
         raise DataError(f"episode '{episode.key}' has no depth", expected="depth, or a request without it")
     measured = episode.depth_m[0] if depth and episode.depth_m is not None else None
@@ -147,14 +147,14 @@ def episode_request(episode: Episode, *, depth: bool, seed: int = 0) -> Generate
 
 
 def truth(episode: Episode) -> Rollout:
-    """What really happened, in the form of a prediction."""
+    """Return the ground truth as a rollout."""
     return Rollout(
         episode.rgb, episode.points(), episode.robot_mask, episode.camera, episode.times, Provenance("truth")
     )
 
 
 def first_frame(request: GenerateRequest) -> Rollout:
-    """The first picture and its points, over and over; the robot stays where it was."""
+    """Repeat the first image and its points; the robot does not move."""
     still = CompositeGenerator().generate(request)
     count = len(request)
     return Rollout(
@@ -168,12 +168,12 @@ def first_frame(request: GenerateRequest) -> Rollout:
 
 
 def composite(request: GenerateRequest) -> Rollout:
-    """The world at rest with the exact robot in it."""
+    """Predict a static scene with the exact robot in it."""
     return CompositeGenerator().generate(request)
 
 
 def carry(lifter: Lifter | None) -> Predictor:
-    """Whatever is within reach of the closing fingers goes along: the hypothesis, never doubted."""
+    """Return a predictor that always carries the object between the closing fingers."""
 
     def predict(request: GenerateRequest) -> Rollout:
         generator = CompositeGenerator()
@@ -191,5 +191,5 @@ def carry(lifter: Lifter | None) -> Predictor:
 
 
 def generated(generator: Generator) -> Predictor:
-    """A generator's own rollouts."""
+    """Return a predictor that calls a generator."""
     return lambda request: generator.generate(request)

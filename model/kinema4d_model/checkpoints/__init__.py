@@ -1,1 +1,1 @@
-"""Weights from files: official checkpoints, our own folders, adapters, the hub; safetensors only, every key checked."""
+"""Weights from files: official checkpoints, model folders, adapters, the hub; safetensors, every key checked."""

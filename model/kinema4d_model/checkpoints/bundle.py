@@ -1,4 +1,4 @@
-"""`ModelBundle`: preset, network, codec and image encoder as one thing, made from a preset or from a folder."""
+"""`ModelBundle`: preset, network, codec and image encoder of one model, made from a preset or from a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = ("transformer", "vae", "image_encoder")
 
 @dataclass
 class ModelBundle:
-    """A model that can be sampled from.
+    """Model ready for sampling.
 
     >>> bundle = ModelBundle.from_preset("tiny", seed=0)
     >>> sum(p.numel() for p in bundle.transformer.parameters()) < 100_000
@@ -39,19 +39,19 @@ class ModelBundle:
     codec: VideoCodec
     image_encoder: ImageEncoder | None = None
     origin: str = field(default="", repr=False)
-    """What the weights are, as text that is the same for the same weights: hashes of files, or preset and seed."""
+    """Identity of the weights as text, equal for equal weights: hashes of files, or preset and seed."""
     base_only: bool = False
-    """Plain Wan: the parts that know the robot are not trained."""
+    """True for plain Wan: the robot parts are not trained."""
     scheduler_shift: float | None = None
-    """Flow shift that the base's `scheduler/` states; None where it states none."""
+    """Flow shift stated in the base's `scheduler/`; None if it states none."""
 
     @property
     def sha256(self) -> str:
-        """Identifies the weights; a rollout's provenance carries it."""
+        """Hash that identifies the weights; stored in a rollout's provenance."""
         return hashlib.sha256(self.origin.encode()).hexdigest()
 
     def describe(self) -> dict[str, str]:
-        """What a rollout's provenance says of the weights: variant, files with their sha256, flow shift."""
+        """Describe the weights for a rollout's provenance: variant, files with their sha256, flow shift."""
         stated = "not stated by the base" if self.scheduler_shift is None else f"base {self.scheduler_shift:g}"
         warning = {WARNING: f"The base model without the '{self.preset.robot.variant}' adapter was used."}
         return {
@@ -65,7 +65,7 @@ class ModelBundle:
     def from_preset(
         cls, preset: Preset | str, seed: int = 0, device: Literal["cpu", "meta"] | torch.device = "cpu"
     ) -> ModelBundle:
-        """A bundle with random weights (the same for the same seed); on "meta" it has shapes and no memory."""
+        """Make a bundle with random weights (equal for equal seeds); on "meta" it has shapes and no memory."""
         chosen = load_preset(preset) if isinstance(preset, str) else preset
         with torch.random.fork_rng(devices=[]), torch.device(device):
             torch.manual_seed(seed)
@@ -81,10 +81,10 @@ class ModelBundle:
     def from_pretrained(
         cls, folder: str | Path, *, dtype: torch.dtype | None = None, verify: bool = False, read: bool = True
     ) -> ModelBundle:
-        """A bundle that `save_pretrained` wrote.
+        """Load a bundle written by `save_pretrained`.
 
         Args:
-            folder: holds preset.yaml, the parts and the manifest.
+            folder: contains preset.yaml, the parts and the manifest.
             dtype: precision of the network; None keeps the file's. Codec and image encoder keep theirs.
             verify: compare the sha256 of every file, not only sizes.
             read: False checks everything and leaves the weights on "meta".
@@ -107,10 +107,10 @@ class ModelBundle:
         dtype: torch.dtype | None = None,
         read: bool = True,
     ) -> ModelBundle:
-        """Plain Wan from its diffusers folder, with an official Kinema4D checkpoint on top when one is given.
+        """Load plain Wan from its diffusers folder, optionally with an official Kinema4D checkpoint.
 
         Args:
-            base: holds transformer/, vae/, image_encoder/ and, as released, scheduler/.
+            base: contains transformer/, vae/, image_encoder/ and, as released, scheduler/.
             checkpoint: folder of an official checkpoint, of the preset's variant.
             preset: sizes, variant, rank and alpha of the adapter, flow shift of the base.
             dtype: precision of the network.
@@ -135,13 +135,13 @@ class ModelBundle:
         return bundle
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write everything that `from_pretrained` reads; safetensors, whole or not at all."""
+        """Write everything that `from_pretrained` reads, as safetensors and atomically."""
         clip = None if self.image_encoder is None else self.image_encoder.clip
         sha256 = write_folder(Path(folder), self.preset, self.transformer, self.codec.vae, clip)
         self.origin = f"folder {sha256}"
 
     def _load_parts(self, root: Path, dtype: torch.dtype | None, *, base_only: bool, read: bool) -> None:
-        """Every part is checked before the first tensor is read."""
+        """Check every part before reading the first tensor."""
         for really in (False, True)[: 1 + read]:
             load_transformer(self.transformer, root / "transformer", dtype, base_only=base_only, read=really)
             load_vae(self.codec.vae, root / "vae", read=really)
@@ -158,7 +158,7 @@ def _named(path: Path) -> str:
 
 
 def _restore_buffers(encoder: ImageEncoder) -> None:
-    """Position ids are counted, not stored: made on "meta", they have no values yet."""
+    """Compute the position ids, which files do not store: modules made on "meta" have none."""
     for module in encoder.modules():
         ids = getattr(module, "position_ids", None)
         if isinstance(ids, torch.Tensor) and ids.is_meta:
@@ -169,8 +169,8 @@ def _existing(path: Path) -> Path:
     if not path.is_file():
         raise FileFormatError(
             f"{path.parent} is not a model folder: {path.name} is missing",
-            expected="a folder that ModelBundle.save_pretrained wrote",
-            hint="a plain Wan folder is read by ModelBundle.from_wan",
+            expected="a folder written by ModelBundle.save_pretrained",
+            hint="load a plain Wan folder with ModelBundle.from_wan",
             code=ErrorCode.FILE_MISSING,
         )
     return path

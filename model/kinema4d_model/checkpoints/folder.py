@@ -1,9 +1,9 @@
-"""A folder of weights, ours or Wan's: which parts it has, written whole or not at all, read strictly.
+"""Folder of weights, ours or Wan's: its parts, written atomically and read strictly.
 
 FOLDER/
-  preset.yaml            what the weights are for (a Wan folder has none)
+  preset.yaml            preset of the weights (not in a Wan folder)
   transformer/ vae/      config.json + safetensors, as diffusers writes them
-  image_encoder/         config.json + safetensors, as transformers writes them; where the network has it
+  image_encoder/         config.json + safetensors, as transformers writes them; only if the network uses it
   manifest.json          size and sha256 of every file
 """
 
@@ -31,16 +31,16 @@ PRESET_FILE = "preset.yaml"
 DIFFUSERS_STEM = "diffusion_pytorch_model"
 TRANSFORMERS_STEM = "model"
 UNUSED = re.compile(r"blocks\.\d+\.attn2\.norm_added_q\.weight")
-"""A norm in Wan's released files that no code of theirs uses."""
+"""A norm in Wan's released files that their code does not use."""
 CLIP_KEYS = ("hidden_size", "num_attention_heads", "hidden_act", "image_size", "patch_size", "layer_norm_eps")
 
 
 def write_folder(folder: Path, preset: Preset, transformer: KinemaTransformer, vae: Any, clip: Any | None) -> str:
-    """Write every part and the manifest; returns the manifest's sha256."""
+    """Write every part and the manifest; return the manifest's sha256."""
     if adapter_names(transformer):
         raise GeneratorError(
-            f"the network carries adapters ({', '.join(adapter_names(transformer))})",
-            expected="a bare network",
+            f"the network has adapters ({', '.join(adapter_names(transformer))})",
+            expected="a network without adapters",
             hint="write them with save_official, or merge and remove them first",
         )
     with replacing_folder(folder, lambda path: (path / MANIFEST).is_file()) as temporary:
@@ -60,14 +60,14 @@ def load_transformer(
     base_only: bool = False,
     read: bool = True,
 ) -> None:
-    """Fill a network that was made on "meta".
+    """Load weights into a network made on "meta".
 
     Args:
-        transformer: of the sizes that the folder's weights have.
+        transformer: of the sizes of the folder's weights.
         folder: `transformer/` of a bundle or of a Wan checkpoint.
         dtype: precision of the weights; None keeps the files'.
-        base_only: the folder is plain Wan: the parts it lacks get their start values.
-        read: False only checks that the folder fits.
+        base_only: the folder is plain Wan: initialise the parts that it lacks.
+        read: False only checks that the folder matches.
     """
     check_config(folder, _public(transformer.config))
     load_module(
@@ -84,7 +84,7 @@ def load_transformer(
     if base_only:
         _start_added(transformer, transformer.patch_embedding.weight.dtype)
     config = transformer.config
-    # The rotary table is not in any file: made on "meta", it has no values yet.
+    # Files do not store the rotary table, and a network made on "meta" has no values for it.
     transformer.rope = SharedRotaryEmbedding(config.attention_head_dim, config.patch_size, config.rope_max_seq_len)
 
 
@@ -102,21 +102,21 @@ def _start_added(transformer: KinemaTransformer, dtype: torch.dtype) -> None:
 
 
 def load_vae(vae: Any, folder: Path, *, read: bool = True) -> None:
-    """Fill an autoencoder from `vae/`; without `read` only check that the folder fits."""
+    """Load an autoencoder from `vae/`; without `read` only check that the folder matches."""
     check_config(folder, _public(vae.config))
     load_module(vae, folder, DIFFUSERS_STEM, read=read)
 
 
 def load_clip(clip: Any, folder: Path, *, read: bool = True) -> None:
-    """Fill an image encoder from `image_encoder/`; older files put `vision_model.` before every name.
+    """Load an image encoder from `image_encoder/`; older files put `vision_model.` before every name.
 
-    Without `read`, only check that the folder fits.
+    Without `read`, only check that the folder matches.
     """
     check_config(folder, {key: getattr(clip.config, key) for key in CLIP_KEYS})
     own = set(clip.state_dict())
 
     def rename(name: str) -> str | None:
-        # Counted, not learned; and what follows the state that is used.
+        # Not used: position ids are computed, and the projection comes after the hidden state in use.
         if name.removeprefix("vision_model.") in ("embeddings.position_ids", "visual_projection.weight"):
             return None
         bare = name.removeprefix("vision_model.")

@@ -1,4 +1,4 @@
-"""Weights from the hub: what a preset needs and how large it is, fetched with resume, checked by sha256."""
+"""Weights from the hub: list the files of a preset and their sizes, download with resume, check the sha256."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file on the hub; `sha256` is empty for small text files, which the hub does not hash so."""
+    """File on the hub; `sha256` is empty for small text files, for which the hub has none."""
 
     name: str
     bytes: int
@@ -29,7 +29,7 @@ class RemoteFile:
 
 
 def list_remote(source: WeightSource, *, endpoint: str | None = None) -> tuple[str, list[RemoteFile]]:
-    """The commit that the source's revision is now, and its files with their sizes."""
+    """Return the current commit of the source's revision, and its files with their sizes."""
     hub = _hub()
     _check_source(source)
     with _explained(source):
@@ -43,7 +43,7 @@ def list_remote(source: WeightSource, *, endpoint: str | None = None) -> tuple[s
         raise FileFormatError(
             f"{source.repo} at {source.revision} has none of {', '.join(source.files)}",
             expected="the files that the preset names",
-            hint="the repository may have changed; look at it and mend the preset",
+            hint="the repository may have changed; check it and correct the preset",
             code=ErrorCode.FILE_MISSING,
         )
     return str(info.sha), sorted(files, key=lambda file: file.name)
@@ -56,21 +56,21 @@ def fetch(
     endpoint: str | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> Path:
-    """Bring a source's files below `folder`; what is there and whole is not fetched again, a part is resumed.
+    """Download a source's files below `folder`; complete files are skipped, partial ones are resumed.
 
-    A manifest with sizes and hashes is written beside the files, after they were compared with the hub's.
+    Compares the files with the hub's hashes and writes a manifest with sizes and hashes beside them.
 
     Returns:
-        The folder that holds them.
+        The folder of the files.
     """
     commit, files = list_remote(source, endpoint=endpoint)
     target = folder / source.into
     place = _common(files)
     if _is_complete(target / place, place, files):
-        say(f"{source.repo}: {len(files)} files are here already, as their manifest says")
+        say(f"{source.repo}: {len(files)} files are already present and match their manifest")
         return target / place
     for file in files:
-        # The client takes a file for whole that it once fetched, whatever became of it since.
+        # The client trusts any file that it once downloaded, even if it was truncated since.
         path = target / file.name
         if path.is_file() and path.stat().st_size != file.bytes:
             path.unlink()
@@ -112,7 +112,7 @@ def _check_source(source: WeightSource) -> None:
 
 @contextmanager
 def _explained(source: WeightSource) -> Iterator[None]:
-    """What the hub's client raises, in words that say what to do."""
+    """Convert errors of the hub's client to SetupError with a hint."""
     from huggingface_hub import errors
 
     try:
@@ -125,12 +125,12 @@ def _explained(source: WeightSource) -> Iterator[None]:
         raise _unavailable(source, f"there is no such repository or revision {source.revision}", "") from None
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise _unavailable(source, reason, "try again: what has arrived is kept") from None
+        raise _unavailable(source, reason, "retry: downloaded data is kept") from None
     except Exception as error:
-        # The client's transport raises classes of its own, which differ from version to version.
+        # The client's transport raises its own classes, which differ between versions.
         if "http" not in type(error).__module__:
             raise
-        raise _unavailable(source, f"{type(error).__name__}: {error}", "try again: what has arrived is kept") from None
+        raise _unavailable(source, f"{type(error).__name__}: {error}", "retry: downloaded data is kept") from None
 
 
 def _unavailable(source: WeightSource, reason: str, hint: str) -> SetupError:
@@ -138,7 +138,7 @@ def _unavailable(source: WeightSource, reason: str, hint: str) -> SetupError:
 
 
 def _common(files: list[RemoteFile]) -> str:
-    """The folder that all files are in: where their manifest goes."""
+    """Return the common parent folder of all files, where their manifest is stored."""
     parents = [PurePosixPath(file.name).parent.parts for file in files]
     common = []
     for parts in zip(*parents, strict=False):
@@ -171,7 +171,7 @@ def _compare(folder: Path, place: str, files: list[RemoteFile], manifest: Manife
             problems.append(f"{name} has another sha256 than the hub's")
     if problems:
         raise FileFormatError(
-            f"{folder} is not what the hub has: " + "; ".join(problems), hint="remove what is named and fetch again"
+            f"{folder} does not match the hub: " + "; ".join(problems), hint="remove the named files and fetch again"
         )
 
 
@@ -181,7 +181,7 @@ def _check_space(target: Path, files: list[RemoteFile]) -> None:
     free = shutil.disk_usage(existing).free
     if missing > free:
         raise FileFormatError(
-            f"{target} has {free / 1e9:.1f} GB free and {missing / 1e9:.1f} GB are to come",
-            hint="choose another place with --out",
+            f"{target} has {free / 1e9:.1f} GB free, the download needs {missing / 1e9:.1f} GB",
+            hint="choose another folder with --out",
             code=ErrorCode.FILE_NOT_WRITABLE,
         )

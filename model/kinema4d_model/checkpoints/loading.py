@@ -1,4 +1,4 @@
-"""A model by preset and folder: whichever of the known layouts the folder has, or an error that says what to run."""
+"""Loading a model by preset and folder in any known layout; errors name the command that fetches weights."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _OFFICIAL = {"act": "kinema4d_ckpt", "pm": "kinema4d_pmcond_ckpt"}
 
 
 def checkpoint_folder(preset: Preset, given: str | Path = "") -> Path:
-    """Where a preset's weights are: `given`, else $KINEMA4D_CHECKPOINTS/NAME, else the package's own, else the cache.
+    """Return the folder of a preset's weights.
 
-    The cache is ~/.cache/kinema4d/NAME.
+    In this order: `given`, $KINEMA4D_CHECKPOINTS/NAME, the package's own weights, ~/.cache/kinema4d/NAME.
     """
     if given:
         return Path(given).expanduser()
@@ -46,19 +46,19 @@ def load_bundle(
     speed: Mapping[str, Any] | None = None,
     allow_base: bool = False,
 ) -> ModelBundle:
-    """The model of a preset, with its weights.
+    """Load the model of a preset with its weights.
 
     Args:
-        preset: a name, the path of a YAML file, or the preset itself. Sizes are always the folder's. So are sampler
-            and speed options where a preset of that name is asked for by name; otherwise they are `preset`'s.
+        preset: a name, the path of a YAML file, or a `Preset`. Sizes always come from the folder. Sampler and speed
+            options come from the folder if `preset` is the name of the folder's own preset, else from `preset`.
         checkpoint: a folder written by `ModelBundle.save_pretrained`, by `kinema4d fetch-weights` or by a LoRA
-            training, whose base is then looked for where the preset's own weights are; by default the preset's own.
-        lora: safetensors of another adapter on top, for example one distilled for few steps.
-        sampler, speed: fields that replace those of either.
-        allow_base: take the base model alone where the folder has no adapter at all.
+            training, whose base is then searched in the preset's default folder; default: the preset's own.
+        lora: safetensors file of an additional adapter, for example one distilled for few steps.
+        sampler, speed: fields that replace those options.
+        allow_base: use the base model alone if the folder has no adapter at all.
 
     Raises:
-        FileFormatError: FILE_MISSING with the folder and the command that fills it; or what does not fit.
+        FileFormatError: FILE_MISSING with the folder and the command that fills it; or the mismatch found.
     """
     bundle = _open(preset, checkpoint, sampler, speed, allow_base, read=True)
     if lora:
@@ -69,7 +69,7 @@ def load_bundle(
 
 
 def check_bundle(preset: str | Path | Preset, checkpoint: str | Path = "", *, allow_base: bool = False) -> ModelBundle:
-    """Refuse whatever `load_bundle` would refuse; the bundle has its `sha256` and no weights ("meta")."""
+    """Raise every error that `load_bundle` would; return a bundle with its `sha256` and without weights ("meta")."""
     return _open(preset, checkpoint, None, None, allow_base, read=False)
 
 
@@ -105,7 +105,7 @@ def _open(
 
 
 def _find_parts(preset: Preset, folder: Path, allow_base: bool) -> tuple[Path, Path | None]:
-    """The base's folder and the adapter's; None for the latter where there is none and the base may do without."""
+    """Return the folders of base and adapter; the latter is None if there is none and `allow_base` is set."""
     own = any((folder / name).is_file() for name in (LORA_FILE, ADDED_FILE))
     if own:
         require_variant(find_official(folder), preset.robot.variant)
@@ -127,8 +127,8 @@ def _find_parts(preset: Preset, folder: Path, allow_base: bool) -> tuple[Path, P
 def with_options(
     preset: Preset, sampler: Mapping[str, Any] | None = None, speed: Mapping[str, Any] | None = None
 ) -> Preset:
-    """The preset with some of its sampler's and speed options replaced; the base's flow shift stays the preset's."""
-    # None must not follow a shift that is given only for sampling.
+    """Return the preset with some sampler and speed options replaced; the base's flow shift stays the preset's."""
+    # A None trained_shift must not follow a shift that is given only for sampling.
     fields = {"trained_shift": preset.sampler.base_shift} if "shift" in (sampler or {}) else {}
     return dataclasses.replace(
         preset,
@@ -138,7 +138,7 @@ def with_options(
 
 
 def _fold_adapters(bundle: ModelBundle) -> None:
-    """Adapters become part of the weights: no cost in any step, and what is left can be quantised and compiled."""
+    """Merge adapters into the weights: no cost per step, and the result can be quantised and compiled."""
     names = adapter_names(bundle.transformer)
     if not names:
         return
@@ -151,7 +151,7 @@ def _fold_adapters(bundle: ModelBundle) -> None:
 def _missing(preset: Preset, folder: Path) -> FileFormatError:
     command = (
         _fetch(preset, folder)
-        or "train one, or give --checkpoint DIR with a folder that ModelBundle.save_pretrained wrote"
+        or "train a model, or give --checkpoint DIR with a folder written by ModelBundle.save_pretrained"
     )
     state = "does not exist" if not folder.exists() else "holds neither preset.yaml nor transformer/"
     return FileFormatError(
@@ -163,7 +163,7 @@ def _missing(preset: Preset, folder: Path) -> FileFormatError:
 
 
 def _no_adapter(preset: Preset, folder: Path, wanted: Path, others: Mapping[str, str]) -> FileFormatError:
-    """The base is here, the preset's adapter is not: what it would predict knows nothing of the robot."""
+    """Make the error for a base without the preset's adapter: the base alone ignores the robot."""
     variant = preset.robot.variant
     found = " and ".join(f"the '{v}' adapter ({name}/)" for v, name in others.items())
     if others:
@@ -182,18 +182,18 @@ def _no_adapter(preset: Preset, folder: Path, wanted: Path, others: Mapping[str,
 
 
 def _fetch(preset: Preset, folder: Path) -> str:
-    """The command that fills a folder; "" for a preset that names no source."""
+    """Return the command that fills a folder; "" if the preset names no source."""
     fetched = any(source.repo for source in preset.weights)
     return f"kinema4d fetch-weights --preset {preset.name} --out {folder}" if fetched else ""
 
 
-# Which weights a preset would be loaded with: their hash as a rollout's provenance has it, without loading them.
+# Hash of the weights of a preset, as in a rollout's provenance, without loading them.
 
 
 def weights_sha256(preset: str, checkpoint: str | Path = "") -> str:
-    """The sha256 of a preset's weights.
+    """Return the sha256 of a preset's weights.
 
     Raises:
-        FileFormatError: there are none (FILE_MISSING), or they are not what the preset needs.
+        FileFormatError: the weights are missing (FILE_MISSING) or do not match the preset.
     """
     return check_bundle(preset, checkpoint).sha256

@@ -1,4 +1,4 @@
-"""LoRA adapters on the network: load, switch, merge, unmerge, remove; peft's layers underneath."""
+"""LoRA adapters on the network: load, activate, merge, unmerge, remove; uses peft's layers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ PREFIX = "transformer."
 ATTENTION = ("attn1", "attn2")
 TARGETS = ("to_q", "to_k", "to_v", "to_out.0")
 METADATA = "lora_adapter_metadata"
-"""Where diffusers puts an adapter's configuration in a file's header."""
+"""Key of an adapter's configuration in a file's header, as diffusers writes it."""
 USED = (".lora_A.weight", ".lora_B.weight", ".lora_down.weight", ".lora_up.weight", ".alpha")
-"""Tensors of any LoRA file that are used; diffusers drops some of the others without a word."""
+"""Tensors of a LoRA file that are used; diffusers silently drops some of the others."""
 
 
 def _linears(transformer: KinemaTransformer) -> dict[str, nn.Linear]:
-    """Every linear layer by its name in the bare network."""
+    """Return every linear layer by its name in the network without adapters."""
     found = {}
     for name, module in transformer.named_modules():
         base = module.get_base_layer() if hasattr(module, "get_base_layer") else module
@@ -56,7 +56,7 @@ def _linears(transformer: KinemaTransformer) -> dict[str, nn.Linear]:
 
 
 def lora_shapes(transformer: KinemaTransformer, rank: int) -> dict[str, Shape]:
-    """Names and shapes of an official adapter for this network: q, k, v, out of both attentions of every block."""
+    """Return names and shapes of an official adapter: q, k, v, out of both attentions of every block."""
     linears = _linears(transformer)
     shapes: dict[str, Shape] = {}
     for block in range(transformer.config.num_layers):
@@ -70,7 +70,7 @@ def lora_shapes(transformer: KinemaTransformer, rank: int) -> dict[str, Shape]:
 def add_lora(
     transformer: KinemaTransformer, tensors: Mapping[str, torch.Tensor], name: str, *, rank: int, alpha: float
 ) -> None:
-    """Add an adapter whose tensors have been checked; it becomes the only active one."""
+    """Add an adapter whose tensors were checked before; it becomes the only active one."""
     if name in adapter_names(transformer):
         raise GeneratorError(f"adapter '{name}' is already loaded", hint="choose another name, or remove it first")
     was_trainable = {n: p.requires_grad for n, p in transformer.named_parameters()}
@@ -82,7 +82,7 @@ def add_lora(
         adapter_name=name,
         metadata=config,
     )
-    # peft freezes whatever is not an adapter; what is trained is the caller's choice.
+    # peft freezes everything except adapters; restore the caller's choice of trained parameters.
     for n, parameter in transformer.named_parameters():
         parameter.requires_grad_(was_trainable.get(n.replace(".base_layer.", "."), False))
     activate(transformer, {name: 1.0})
@@ -92,21 +92,21 @@ def load_lora(transformer: KinemaTransformer, path: Path, name: str, *, alpha: f
     """Add any LoRA for Wan 2.1, for example a distilled one: any linear layers, one rank.
 
     Args:
-        transformer: gets the adapter.
+        transformer: network that receives the adapter.
         path: safetensors in diffusers', the original Wan's or musubi's naming.
         name: of the adapter.
-        alpha: overrides the file's; None takes the file's alphas, or the rank (scale 1) where it has none.
+        alpha: overrides the file's; None uses the file's alphas, or the rank (scale 1) if it has none.
     """
     from diffusers.loaders import WanLoraLoaderMixin
 
     unused = [key for key in tensor_shapes(path) if not key.endswith(USED)]
     raise_if([f"{len(unused)} not used: {name_some(unused)}"] if unused else [], path, expected="only LoRA matrices")
     alpha = stated_alpha(path) if alpha is None else alpha
-    # Names of other tools are translated by diffusers, which applies their alphas to the weights.
+    # diffusers translates the names of other tools and applies their alphas to the weights.
     try:
         converted = WanLoraLoaderMixin.lora_state_dict(dict(read_tensors(path)))
     except (ValueError, KeyError, IndexError) as error:
-        raise FileFormatError(f"{path} is no LoRA of Wan 2.1: {str(error)[:300]}") from None
+        raise FileFormatError(f"{path} is not a LoRA for Wan 2.1: {str(error)[:300]}") from None
     tensors = {key.removeprefix(PREFIX): tensor for key, tensor in converted.items()}
     linears = _linears(transformer)
     names = {key.rsplit(".lora_", 1)[0] for key in tensors if ".lora_A." in key or ".lora_B." in key}
@@ -125,12 +125,12 @@ def load_lora(transformer: KinemaTransformer, path: Path, name: str, *, alpha: f
 
 
 def adapter_names(transformer: KinemaTransformer) -> tuple[str, ...]:
-    """Adapters that are loaded, active or not."""
+    """Return the loaded adapters, active or not."""
     return tuple(getattr(transformer, "peft_config", {}))
 
 
 def adapter_tensors(transformer: KinemaTransformer, name: str) -> dict[str, torch.Tensor]:
-    """An adapter's tensors under their official names."""
+    """Return an adapter's tensors under their official names."""
     from peft.utils import get_peft_model_state_dict
 
     _known(transformer, [name])
@@ -139,7 +139,7 @@ def adapter_tensors(transformer: KinemaTransformer, name: str) -> dict[str, torc
 
 
 def adapter_metadata(transformer: KinemaTransformer, name: str) -> dict[str, str]:
-    """An adapter's rank, alpha and layers for the header of its file, as diffusers writes and reads them."""
+    """Return an adapter's rank, alpha and layers as header of its file, in diffusers' format."""
     _known(transformer, [name])
     config = transformer.peft_config[name].to_dict()
     plain = {f"{PREFIX}{key}": sorted(value) if isinstance(value, set) else value for key, value in config.items()}
@@ -147,7 +147,7 @@ def adapter_metadata(transformer: KinemaTransformer, name: str) -> dict[str, str
 
 
 def stated_alpha(path: Path) -> float | None:
-    """The alpha that a LoRA file's header states; None where it states none."""
+    """Read the alpha from a LoRA file's header; None if it states none."""
     text = file_metadata(path).get(METADATA)
     if text is None:
         return None
@@ -164,7 +164,7 @@ def stated_alpha(path: Path) -> float | None:
 
 
 def activate(transformer: KinemaTransformer, weights: Mapping[str, float]) -> None:
-    """Use these adapters with these weights and no others; an empty mapping is the bare network."""
+    """Use exactly these adapters with these weights; an empty mapping disables all."""
     _known(transformer, list(weights))
     if not weights:
         if adapter_names(transformer):
@@ -175,18 +175,18 @@ def activate(transformer: KinemaTransformer, weights: Mapping[str, float]) -> No
 
 
 def merge(transformer: KinemaTransformer, names: list[str] | None = None) -> None:
-    """Fold active adapters (or those named) into the weights: no extra cost at run time; `unmerge` undoes it."""
+    """Merge active (or the named) adapters into the weights: no extra cost at run time; `unmerge` undoes it."""
     _known(transformer, names or [])
     transformer.fuse_lora(safe_fusing=True, adapter_names=names)
 
 
 def unmerge(transformer: KinemaTransformer) -> None:
-    """Take merged adapters out of the weights again (to rounding: merge in float32 where that matters)."""
+    """Remove merged adapters from the weights (exact up to rounding: merge in float32 if that matters)."""
     transformer.unfuse_lora()
 
 
 def remove(transformer: KinemaTransformer, name: str) -> None:
-    """Forget an adapter; with the last one the network is bare again. Merged weights stay merged."""
+    """Remove an adapter; removing the last one restores the plain network. Merged weights stay merged."""
     _known(transformer, [name])
     if len(adapter_names(transformer)) == 1:
         transformer.unload_lora()

@@ -1,4 +1,4 @@
-"""A manifest beside weights: size and sha256 of every file, so that a changed or truncated one is found."""
+"""Manifest of weights: size and sha256 of every file, to detect changed or truncated files."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Manifest:
-    """Relative path -> (bytes, sha256)."""
+    """Mapping of relative path to (bytes, sha256)."""
 
     files: dict[str, tuple[int, str]]
 
     @property
     def sha256(self) -> str:
-        """One hash for all files: of their names and hashes, in order."""
+        """Combined hash of all names and hashes, in sorted order."""
         lines = "".join(f"{sha} {name}\n" for name, (_, sha) in sorted(self.files.items()))
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file, read in blocks."""
+    """Compute the sha256 of a file, read in blocks."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -41,7 +41,7 @@ def file_sha256(path: Path) -> str:
 
 
 def write_manifest(folder: Path, names: list[str] | None = None) -> Manifest:
-    """Hash files below a folder (those named, or all but hidden ones) and write `manifest.json`."""
+    """Hash files below a folder (the named ones, or all except hidden ones) and write `manifest.json`."""
     if names is None:
         found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
         names = [p.as_posix() for p in found if p.name != MANIFEST and not any(q.startswith(".") for q in p.parts)]
@@ -56,7 +56,7 @@ def write_manifest(folder: Path, names: list[str] | None = None) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder."""
+    """Read the manifest of a folder."""
     path = folder / MANIFEST
     try:
         document = read_json(path)
@@ -66,7 +66,7 @@ def read_manifest(folder: Path) -> Manifest:
         files = {str(n): (int(e["bytes"]), str(e["sha256"])) for n, e in document["files"].items()}
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} is not a manifest: {error!r}") from None
-    # Names come from a file that anybody may have written: they must stay below the folder.
+    # The manifest is untrusted input: names must stay below the folder.
     outside = [n for n in files if Path(n).is_absolute() or ".." in Path(n).parts]
     if outside:
         raise FileFormatError(f"{path} names files outside its folder: {', '.join(outside)}")
@@ -74,7 +74,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_manifest(folder: Path, *, hashes: bool = True) -> Manifest:
-    """Compare the files with the manifest; sizes always, hashes unless told not to (a 14B model takes minutes)."""
+    """Compare the files with the manifest: sizes, and hashes unless disabled (a 14B model takes minutes)."""
     manifest = read_manifest(folder)
     problems = []
     for name, (size, sha) in manifest.files.items():
@@ -87,15 +87,15 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> Manifest:
             problems.append(f"{name} has another sha256 than when it was written")
     if problems:
         raise FileFormatError(
-            f"{folder} is not what its manifest says: " + "; ".join(problems), hint="fetch or save it again"
+            f"{folder} does not match its manifest: " + "; ".join(problems), hint="fetch or save it again"
         )
     return manifest
 
 
 def weight_files(folder: Path, parts: Sequence[str]) -> Manifest:
-    """The safetensors files of these parts of a folder.
+    """List the safetensors files of these parts of a folder with sizes and hashes.
 
-    Hashes are the folder's manifest's where it has them, after sizes were compared; the rest is read (14B: minutes).
+    Hashes come from the folder's manifest after comparing sizes; other files are hashed (14B: minutes).
     """
     known = check_manifest(folder, hashes=False).files if (folder / MANIFEST).is_file() else {}
     found = [path for part in parts for path in sorted((folder / part).glob("*.safetensors"))]

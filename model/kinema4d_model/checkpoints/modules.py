@@ -1,4 +1,4 @@
-"""Weights into modules: every name and shape is checked before the first tensor is read."""
+"""Loading weights into modules: names, shapes and configurations are checked before the first tensor is read."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def load_module(
     without: Callable[[str], bool] = lambda name: False,
     read: bool = True,
 ) -> None:
-    """Fill a module (on "meta" or not) from the safetensors files of a folder, shard by shard.
+    """Load weights into a module (on "meta" or not) from the safetensors files of a folder, shard by shard.
 
     Args:
-        module: what is filled; its tensors are replaced, not copied into.
-        folder: holds `<stem>.safetensors`, or an index and its shards.
+        module: module to load; its tensors are replaced, not copied into.
+        folder: contains `<stem>.safetensors`, or an index and its shards.
         stem: the file's name without its suffix.
-        dtype: precision to convert floating-point weights to; None keeps the file's. Modules that the class
-            wants in float32 (`_keep_in_fp32_modules`) become float32 when this is lower.
-        rename: from the file's name to the module's; None drops a tensor that the module knowingly does without.
-        without: names of the module that the folder must not have: their values come from elsewhere.
+        dtype: precision to convert floating-point weights to; None keeps the file's. Modules that the class keeps in
+            float32 (`_keep_in_fp32_modules`) become float32 when this is lower.
+        rename: maps the file's name to the module's; None skips a tensor that the module does not use.
+        without: selects names of the module that the folder must not contain: their values come from elsewhere.
         read: False only compares names and shapes.
     """
     shards = find_shards(folder, stem)
@@ -74,27 +74,27 @@ def load_module(
 
 
 def _cast(tensor: torch.Tensor, name: str, dtype: torch.dtype | None, keep: tuple[str, ...]) -> torch.Tensor:
-    """A copy: a tensor that still looks into its file dies with it, and its odd alignment changes last digits."""
+    """Copy a tensor: a view depends on its memory-mapped file, and its unaligned data changes the last digits."""
     if dtype is None or not tensor.is_floating_point():
         return tensor.clone()
     return tensor.to(torch.float32 if set(name.split(".")) & set(keep) else dtype, copy=True)
 
 
-# What a part's configuration says against what the preset says: shapes do not tell heads, statistics or shift.
+# Comparison of a part's configuration with the preset: shapes do not determine heads, statistics or shift.
 
 CONFIG = "config.json"
 SCHEDULER_CONFIG = "scheduler_config.json"
 SHIFT_KEYS = ("flow_shift", "shift")
-"""What UniPC's and Euler's configurations call it."""
-ANOTHER_MODEL = "the weights are of another model; choose the preset that they were made for"
+"""Names of the shift in UniPC's and Euler's configurations."""
+ANOTHER_MODEL = "the weights belong to another model; choose the preset that they were made for"
 
 
 def check_config(
     folder: Path, ours: Mapping[str, Any], name: str = CONFIG, hint: str = ANOTHER_MODEL
 ) -> dict[str, Any]:
-    """What a folder's configuration says; refused where it gives another value to a key that both have.
+    """Read a folder's configuration; raise if it gives another value to a key of `ours`.
 
-    Without the file there is nothing to check, and nothing is returned.
+    Returns an empty mapping if the file does not exist.
     """
     path = folder / name
     if not path.is_file():
@@ -114,11 +114,11 @@ def check_config(
 
 
 def check_shift(base: Path, shift: float) -> float | None:
-    """The flow shift of a base's `scheduler/`; None where it states none.
+    """Return the flow shift stated in a base's `scheduler/`; None if it states none.
 
     Args:
-        base: holds transformer/ and, as released, scheduler/.
-        shift: what the preset says that the base was trained with.
+        base: contains transformer/ and, as released, scheduler/.
+        shift: flow shift of the base's training according to the preset.
     """
     theirs = check_config(
         base / "scheduler",

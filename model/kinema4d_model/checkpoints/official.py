@@ -1,8 +1,8 @@
-"""The released files of Kinema4D and 4DNeX: read, checked against every name and shape, and written again.
+"""Released files of Kinema4D and 4DNeX: loading, checks of every name and shape, and writing.
 
 kinema4d_ckpt/  or  kinema4d_pmcond_ckpt/
-  pytorch_lora_weights.safetensors   LoRA of rank 64; no alpha inside, the scale is 0.5 (ours state it in the header)
-  added_weights.safetensors          everything that Wan does not have
+  pytorch_lora_weights.safetensors   LoRA of rank 64; states no alpha, the scale is 0.5 (files we write state it)
+  added_weights.safetensors          all parameters that Wan does not have
 4DNex-Lora/
   pytorch_lora_weights.safetensors
   learnable_domain_embeddings.pt     a pickle, read by torch's weights-only reader
@@ -46,7 +46,7 @@ LORA_FILE = "pytorch_lora_weights.safetensors"
 ADDED_FILE = "added_weights.safetensors"
 DOMAIN_FILE = "learnable_domain_embeddings.pt"
 SCALE = 0.5
-"""alpha / rank that the released adapters were trained with; their files do not state it."""
+"""alpha / rank of the released adapters' training; their files do not state it."""
 ACT_ONLY = "arm_domain_emb"
 ADDED_NAMES = {
     "learnable_domain_embeddings": "patch_embedding.domain",
@@ -61,29 +61,29 @@ ADDED_NAMES = {
     "arm_cond_proj.weight": "robot_injection.project.weight",
     "arm_cond_proj.bias": "robot_injection.project.bias",
 }
-"""Official name -> name here."""
+"""Official name -> name in this network."""
 
 
 @dataclass(frozen=True)
 class OfficialFiles:
-    """A folder of the official layout and which variant it is."""
+    """Folder in the official layout, and its variant."""
 
     folder: Path
     variant: Literal["act", "pm"]
 
     @property
     def lora(self) -> Path:
-        """The adapter's file."""
+        """Path of the adapter."""
         return self.folder / LORA_FILE
 
     @property
     def added(self) -> Path:
-        """The added weights' file."""
+        """Path of the added weights."""
         return self.folder / ADDED_FILE
 
 
 def find_official(folder: str | Path) -> OfficialFiles:
-    """Look at a folder's added weights: "act" has a domain embedding of the robot's tokens, "pm" has none."""
+    """Detect the variant from a folder's added weights: "act" has a domain embedding of robot tokens, "pm" none."""
     files = OfficialFiles(Path(folder), "act")
     names = set(tensor_shapes(files.added))
     common = set(ADDED_NAMES) - {ACT_ONLY}
@@ -96,17 +96,17 @@ def find_official(folder: str | Path) -> OfficialFiles:
 
 
 def added_shapes(transformer: KinemaTransformer) -> dict[str, Shape]:
-    """Official names and shapes of this network's added weights."""
+    """Return official names and shapes of this network's added weights."""
     own = {name: tuple(p.shape) for name, p in transformer.named_parameters()}
     return {official: own[name] for official, name in ADDED_NAMES.items() if name in own}
 
 
 def check_official(transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec) -> OfficialFiles:
-    """Refuse an official checkpoint that is not wholly this network's; only the headers of its files are read.
+    """Raise unless an official checkpoint matches this network completely; reads only the headers of its files.
 
     Args:
-        transformer: of any device; its variant must be the checkpoint's.
-        folder: holds the two files.
+        transformer: on any device; its variant must be the checkpoint's.
+        folder: contains the two files.
         lora: rank and alpha that the adapter must have.
     """
     files = find_official(folder)
@@ -117,7 +117,7 @@ def check_official(transformer: KinemaTransformer, folder: str | Path, lora: Lor
 
 
 def require_variant(files: OfficialFiles, variant: str) -> None:
-    """Refuse a checkpoint of the other variant."""
+    """Raise if a checkpoint has the other variant."""
     if files.variant != variant:
         raise FileFormatError(
             f"{files.folder} is a '{files.variant}' checkpoint, the network is made for '{variant}'",
@@ -129,13 +129,13 @@ def require_variant(files: OfficialFiles, variant: str) -> None:
 def load_official(
     transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec, *, adapter: str = "kinema4d"
 ) -> OfficialFiles:
-    """Put an official checkpoint on a base network; nothing is changed unless both files fit entirely.
+    """Load an official checkpoint into a base network; nothing is changed unless both files match completely.
 
     Args:
         transformer: has the base's weights; its variant must be the checkpoint's.
-        folder: holds the two files.
+        folder: contains the two files.
         lora: rank that the file must have, and the alpha that it lacks.
-        adapter: name that the LoRA gets.
+        adapter: name of the new LoRA.
     """
     files = check_official(transformer, folder, lora)
     parameters = dict(transformer.named_parameters())
@@ -150,7 +150,7 @@ def load_official(
 def _check_lora(transformer: KinemaTransformer, path: Path, lora: LoraSpec) -> None:
     found = tensor_shapes(path)
     ranks = sorted({shape[0] for name, shape in found.items() if name.endswith(".lora_A.weight") and shape})
-    ours = f"lora: {{rank: {lora.rank}, alpha: {lora.alpha:g}}}, as the preset has it"
+    ours = f"lora: {{rank: {lora.rank}, alpha: {lora.alpha:g}}}, as in the preset"
     if ranks and ranks != [lora.rank]:
         raise_if([f"its rank is {' and '.join(map(str, ranks))}, the preset's is {lora.rank}"], path, expected=ours)
     raise_if(differences(lora_shapes(transformer, lora.rank), found), path)
@@ -167,7 +167,7 @@ def _check_lora(transformer: KinemaTransformer, path: Path, lora: LoraSpec) -> N
 
 
 def load_4dnex(transformer: KinemaTransformer, folder: str | Path, lora: LoraSpec, *, adapter: str = "4dnex") -> None:
-    """Start from 4DNeX, as Kinema4D's training did: its LoRA and its domain embeddings; the robot parts stay zero."""
+    """Load 4DNeX's LoRA and domain embeddings, as Kinema4D's training started; the robot parts stay zero."""
     root = Path(folder)
     domain = _read_domain(root / DOMAIN_FILE)
     target = transformer.patch_embedding.domain

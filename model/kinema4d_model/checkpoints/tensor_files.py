@@ -1,4 +1,4 @@
-"""Safetensors files, read with suspicion: no pickle, no truncated file, every name and shape compared."""
+"""Safetensors and pickled tensor files as untrusted input: no code execution, names and shapes compared."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = [
 Shape = tuple[int, ...]
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 SHOWN = 8
-"""Names that an error spells out; it counts the rest."""
+"""Number of names listed in an error; the rest is counted."""
 
 
 def tensor_shapes(path: Path) -> dict[str, Shape]:
-    """Names and shapes in a safetensors file; only its header is read."""
+    """Read names and shapes from the header of a safetensors file."""
     _refuse_pickle(path)
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -41,7 +41,7 @@ def tensor_shapes(path: Path) -> dict[str, Shape]:
 
 
 def file_metadata(path: Path) -> dict[str, str]:
-    """The texts that a safetensors file's header holds beside names and shapes."""
+    """Read the metadata strings from the header of a safetensors file."""
     _refuse_pickle(path)
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -51,7 +51,7 @@ def file_metadata(path: Path) -> dict[str, str]:
 
 
 def read_tensors(path: Path, names: Iterable[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a safetensors file one by one, on the CPU."""
+    """Yield the tensors of a safetensors file one by one, on the CPU."""
     _refuse_pickle(path)
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -62,7 +62,7 @@ def read_tensors(path: Path, names: Iterable[str] | None = None) -> Iterator[tup
 
 
 def find_shards(folder: Path, stem: str) -> list[Path]:
-    """The safetensors files of a model saved in `folder`: one file, or those that its index names; no others."""
+    """Find the safetensors files of a model in `folder`: one file, or those named by its index; others are an error."""
     single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
     here = sorted(p.name for p in (single, *folder.glob(f"{stem}-*.safetensors")) if p.is_file())
     if single.is_file():
@@ -73,7 +73,7 @@ def find_shards(folder: Path, stem: str) -> list[Path]:
             names = sorted(set(read_json(index)["weight_map"].values()))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise FileFormatError(f"{index} is not an index of shards: {error!r}") from None
-        # A name with a folder in it could lead out of this one.
+        # A name with a path separator could point outside this folder.
         bad = [n for n in names if not isinstance(n, str) or Path(n).name != n or not (folder / n).is_file()]
         raise_if([f"shard {name!r} is missing" for name in bad], index, ErrorCode.FILE_MISSING)
         _refuse_spare(folder, here, names)
@@ -83,7 +83,7 @@ def find_shards(folder: Path, stem: str) -> list[Path]:
         raise FileFormatError(
             f"{folder} holds only pickle files ({', '.join(pickles)})",
             expected=f"{single.name}: a pickle can run code when it is read",
-            hint="convert it to safetensors where you trust it",
+            hint="convert it to safetensors if you trust it",
             code=ErrorCode.FILE_UNSUPPORTED,
         )
     raise FileFormatError(
@@ -92,7 +92,7 @@ def find_shards(folder: Path, stem: str) -> list[Path]:
 
 
 def differences(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> list[str]:
-    """What is missing, unexpected or of another shape, in words; an empty list when all agree."""
+    """Describe missing, unexpected and differently shaped tensors; an empty list if all agree."""
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
     shapes = [
@@ -111,13 +111,13 @@ def raise_if(
     hint: str = "",
     expected: str = "exactly the tensors that the network has",
 ) -> None:
-    """A `FileFormatError` that lists the problems of a file, when there are any."""
+    """Raise a `FileFormatError` that lists the problems of a file, if there are any."""
     if problems:
         raise FileFormatError(f"{path} does not fit: " + "; ".join(problems), expected=expected, hint=hint, code=code)
 
 
 def name_some(names: list[str]) -> str:
-    """The first names of a list and how many more there are."""
+    """Join the first names of a list and the number of the others."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -126,9 +126,9 @@ def _refuse_spare(folder: Path, here: list[str], used: list[str]) -> None:
     spare = [name for name in here if name not in used]
     if spare:
         raise FileFormatError(
-            f"{folder} holds weights that are not used: {name_some(spare)}",
+            f"{folder} holds unused weights: {name_some(spare)}",
             expected=f"only {name_some(used)}",
-            hint="remove what another download or version left behind",
+            hint="remove the files of another download or version",
         )
 
 
@@ -143,7 +143,7 @@ def _pickle(path: Path) -> FileFormatError:
     return FileFormatError(
         f"{path} is a pickle file",
         expected="a safetensors file: a pickle can run code when it is read",
-        hint="convert it to safetensors where you trust it",
+        hint="convert it to safetensors if you trust it",
         code=ErrorCode.FILE_UNSUPPORTED,
     )
 
@@ -151,8 +151,8 @@ def _pickle(path: Path) -> FileFormatError:
 def _broken(path: Path, error: Exception) -> FileFormatError:
     with path.open("rb") as file:
         head = file.read(2)
-    # A pickle starts with its protocol number, torch's own container is a zip archive. Asked only now: the length
-    # that a sound safetensors file starts with may have the same bytes.
+    # A pickle starts with its protocol number, torch's own container is a zip archive. Tested only after a failure: a
+    # valid safetensors file can start with the same bytes, which are its header length.
     if head == b"PK" or head[:1] == b"\x80":
         return _pickle(path)
     return FileFormatError(
@@ -162,14 +162,14 @@ def _broken(path: Path, error: Exception) -> FileFormatError:
     )
 
 
-# `.pt` files, of which others publish their weights: read by torch's weights-only reader, which runs no code.
+# `.pt` files, as other projects publish weights: read by torch's weights-only reader, which runs no code.
 
 
 def load_pickled(path: str | Path, expected: str = "tensors alone") -> Any:
-    """What the file holds: tensors and plain containers of them, on the CPU.
+    """Load tensors, and plain containers of tensors, from a file to the CPU.
 
     Raises:
-        FileFormatError: no file, a damaged one, or one that holds anything else.
+        FileFormatError: the file is missing, damaged, or holds other data.
     """
     file = Path(path)
     if not file.exists():
@@ -179,12 +179,12 @@ def load_pickled(path: str | Path, expected: str = "tensors alone") -> Any:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise FileFormatError(
-            f"{file} cannot be read: it is no whole pickle, or holds more than tensors",
+            f"{file} cannot be read: it is not a complete pickle, or holds more than tensors",
             expected=f"{expected}: code in a pickle is never run",
-            hint="convert it to safetensors where you trust it",
+            hint="convert it to safetensors if you trust it",
             code=ErrorCode.FILE_UNSUPPORTED,
         ) from None
-    except Exception as error:  # damaged bytes can make an unpickler fail in any way
+    except Exception as error:  # damaged bytes can make an unpickler raise any exception
         raise FileFormatError(f"{file} cannot be read: {_short(error)}", expected=expected) from None
 
 

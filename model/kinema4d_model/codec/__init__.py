@@ -1,1 +1,1 @@
-"""Pictures and pointmaps to latents and back: Wan's autoencoder, a linear one, and CLIP tokens of the first image."""
+"""Images and pointmaps to latents and back: Wan's autoencoder, a linear codec, CLIP tokens of the first image."""

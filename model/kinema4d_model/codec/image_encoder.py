@@ -24,11 +24,11 @@ class ImageEncoder(nn.Module):
 
     @classmethod
     def from_spec(cls, spec: ImageEncoderSpec) -> ImageEncoder:
-        """A new encoder of these sizes, with the default generator's random weights."""
+        """Make an encoder of these sizes, with random weights of the default generator."""
         return cls(CLIPVisionModel(clip_config(spec)))
 
     def preprocess(self, image: torch.Tensor) -> torch.Tensor:
-        """(B, 3, H, W) in [-1, 1] to the encoder's square: shorter side resized, centre cropped, normalised."""
+        """Resize the shorter side of (B, 3, H, W) in [-1, 1], crop the centre to the encoder's square, normalise."""
         size = self.clip.config.image_size
         height, width = image.shape[-2:]
         scale = size / min(height, width)
@@ -43,14 +43,14 @@ class ImageEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """(B, 3, H, W) in [-1, 1] to (B, tokens, hidden): the state before the last layer."""
+        """Encode (B, 3, H, W) in [-1, 1] to (B, tokens, hidden): the state before the last layer."""
         weight = next(self.clip.parameters())
         pixels = self.preprocess(image).to(weight.device, weight.dtype)
         return self.clip(pixel_values=pixels, output_hidden_states=True).hidden_states[-2]
 
 
 def clip_config(spec: ImageEncoderSpec) -> CLIPVisionConfig:
-    """The encoder's configuration for transformers."""
+    """Make the encoder's configuration for transformers."""
     return CLIPVisionConfig(
         hidden_size=spec.hidden,
         num_hidden_layers=spec.layers,

@@ -1,6 +1,6 @@
-"""`VideoCodec`: pictures and pointmaps to normalised latents and back, around diffusers' `AutoencoderKLWan`.
+"""`VideoCodec`: images and pointmaps to normalised latents and back, around diffusers' `AutoencoderKLWan`.
 
-`linear_codec.py` gives the same interface without a network.
+`linear.py` has the same interface without a network.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["VideoCodec"]
 
 
 class VideoCodec(nn.Module):
-    """One autoencoder for both modalities; pointmaps have statistics of their own on top.
+    """One autoencoder for both modalities; pointmaps have additional statistics of their own.
 
-    A pointmap video is the [0, 1] normalised pointmap mapped to [-1, 1]. T = 1 + 4 k frames make F = 1 + k
-    latent frames; h = H / 8, w = W / 8.
+    A pointmap video is the [0, 1] normalised pointmap mapped to [-1, 1]. T = 1 + 4 k frames make F = 1 + k latent
+    frames; h = H / 8, w = W / 8.
     """
 
     def __init__(self, vae: AutoencoderKLWan, xyz_mean: float, xyz_std: float) -> None:
@@ -29,7 +29,7 @@ class VideoCodec(nn.Module):
 
     @classmethod
     def from_spec(cls, spec: CodecSpec) -> VideoCodec:
-        """A new codec of these sizes, with the default generator's random weights, or not fitted yet."""
+        """Make a codec of these sizes, with random weights of the default generator, or a linear one, not fitted."""
         if spec.kind == "linear":
             from kinema4d_model.codec.linear import LinearCodec
 
@@ -37,42 +37,42 @@ class VideoCodec(nn.Module):
         return cls(make_autoencoder(spec), spec.xyz_mean, spec.xyz_std)
 
     def encode(self, video: torch.Tensor) -> torch.Tensor:
-        """(B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, w) float32, the posterior's mode by the RGB statistics."""
+        """Encode (B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, w) float32: the posterior's mode, RGB statistics."""
         weight = self.vae.encoder.conv_in.weight
         latents = self.vae.encode(video.to(weight.device, weight.dtype)).latent_dist.mode().float()
         mean, std = self._statistics(latents)
         return (latents - mean) / std
 
     def decode(self, latents: torch.Tensor) -> torch.Tensor:
-        """(B, 16, F, h, w) by the RGB statistics to (B, 3, T, H, W) float32 in [-1, 1]."""
+        """Decode (B, 16, F, h, w) with RGB statistics to (B, 3, T, H, W) float32 in [-1, 1]."""
         mean, std = self._statistics(latents)
         weight = self.vae.decoder.conv_in.weight
         raw = (latents.float() * std + mean).to(weight.device, weight.dtype)
         return self.vae.decode(raw, return_dict=False)[0].float()
 
     def to_xyz(self, latents: torch.Tensor) -> torch.Tensor:
-        """From the RGB statistics to those of pointmaps."""
+        """Convert latents from RGB statistics to pointmap statistics."""
         return (latents - self.xyz_mean) / self.xyz_std
 
     def from_xyz(self, latents: torch.Tensor) -> torch.Tensor:
-        """From the statistics of pointmaps to those of RGB."""
+        """Convert latents from pointmap statistics to RGB statistics."""
         return latents * self.xyz_std + self.xyz_mean
 
     def encode_xyz(self, video: torch.Tensor) -> torch.Tensor:
-        """(B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, w) by the statistics of pointmaps."""
+        """Encode (B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, w) with pointmap statistics."""
         return self.to_xyz(self.encode(video))
 
     def encode_first(self, video: torch.Tensor) -> torch.Tensor:
-        """(B, 3, T, H, 2W), picture beside pointmap, to (B, 16, F, h, 2w): both by the RGB statistics, as released."""
+        """Encode (B, 3, T, H, 2W), [image | pointmap], to (B, 16, F, h, 2w), both with RGB statistics, as released."""
         return self.encode(video)
 
     def encode_pair(self, rgb: torch.Tensor, xyz: torch.Tensor) -> torch.Tensor:
-        """Two videos (B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, 2w): RGB left, XYZ right."""
+        """Encode two videos (B, 3, T, H, W) in [-1, 1] to (B, 16, F, h, 2w): RGB left, XYZ right."""
         left, right = self.encode(torch.cat([rgb, xyz])).chunk(2)
         return torch.cat([left, self.to_xyz(right)], dim=-1)
 
     def decode_pair(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, 16, F, h, 2w) to RGB and XYZ videos (B, 3, T, H, W) in [-1, 1]."""
+        """Decode (B, 16, F, h, 2w) to RGB and XYZ videos (B, 3, T, H, W) in [-1, 1]."""
         left, right = latents.chunk(2, dim=-1)
         rgb, xyz = self.decode(torch.cat([left, self.from_xyz(right)])).chunk(2)
         return rgb, xyz
@@ -85,7 +85,7 @@ class VideoCodec(nn.Module):
 
 
 def make_autoencoder(spec: CodecSpec) -> AutoencoderKLWan:
-    """The autoencoder of a preset."""
+    """Make the autoencoder of a preset."""
     channels = 3 if spec.patch_size is None else 3 * spec.patch_size**2
     return AutoencoderKLWan(
         base_dim=spec.base_dim,

@@ -1,4 +1,4 @@
-"""What the network is told: first image, ramp or environment, robot, mask; pure functions and one container."""
+"""Conditions of the network: first image, ramp or environment, robot, mask; pure functions and one container."""
 
 from __future__ import annotations
 

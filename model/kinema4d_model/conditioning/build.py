@@ -1,4 +1,4 @@
-"""`build_conditions`: pixels in, `Conditions` out; the codec runs as few times as it can."""
+"""`build_conditions`: pixels to `Conditions`, with as few codec runs as possible."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 __all__ = ["build_conditions", "first_frame_video", "ramp_pointmap", "robot_videos"]
 
-# The pixels behind the conditions: first image beside a ramp, then zeros; the robot alone, half by half.
+# Pixels of the conditions: first image beside a ramp, then zeros; the robot alone, per half.
 
 
 def ramp_pointmap(height: int, width: int) -> torch.Tensor:
-    """(3, H, W) float32 in [0, 1]: x grows to the right, y downwards, z falls from top to bottom.
+    """Make a (3, H, W) float32 ramp in [0, 1]: x grows to the right, y downwards, z falls from top to bottom.
 
-    It stands for the first frame's pointmap, which nobody has measured.
+    Placeholder for the first frame's pointmap when it is not measured.
     """
     x = torch.linspace(0, 1, width).expand(height, width)
     y = torch.linspace(0, 1, height)[:, None].expand(height, width)
@@ -27,11 +27,11 @@ def ramp_pointmap(height: int, width: int) -> torch.Tensor:
 
 
 def first_frame_video(image: torch.Tensor, pointmap01: torch.Tensor | None, frames: int) -> torch.Tensor:
-    """(B, 3, T, H, 2W) in [-1, 1]: [image | pointmap] in frame 0, then zeros (mid grey).
+    """Make (B, 3, T, H, 2W) in [-1, 1]: [image | pointmap] in frame 0, then zeros (mid grey).
 
     Args:
         image: (B, 3, H, W) in [-1, 1].
-        pointmap01: (B, 3, H, W) in [0, 1], the measured first pointmap; None for the ramp.
+        pointmap01: (B, 3, H, W) in [0, 1], the measured first pointmap; None uses the ramp.
         frames: T.
     """
     if pointmap01 is None:
@@ -43,16 +43,16 @@ def first_frame_video(image: torch.Tensor, pointmap01: torch.Tensor | None, fram
 def robot_videos(
     rgb: torch.Tensor | None, xyz01: torch.Tensor, mask: torch.Tensor, ablation: Ablation
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The left and the right robot video for an ablation, black where there is no robot.
+    """Make the left and the right robot video of an ablation, black where there is no robot.
 
     Args:
         rgb: (B, 3, T, H, W) in [-1, 1], or None.
         xyz01: (B, 3, T, H, W) in [0, 1], normalised camera coordinates; any value where there is no robot.
         mask: (B, T, H, W), 1 = robot.
-        ablation: what is told.
+        ablation: selects the condition.
 
     Returns:
-        Two videos (B, 3, T, H, W) in [-1, 1]; None = this half is not told.
+        Two videos (B, 3, T, H, W) in [-1, 1]; None = this half is empty.
     """
     inside = mask[:, None] > 0
 
@@ -89,23 +89,23 @@ def build_conditions(
     actions: torch.Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Conditions:
-    """Everything the network is told about one rollout. H, W, T need not be the preset's own.
+    """Encode all conditions of one rollout. H, W, T may differ from the preset's.
 
     Args:
         codec: encodes pixels.
         image: (B, 3, H, W) in [-1, 1], the first image.
-        robot_rgb: (B, 3, T, H, W) in [-1, 1]; None for "pm" and for ablations that do not tell it.
+        robot_rgb: (B, 3, T, H, W) in [-1, 1]; None for "pm" and for ablations without it.
         robot_xyz01: (B, 3, T, H, W) in [0, 1]; any finite value where there is no robot.
         robot_mask: (B, T, H, W), 1 = robot.
         preset: variant, ablation, soft ratio, codec factors.
-        image_tokens: of the image encoder, where the network has that branch.
+        image_tokens: of the image encoder, if the network has that branch.
         composite: RGB in [-1, 1] and XYZ in [0, 1], each (B, 3, T, H, W), for `prediction: residual`.
-        carried: like `composite`, for `condition.carry`; None where nothing is within reach of the fingers.
+        carried: like `composite`, for `condition.carry`; None if no object is within reach of the fingers.
         description: (B, 20), for `condition.carry`.
         environment_xyz01: (B, 3, H, W) in [0, 1], the measured first pointmap, for `condition.environment`.
         text_tokens: for the "text" ablation.
         actions: (B, T, A), for the "embedding" ablation.
-        generator: chooses the softened cells.
+        generator: selects the softened cells.
     """
     spec, factor = preset.condition, preset.codec.temporal_factor
     _check(image, robot_rgb, robot_xyz01, robot_mask, preset)
@@ -184,7 +184,7 @@ def _check(
             raise _refuse(f"{name} holds NaN or infinity", "finite values; put zeros where there is no robot")
     step = preset.codec.spatial_factor * preset.transformer.patch[1]
     if height % step or width % step:
-        raise _refuse(f"pictures of {height} x {width}", f"multiples of {step}")
+        raise _refuse(f"the images are {height} x {width}", f"multiples of {step}")
 
 
 def _require(

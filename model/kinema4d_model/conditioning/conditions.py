@@ -1,4 +1,4 @@
-"""`Conditions`: everything a rollout is conditioned on, as latents, encoded once."""
+"""`Conditions`: all conditions of a rollout as latents, encoded once; and the paper's ablation table."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ __all__ = ["Conditions", "ablation_table", "shapes_only"]
 
 @dataclass(frozen=True)
 class Conditions:
-    """Latents of what is known. F, h, w are latent frames, rows and columns of one half; RGB left, XYZ right."""
+    """Latents of the known inputs. F, h, w are latent frames, rows and columns of one half; RGB left, XYZ right."""
 
     mask: torch.Tensor
-    """(B, 4, F, h, 2w): frame 0 says what the first image gives, later frames where the robot is."""
+    """(B, 4, F, h, 2w): in frame 0 how well the first frame is known, later where the robot is."""
     condition: torch.Tensor
-    """(B, 16, F, h, 2w): the first image beside a ramp, then nothing; no robot in it."""
+    """(B, 16, F, h, 2w): the first image beside a ramp, then zeros; without the robot."""
     robot_latents: torch.Tensor
-    """(B, 16, F, h, 2w): the robot alone, RGB half and XYZ half; zeros where a half is not told."""
+    """(B, 16, F, h, 2w): the robot alone, RGB half and XYZ half; zeros for an empty half."""
     robot_mask: torch.Tensor
     """(B, F, h, w) in [0, 1]: 1 = robot, 0 = none, 0.5 = softened."""
     image_tokens: torch.Tensor | None = None
     """(B, 257, 1280) of the image encoder, or None for networks without it."""
     base_latents: torch.Tensor | None = None
-    """(B, 16, F, h, 2w) of the composite, for presets that predict a difference to it."""
+    """(B, 16, F, h, 2w) of the composite, for presets that predict a residual to it."""
     carried: torch.Tensor | None = None
     """(B, C, F, h, 2w): the carry hypothesis minus the composite, for presets with `condition.carry`."""
     description: torch.Tensor | None = None
-    """(B, 20): how the thing and the closing fingers lie; comes with `carried`."""
+    """(B, 20): poses of the object and the closing fingers; comes with `carried`."""
     text_tokens: torch.Tensor | None = None
     """(B, L, text_dim): the "text" ablation only."""
     actions: torch.Tensor | None = None
     """(B, T, A): the "embedding" ablation only."""
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Conditions:
-        """The same on another device or in another precision."""
+        """Convert to another device or precision."""
         moved: dict[str, Any] = {
             f.name: None if value is None else value.to(device=device, dtype=dtype)
             for f in dataclasses.fields(self)
@@ -51,7 +51,7 @@ class Conditions:
 
 
 def shapes_only(preset: Preset) -> Conditions:
-    """Conditions of one rollout at the preset's size on "meta": shapes without values, for counting."""
+    """Make the conditions of one rollout at the preset's size on "meta": shapes without values, for counting."""
 
     def empty(*shape: int) -> torch.Tensor:
         return torch.empty(shape, device="meta")
@@ -71,14 +71,14 @@ def shapes_only(preset: Preset) -> Conditions:
     )
 
 
-# The paper's ablation table as data: one `ConditionSpec` a row, ready for `Preset.with_condition`.
+# The paper's ablation table: one `ConditionSpec` per row, for `Preset.with_condition`.
 
 SOFT_RATIOS = (0.0, 0.1, 0.2, 0.5, 0.7)
 DEFAULT_RATIO = 0.1
 
 
 def ablation_table() -> dict[str, ConditionSpec]:
-    """Rows by name: every kind of condition at the paper's soft ratio, then every soft ratio of the full condition."""
+    """Return rows by name: each kind of condition at the paper's soft ratio, then the full one at each soft ratio."""
     kinds = {
         kind.value: ConditionSpec(kind, soft_ratio=DEFAULT_RATIO)
         for kind in Ablation

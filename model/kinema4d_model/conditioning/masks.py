@@ -1,4 +1,4 @@
-"""The guided mask on the latent grid, by the codec's rules: frame 0 alone, then groups of 4 by maximum."""
+"""Guided mask on the latent grid, grouped as in the codec: frame 0 alone, then groups of 4 by maximum."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WITHOUT_MASK = (Ablation.NO_MASK, Ablation.NULL, Ablation.TEXT, Ablation.EMBEDDI
 SOFT = 0.5
 IMAGE_KNOWN = 1.0
 RAMP_KNOWN = 0.5
-"""What the mask says in frame 0: the picture is given, the pointmap is only a placeholder."""
+"""Mask values in frame 0: the image is given, the pointmap is only a placeholder."""
 
 
 def downsample_mask(mask: torch.Tensor, height: int, width: int, temporal_factor: int = 4) -> torch.Tensor:
-    """A robot mask on the latent grid.
+    """Downsample a robot mask to the latent grid.
 
     Args:
         mask: (B, T, H, W), bool or float, 1 = robot; T = 1 + a multiple of `temporal_factor`.
@@ -45,9 +45,9 @@ def downsample_mask(mask: torch.Tensor, height: int, width: int, temporal_factor
 
 
 def soften(mask: torch.Tensor, ratio: float, generator: torch.Generator | None = None) -> torch.Tensor:
-    """The mask with `ratio` of its occupied cells set to 0.5, chosen by the generator.
+    """Set `ratio` of the mask's occupied cells to 0.5, selected by the generator.
 
-    The released training code's rule: int(ratio * occupied) cells, rounded down, over all frames and the whole batch
+    As in the released training code: int(ratio * occupied) cells, rounded down, over all frames and the whole batch
     together, the first of one random permutation of them.
     """
     softened = mask.clone()
@@ -62,7 +62,7 @@ def soften(mask: torch.Tensor, ratio: float, generator: torch.Generator | None =
 def soft_robot_mask(
     mask: torch.Tensor, spec: ConditionSpec, generator: torch.Generator | None = None, ratio: float | None = None
 ) -> torch.Tensor | None:
-    """The latent robot mask (B, F, h, w) that a condition tells; None where it tells no mask.
+    """Return the latent robot mask (B, F, h, w) of a condition; None if the condition has no mask.
 
     `ratio` replaces the spec's own `soft_ratio`.
     """
@@ -79,14 +79,14 @@ def mask_channels(
     environment: bool = False,
     channels: int = 4,
 ) -> torch.Tensor:
-    """The mask that the network sees beside the condition.
+    """Make the mask channels that the network sees beside the condition.
 
     Args:
         robot: (B, F, h, w) latent robot mask, or None for the "no mask" ablation.
         shape: (B, F, h, w).
         variant: "act": the robot in frames 1.. of both halves. "pm": in all frames of the right half.
         environment: the first pointmap is measured, so it counts as known.
-        channels: frames in a group, as Wan's mask has one channel for each.
+        channels: frames in a group; Wan's mask has one channel per frame.
 
     Returns:
         (B, channels, F, h, 2w) float32.

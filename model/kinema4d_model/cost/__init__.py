@@ -1,4 +1,4 @@
-"""What a rollout costs before anyone pays for it: FLOPs and bytes, counted on tensors without memory."""
+"""Cost of a rollout before it runs: FLOPs and bytes, counted on tensors without memory."""
 
 from kinema4d_model.cost.memory import PeakActivations, parameter_bytes
 from kinema4d_model.cost.rollout import (

@@ -1,4 +1,4 @@
-"""Bytes without a GPU: what parameters occupy, and the most that activations would, counted on meta tensors."""
+"""Memory without a GPU: bytes of parameters, and peak bytes of activations, counted on meta tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["PeakActivations", "parameter_bytes"]
 
 
 def parameter_bytes(module: torch.nn.Module) -> int:
-    """Bytes of all parameters and buffers; quantised ones count what they hold, scales included."""
+    """Count the bytes of all parameters and buffers; quantised ones by their stored data, scales included."""
     return sum(_bytes(tensor) for tensor in [*module.parameters(), *module.buffers()])
 
 
@@ -27,14 +27,14 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 class PeakActivations(TorchDispatchMode):
-    """While active, adds up the storages that operations create and that are still alive.
+    """Counter of the live storages that operations create while it is active.
 
-    Attention is taken as one fused operation, as every GPU back-end computes it: its matrix of scores is never
-    stored. What the allocator rounds up and kernels use as work space is not in it.
+    Attention counts as one fused operation, as every GPU back-end computes it: its score matrix is never stored.
+    Rounding by the allocator and work space of kernels are not included.
 
     Attributes:
         live: bytes alive now.
-        peak: the most that were alive at once.
+        peak: maximum of `live`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class PeakActivations(TorchDispatchMode):
 
     @property
     def attention_flops(self) -> int:
-        """FLOPs of the fused attention by torch's own formula; its counter does not see them here."""
+        """FLOPs of the fused attention by torch's own formula; FlopCounterMode does not see them here."""
         return self._fused.flops
 
     def __enter__(self) -> PeakActivations:
@@ -59,7 +59,7 @@ class PeakActivations(TorchDispatchMode):
         self._fused.__exit__(*arguments)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and follow what it returns."""
+        """Run the operation and track its results."""
         result = func(*args, **(kwargs or {}))
         given = {_key(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
         for tensor in tree_leaves(result):

@@ -1,8 +1,8 @@
-"""FLOPs and bytes of one rollout, stage by stage, counted by torch on tensors without memory.
+"""FLOPs and bytes of one rollout by stage, counted by torch on tensors without memory; text table of them.
 
-Nothing is estimated from formulas: the modules of the preset are built on the meta device at full size, and
-every stage is run there once under torch's FLOP counter and `PeakActivations`. Steps and passes multiply.
-What depends on the data (how often a step cache skips) is left out.
+No formulas: the modules of the preset are built on the meta device at full size, and every stage runs there once under
+torch's FLOP counter and `PeakActivations`. Steps and passes multiply. Effects that depend on the data (how often a step
+cache skips) are not included.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["OFFICIAL_STEPS", "RolloutCost", "StageCost", "cost_table", "describe
 
 OFFICIAL_STEPS = 50
 _BLOCKS_ON_DEVICE = 4
-"""With offloading by groups of two: the two that compute and the two that arrive."""
+"""With group offloading: the two blocks that compute and the two being copied."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class StageCost:
     Attributes:
         name: of the stage.
         flops: of one run; a multiplication and an addition count as two.
-        runs: how often it runs for one rollout.
+        runs: number of runs per rollout.
         weight_bytes: of its modules.
-        resident_bytes: of those on the device while it runs, with what else stays there.
-        activation_bytes: the most alive at once while it runs.
+        resident_bytes: weights on the device while it runs, including those of other stages.
+        activation_bytes: peak of the activations while it runs.
     """
 
     name: str
@@ -55,7 +55,7 @@ class StageCost:
 
     @property
     def total_flops(self) -> int:
-        """Of all its runs."""
+        """FLOPs of all its runs."""
         return self.flops * self.runs
 
     @property
@@ -66,29 +66,29 @@ class StageCost:
 
 @dataclass(frozen=True)
 class RolloutCost:
-    """The stages of one rollout of a preset."""
+    """Stages of one rollout of a preset."""
 
     preset: Preset
     stages: tuple[StageCost, ...]
 
     @property
     def flops(self) -> int:
-        """Of the whole rollout."""
+        """FLOPs of the whole rollout."""
         return sum(stage.total_flops for stage in self.stages)
 
     @property
     def weight_bytes(self) -> int:
-        """Of all modules; encode and decode share the codec."""
+        """Bytes of all modules; encode and decode share the codec."""
         return sum(stage.weight_bytes for stage in self.stages)
 
     @property
     def peak_bytes(self) -> int:
-        """The most that is on the device at once."""
+        """Peak bytes on the device."""
         return max(stage.device_bytes for stage in self.stages)
 
 
 def official(preset: Preset) -> Preset:
-    """The same sizes with the released recipe: 50 steps, two passes each, bfloat16, nothing saved."""
+    """Return the preset with the released recipe: 50 steps, two passes each, bfloat16, no speed options."""
     return replace(
         preset,
         sampler=SamplerSpec("unipc", OFFICIAL_STEPS, 3.0, "compat", 5.0),
@@ -98,7 +98,7 @@ def official(preset: Preset) -> Preset:
 
 @dataclass(frozen=True)
 class _Measured:
-    """One run of something: FLOPs, bytes of weights, most bytes of activations."""
+    """Measurement of one run: FLOPs, bytes of weights, peak bytes of activations."""
 
     flops: int
     weight_bytes: int
@@ -138,7 +138,7 @@ def rollout_cost(preset: Preset) -> RolloutCost:
 
 
 def _network(preset: Preset) -> tuple[_Measured, _Measured, int]:
-    """Preparing, one pass, and the bytes of weights on the device during a pass when offloading."""
+    """Measure preparing and one pass; also return the bytes of weights on the device during an offloaded pass."""
     with torch.device("meta"):
         transformer = KinemaTransformer.from_preset(preset).eval()
     _convert(transformer, preset.speed.dtype)
@@ -149,7 +149,7 @@ def _network(preset: Preset) -> tuple[_Measured, _Measured, int]:
     prepare = _measure(lambda: transformer.prepare(inputs), transformer)
     one_pass = _measure(lambda: transformer(noisy, time, prepared), transformer)
     if preset.speed.quantise != "none":
-        # Counted before: dequantising is work of the format, not of the recipe.
+        # FLOPs are counted before quantising: dequantisation belongs to the format, not to the recipe.
         quantise_blocks(transformer, preset.speed.quantise)
         largest = max(p.numel() for p in transformer.blocks[0].parameters())
         unpacked = largest * torch_dtype(preset.speed.dtype).itemsize
@@ -165,7 +165,7 @@ def _network(preset: Preset) -> tuple[_Measured, _Measured, int]:
 def _encode(
     spec: CodecSpec, shape: tuple[int, int, int], dtype: str, tiling: bool, first: bool, both: bool, residual: bool
 ) -> _Measured:
-    """What `build_conditions` encodes: the first frame's video, the robot's, and the composite's for residuals."""
+    """Measure what `build_conditions` encodes: first-frame video, robot, and the composite for residuals."""
     codec = _codec(spec, dtype, tiling)
     frames, height, width = shape
     video = torch.empty(1, 3, frames, height, width, device="meta")
@@ -228,11 +228,11 @@ def _measure(run: Callable[[], Any], module: torch.nn.Module) -> _Measured:
     return _Measured(int(counter.get_total_flops()) + memory.attention_flops, parameter_bytes(module), memory.peak)
 
 
-# A rollout's cost as text: one line a stage, against the released recipe.
+# Text output: one line per stage, compared with the released recipe.
 
 
 def cost_table(cost: RolloutCost, reference: RolloutCost) -> str:
-    """Lines for a terminal: FLOPs, weights and peak activations by stage, then the ratio."""
+    """Format FLOPs, weights and peak activations by stage, then the ratio to the reference."""
     lines = [
         describe(cost.preset),
         f"{'stage':<14}{'TFLOPs':>12}{'runs':>6}{'total':>12}{'share':>8}{'weights':>10}{'activations':>13}{'device':>10}",
@@ -260,7 +260,7 @@ def cost_table(cost: RolloutCost, reference: RolloutCost) -> str:
 
 
 def describe(preset: Preset, *, short: bool = False) -> str:
-    """One line about sampler and options."""
+    """Describe sampler and options in one line."""
     sampler, speed = preset.sampler, preset.speed
     recipe = f"{sampler.steps} steps x {2 if sampler.guidance == 'compat' else 1} pass"
     if short:

@@ -1,11 +1,11 @@
-"""Data for training and judging: episodes, shards, a generator of them, importers, a validator.
+"""Episodes for training and evaluation: format, shards, lab generator, importers, validator.
 
-    lab/ (physics, pictures) ─> make ────┐
+    lab/ (physics, images) ─> make ──────┐
     Robo4D-200k, LeRobot, bags ─> import ┼─> episodes in shards ─> check, stats, sheet
     real video ─> lifter (depth) ────────┘         └─> dataset.py (torch) ─> training
 
-    episode.py        what an episode is            shards.py      tar files and their index
-    episode_files.py  as JSON and lossless videos   dataset_folder.py  splits, configuration, locks
+    episode.py        the `Episode` dataclass      shards.py          tar files and their index
+    episode_files.py  JSON and lossless videos     dataset_folder.py  splits, configuration, locks
 
-Everything but `dataset.py` works without torch.
+Only `dataset.py` needs torch.
 """

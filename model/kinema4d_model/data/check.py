@@ -1,4 +1,4 @@
-"""`check_dataset`: every defect of a dataset by name: folder, shards, files, episodes, and leaks between splits."""
+"""`check_dataset` finds defects in folders, shards and episodes and leaks between splits; `dataset_warnings`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Defect:
-    """One thing that is wrong.
+    """One defect.
 
     Attributes:
         where: folder, shard or "shard:key".
-        name: short and stable: "shard", "index", "json", "stream", "times", "bounds", "outcome", ...
-        what: what was found.
+        name: short, stable identifier: "shard", "index", "json", "stream", "times", "bounds", "outcome", ...
+        what: description of the defect.
     """
 
     where: str
@@ -38,7 +38,7 @@ class Defect:
 def check_dataset(
     path: str | Path, *, limit: int | None = None, redraw: bool = True, progress: Progress | None = None
 ) -> list[Defect]:
-    """All defects; `limit` looks into at most so many episodes of each shard, evenly spread."""
+    """Return all defects; `limit` checks at most that many episodes of each shard, evenly spread."""
     try:
         dataset = DatasetFolder.open(path)
     except DataError as error:
@@ -71,7 +71,7 @@ def check_dataset(
             found.append(Defect(f"{dataset.path.name}/{split}", "dataset", error.what))
             continue
         if count != promised:
-            what = f"{count} episodes, dataset.json promises {promised}"
+            what = f"{count} episodes, dataset.json states {promised}"
             found.append(Defect(f"{dataset.path.name}/{split}", "count", what))
     if progress is not None:
         progress(len(shards), len(shards))
@@ -83,7 +83,7 @@ def _check_shard(
 ) -> Iterator[Defect]:
     count = len(index.episodes)
     if count == 0:
-        yield Defect(index.path.name, "shard", "it is empty")
+        yield Defect(index.path.name, "shard", "the shard is empty")
     chosen = set(range(count)) if limit is None else {round(i * (count - 1) / max(limit - 1, 1)) for i in range(limit)}
     for number, entry in enumerate(index.episodes):
         where = f"{index.path.name}:{entry.key}"
@@ -101,10 +101,10 @@ def _check_shard(
             yield Defect(where, "json", error.what)
             continue
         if episode.key != entry.key:
-            yield Defect(where, "key", f"the JSON calls it '{episode.key}'")
+            yield Defect(where, "key", f"the key in the JSON is '{episode.key}'")
         scene = hashlib.sha256(episode.rgb[0].tobytes()).hexdigest()
         if scenes.setdefault(scene, split) != split:
-            yield Defect(where, "leak", f"its first picture is also in split '{scenes[scene]}'")
+            yield Defect(where, "leak", f"its first image is also in split '{scenes[scene]}'")
         for finding in check_episode(episode, redraw=redraw):
             yield Defect(where, finding.name, finding.what)
 
@@ -119,21 +119,21 @@ def _kind(what: str) -> str:
     return "fields"
 
 
-# `dataset_warnings`: what is sound and still not what one would wish to train on; it reads the JSON only.
+# Warnings: valid data that is still a poor choice for training. Reads the JSON files only.
 
 _CONDITION = {
-    "measured": "the condition is drawn from measured joints, for the source has no commands: fingers that stop at an "
-    "object give the outcome away",
-    "masked": "the condition is cut out of the pictures, for there are no joints or no camera: it shows what happened, "
+    "measured": "the condition is rendered from measured joints because the source has no commands: fingers that stop "
+    "at an object reveal the outcome",
+    "masked": "the condition is cut out of the images because joints or camera are missing: it shows what happened, "
     "not what was commanded",
 }
-_SCENE = "every recording counts as a scene of its own, for the source names none: one place may be in two splits"
+_SCENE = "every recording counts as its own scene because the source names none: one location may be in two splits"
 
 
 def dataset_warnings(path: str | Path) -> list[str]:
-    """One line for each kind of warning, with how many episodes it is about and the first of them.
+    """Return one line per kind of warning, with the number of affected episodes and the key of the first.
 
-    What cannot be read is left to `check_dataset`.
+    Unreadable shards are skipped; `check_dataset` reports them.
     """
     try:
         dataset = DatasetFolder.open(path)

@@ -1,6 +1,6 @@
-"""What is wrong with an episode, one line for each defect: nothing is skipped in silence.
+"""`check_episode`: checks of one decoded episode, one finding per defect.
 
-Every check has a short name, by which tests and people can tell defects apart.
+Every finding carries the short name of its check.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from kinema4d_ros.core.pointmap import PointmapSequence
 __all__ = ["Finding", "check_episode"]
 
 BOUNDS_M = 2e-4
-"""Bounds may differ by this from what the stored depth gives: one step of depth and a half."""
+"""Allowed difference between stored bounds and bounds of the stored depth: one and a half depth steps."""
 UNIFORM = 0.02
 LIMIT_RAD = 0.02
 POSE_M = 0.03
 STILL_RAD = 0.02
-"""An arm none of whose joints moves more than this, or metres, stands still."""
+"""The arm is still if no joint moves more than this (radians, or metres for prismatic joints)."""
 MOVING_RAD = 0.2
-"""An arm one of whose joints moves more than this is seen to move by any camera that sees it."""
+"""A joint motion above this is visible to any camera that sees the arm."""
 GREY_LEVELS = 12
-"""A pixel whose smoothed grey value differs by more than this from the first frame has changed."""
+"""A pixel counts as changed if its smoothed grey value differs by more than this from the first frame."""
 CHANGED, FROZEN = 0.03, 0.001
-"""Share of changed pixels from which a video shows a motion, and below which it shows none.
+"""Share of changed pixels above which a video shows motion, and below which it shows none.
 
-Measured on 39 videos of 13 real runs: at least 0.105 while the arm moves; below 0.006 from one frame to the next while
-it stands still before cameras that do not ride on it.
+Measured on 39 videos of 13 real runs: at least 0.105 while the arm moves; below 0.006 between consecutive frames while
+the arm is still, for cameras that are not mounted on it.
 """
 
 
 class Finding(NamedTuple):
-    """A defect: its short name and what was found."""
+    """A defect: short name and description."""
 
     name: str
     what: str
 
 
 def check_episode(episode: Episode, *, redraw: bool = True) -> list[Finding]:
-    """All defects of a decoded episode; `redraw` compares the stored condition with a new drawing of it."""
+    """Return all defects of a decoded episode; `redraw` renders the condition again and compares it."""
     found = [
         *_times(episode),
         *_pixels(episode),
@@ -62,9 +62,9 @@ def check_episode(episode: Episode, *, redraw: bool = True) -> list[Finding]:
 def _times(episode: Episode) -> Iterator[Finding]:
     steps = np.diff(episode.times)
     if len(steps) == 0:
-        yield Finding("frames", "there is a single frame")
+        yield Finding("frames", "the episode has a single frame")
     elif np.any(steps <= 0):
-        yield Finding("times", f"time goes back at frame {int(np.argmax(steps <= 0)) + 1}")
+        yield Finding("times", f"time does not increase at frame {int(np.argmax(steps <= 0)) + 1}")
     elif steps.max() - steps.min() > UNIFORM * steps.mean():
         yield Finding("times", f"frames are {steps.min():.4f} to {steps.max():.4f} s apart, not uniform")
 
@@ -75,16 +75,16 @@ def _pixels(episode: Episode) -> Iterator[Finding]:
         yield Finding("rgb", f"frame {flat[0]} is one flat colour" + (f", and {len(flat) - 1} more" * (len(flat) > 1)))
     if episode.ids is None:
         if "ids" not in episode.missing:
-            yield Finding("ids", "there are none, and they are not listed as missing")
+            yield Finding("ids", "ids are absent but not listed as missing")
     else:
         beyond = int(episode.ids.max())
         if beyond > len(episode.names):
-            yield Finding("ids", f"id {beyond}, but there are {len(episode.names)} names")
+            yield Finding("ids", f"id {beyond} exceeds the {len(episode.names)} names")
     if not 0 <= episode.link_count <= len(episode.names):
         yield Finding("ids", f"{episode.link_count} links of {len(episode.names)} names")
     if episode.depth_m is None:
         if "depth" not in episode.missing:
-            yield Finding("depth", "there is none, and it is not listed as missing")
+            yield Finding("depth", "depth is absent but not listed as missing")
         return
     known = np.isfinite(episode.depth_m)
     empty = np.flatnonzero(~known.any(axis=(1, 2)))
@@ -96,20 +96,20 @@ def _pixels(episode: Episode) -> Iterator[Finding]:
         wrong = (episode.ids > 0) & ~known
         if wrong.any():
             t = int(np.argmax(wrong.any(axis=(1, 2))))
-            yield Finding("mask", f"{int(wrong[t].sum())} pixels of frame {t} show something but have no depth")
+            yield Finding("mask", f"{int(wrong[t].sum())} pixels of frame {t} have an id but no depth")
 
 
 def _robot(episode: Episode) -> Iterator[Finding]:
     if episode.condition_ids is None:
         if "condition" not in episode.missing:
-            yield Finding("condition", "there is no robot sequence, and it is not listed as missing")
+            yield Finding("condition", "the robot sequence is absent but not listed as missing")
     elif int(episode.condition_ids.max()) > max(episode.link_count, 1):
         yield Finding("condition", f"link id {int(episode.condition_ids.max())} of {episode.link_count} links")
     elif not episode.condition_ids.any():
-        yield Finding("condition", "the robot is in no frame")
+        yield Finding("condition", "no frame shows the robot")
     for name in ("actions", "joints"):
         if getattr(episode, name) is None and name not in episode.missing:
-            yield Finding(name, "there are none, and they are not listed as missing")
+            yield Finding(name, f"{name} are absent but not listed as missing")
     if not episode.robot:
         return
     try:
@@ -131,7 +131,7 @@ def _robot(episode: Episode) -> Iterator[Finding]:
 
 
 def _motion(episode: Episode, arm: list[int]) -> Iterator[Finding]:
-    """Whether arm and video move together."""
+    """Check that the arm and the video either both move or both stand still."""
     q = episode.actions if episode.joints is None else episode.joints
     if q is None or not arm or len(episode) < 2:
         return
@@ -141,36 +141,36 @@ def _motion(episode: Episode, arm: list[int]) -> Iterator[Finding]:
     grey = [cv2.GaussianBlur(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), (0, 0), 1.5).astype(int) for frame in episode.rgb]
     changed = max(float((np.abs(frame - grey[0]) > GREY_LEVELS).mean()) for frame in grey)
     if moved < STILL_RAD and changed > CHANGED:
-        what = f"no joint of the arm moves more than {moved:.4f}, but {changed:.1%} of the picture changes"
-        yield Finding("motion", f"{what}: its joints may be matched to other names")
+        what = f"no joint of the arm moves more than {moved:.4f}, but {changed:.1%} of the image changes"
+        yield Finding("motion", f"{what}: joint names may be mapped wrongly")
     elif moved > MOVING_RAD and changed < FROZEN:
-        what = f"the arm moves {moved:.2f} rad, but only {changed:.2%} of the picture changes"
-        yield Finding("motion", f"{what}: it may be the video of another motion")
+        what = f"the arm moves {moved:.2f} rad, but only {changed:.2%} of the image changes"
+        yield Finding("motion", f"{what}: the video may belong to another motion")
 
 
 def _bounds(episode: Episode) -> Iterator[Finding]:
     if episode.depth_m is None or not np.isfinite(episode.depth_m).any():
         return
     if episode.bounds is None or episode.known_bounds is None:
-        yield Finding("bounds", "there are none, although there is depth")
+        yield Finding("bounds", "bounds are absent although the episode has depth")
         return
     points = episode.points()
     away = float(np.abs(point_bounds(points) - episode.bounds).max())
     if away > BOUNDS_M:
-        yield Finding("bounds", f"they are {1000 * away:.1f} mm from the smallest and largest points")
+        yield Finding("bounds", f"bounds differ by {1000 * away:.1f} mm from those of the points")
     first = point_bounds(points[:1])
     if np.any(episode.known_bounds[0] > first[0] + BOUNDS_M) or np.any(episode.known_bounds[1] < first[1] - BOUNDS_M):
-        yield Finding("bounds", "known_bounds do not hold the points of the first frame")
+        yield Finding("bounds", "known_bounds do not contain the points of the first frame")
 
 
 def _outcome(episode: Episode) -> Iterator[Finding]:
     outcome = episode.outcome
     if outcome.success is None and "outcome" not in episode.missing:
-        yield Finding("outcome", "success is unknown, and outcome is not listed as missing")
+        yield Finding("outcome", "success is unknown but outcome is not listed as missing")
     if outcome.target and outcome.objects and outcome.target not in {o.name for o in outcome.objects}:
-        yield Finding("outcome", f"target '{outcome.target}' is none of the objects")
+        yield Finding("outcome", f"target '{outcome.target}' is not one of the objects")
     if not episode.task:
-        yield Finding("task", "it has no name")
+        yield Finding("task", "the task has no name")
     for thing in outcome.objects:
         if not np.all(np.isfinite(thing.base_T_object)):
             yield Finding("outcome", f"a pose of '{thing.name}' is not finite")
@@ -202,20 +202,20 @@ def _condition(episode: Episode) -> Iterator[Finding]:
     if episode.condition is not None or episode.condition_ids is None or not episode.robot or episode.actions is None:
         return
     if episode.versions.get("renderer", RENDERER) != RENDERER:
-        yield Finding("condition", f"drawn by renderer {episode.versions['renderer']}, this is {RENDERER}")
+        yield Finding("condition", f"rendered by {episode.versions['renderer']}, current renderer is {RENDERER}")
     try:
         drawn: PointmapSequence = episode.robot_condition()
     except (KinemaError, DataError) as error:
-        yield Finding("condition", f"the robot cannot be drawn again: {error.what}")
+        yield Finding("condition", f"the robot cannot be rendered: {error.what}")
         return
     wrong = drawn.link_ids != episode.condition_ids
-    # Another CPU may round a few outline pixels the other way; a camera or a joint that is off moves hundreds.
+    # CPUs may round a few outline pixels differently; a wrong camera or joint changes hundreds of pixels.
     if wrong.mean() > 1e-4:
         t = int(np.argmax(wrong.mean(axis=(1, 2))))
-        yield Finding("condition", f"drawn again, {int(wrong[t].sum())} pixels of frame {t} differ from what is stored")
+        yield Finding("condition", f"{int(wrong[t].sum())} pixels of frame {t} differ from a new rendering")
     if episode.known_bounds is not None and drawn.mask.any():
         robot = drawn.bounds()
         if np.any(episode.known_bounds[0] > robot[0] + BOUNDS_M) or np.any(
             episode.known_bounds[1] < robot[1] - BOUNDS_M
         ):
-            yield Finding("bounds", "known_bounds do not hold the commanded robot")
+            yield Finding("bounds", "known_bounds do not contain the commanded robot")

@@ -1,6 +1,6 @@
-"""Episodes for torch: random access in a reproducible order that can be resumed, or a stream from shards.
+"""torch datasets of episodes: random access in a reproducible, resumable order, or a stream from shards.
 
-    EpisodeDataset (map style) + EpisodeSampler ─> DataLoader     local disks: every epoch a full shuffle
+    EpisodeDataset (map style) + EpisodeSampler ─> DataLoader     local disks: full shuffle every epoch
     EpisodeStream (iterable)                    ─> DataLoader     slow or remote disks: shards in random order
 
 A sample is a dictionary of tensors, T frames of H x W:
@@ -8,11 +8,11 @@ A sample is a dictionary of tensors, T frames of H x W:
     rgb          (3, T, H, W) uint8        robot_rgb   (3, T, H, W) uint8, 0 = no robot (as commanded)
     xyz01        (3, T, H, W) float32      robot_xyz01 (3, T, H, W) float32, 0 = no robot
     known        (T, H, W) bool, has depth robot_mask  (T, H, W) bool
-    bounds       (2, 3) float64, metres: what 0 and 1 of the pointmaps stand for (known before the motion)
+    bounds       (2, 3) float64, metres: values of 0 and 1 in the pointmaps (known before the motion)
     ids          (T, H, W) uint8           target_mask (T, H, W) bool
     success      float32, NaN = unknown    key         str
 
-The order depends on seed and epoch only, never on workers; a position is a number of samples.
+The order depends only on seed and epoch, not on workers; a position is a number of samples.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Transform = Callable[[Episode], Any]
 
 
 def sample_of(episode: Episode) -> Sample:
-    """The tensors of an episode; see the module's text.
+    """Return the tensors of an episode as listed in the module docstring.
 
     Raises:
-        DataError: it lacks depth, bounds or a condition, with its key.
+        DataError: the episode has no depth, bounds or condition; the message contains its key.
     """
     if episode.pointmap01 is not None:
         return _sample_without_metres(episode)
@@ -50,7 +50,7 @@ def sample_of(episode: Episode) -> Sample:
     xyz = episode.points()
     robot = episode.robot_condition()
     known = np.asarray(np.isfinite(xyz).all(-1))
-    # Where nothing is, the far end of the pixel's ray: the same as at inference.
+    # Empty pixels get the far end of their ray, as at inference.
     far = episode.camera.rays() * bounds[1, 2]
     target = episode.outcome.target
     ids = np.zeros(episode.shape, np.uint8) if episode.ids is None else episode.ids
@@ -73,7 +73,7 @@ def sample_of(episode: Episode) -> Sample:
 
 
 def _sample_without_metres(episode: Episode) -> Sample:
-    """Normalised pointmaps as the source has them: bounds are NaN, for nobody knows what 0 and 1 stand for."""
+    """Use the source's normalised pointmaps; bounds are NaN because their metric range is unknown."""
     stored = episode.condition
     if stored is None or stored.pointmap01 is None or episode.condition_ids is None or episode.pointmap01 is None:
         raise DataError(f"episode '{episode.key}' has no robot sequence", expected="condition_rgb and its pointmap")
@@ -104,7 +104,7 @@ def _channels_first(video: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """(count,) a permutation that depends on these numbers only."""
+    """Return a (count,) permutation that depends only on the arguments."""
     return np.random.default_rng([seed, epoch, 29]).permutation(count)
 
 
@@ -123,10 +123,10 @@ class EpisodeDataset(Dataset[Any]):
     """Episodes of a dataset by number.
 
     Args:
-        source: a dataset's folder with a `split`; without one a folder of shards, or a list of shards.
+        source: a dataset folder (with `split`), a folder of shards or a list of shards (without `split`).
         split: "train", "val", "ood" or "".
-        transform: what to return for an episode; by default `sample_of`.
-        streams: which videos to decode, all by default.
+        transform: applied to each episode; default `sample_of`.
+        streams: videos to decode; default all.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class EpisodeDataset(Dataset[Any]):
         self._transform, self._streams = transform, streams
 
     def __len__(self) -> int:
-        """How many episodes there are."""
+        """Number of episodes."""
         return int(self._ends[-1])
 
     def key(self, number: int) -> str:
-        """The key of an episode."""
+        """Return the key of an episode."""
         shard, row = self._place(number)
         return self._indices[shard].episodes[row].key
 
@@ -161,17 +161,17 @@ class EpisodeDataset(Dataset[Any]):
 
 
 class EpisodeSampler(Sampler[int]):
-    """Numbers of episodes, epoch after epoch without end, from any position on.
+    """Endless sampler of episode numbers over epochs, starting at any position.
 
-    The position counts the samples that all ranks together have consumed; a DataLoader fetches ahead, so the
-    one who trains says where it is: `sampler.position = steps * batch * world`. Ranks take turns.
+    The position counts the samples consumed by all ranks together. A DataLoader prefetches, so the training loop
+    sets it: `sampler.position = steps * batch * world`. Samples are interleaved over ranks.
 
     Args:
         count: episodes in the dataset.
         seed: of the order.
-        position: samples consumed before.
+        position: samples already consumed.
         rank, world: of distributed training.
-        epochs: stop after so many; None never.
+        epochs: stop after this many; None = endless.
     """
 
     def __init__(
@@ -197,14 +197,14 @@ class EpisodeSampler(Sampler[int]):
             position += 1
 
     def state_dict(self) -> dict[str, int]:
-        """What `load_state_dict` needs to go on."""
+        """Return the state for `load_state_dict`."""
         return {"count": self.count, "seed": self.seed, "position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a saved position; another dataset or seed is refused."""
+        """Resume from a saved position; raise DataError if dataset size or seed differ."""
         if (state["count"], state["seed"]) != (self.count, self.seed):
             raise DataError(
-                f"the position is one of {state['count']} episodes with seed {state['seed']}",
+                f"the saved position is for {state['count']} episodes with seed {state['seed']}",
                 expected=f"{self.count} episodes, seed {self.seed}",
             )
         self.position = int(state["position"])
@@ -216,7 +216,7 @@ class EpisodeStream(IterableDataset[Any]):
     Args:
         source, split, transform, streams: as `EpisodeDataset`.
         seed, epoch: of the shards' order; set `epoch` before each pass.
-        skip: shards of this epoch that are done already.
+        skip: shards of this epoch that are already done.
         rank, world: of distributed training.
     """
 

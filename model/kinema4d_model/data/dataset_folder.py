@@ -1,8 +1,8 @@
-"""A dataset on disk: a folder of shards by split, and one document that says what is in it.
+"""Dataset folder on disk: shards by split and dataset.json.
 
-DIR/dataset.json                 format, name, configuration, seed, how many episodes of each split, versions
+DIR/dataset.json                 format, name, configuration, seed, number of episodes per split, versions
 DIR/train/train-000000.tar ...   shards, each with its index
-DIR/train/train-failures-000000.tar ...   failures synthesised from the demonstrations of train-000000.tar, if asked for
+DIR/train/train-failures-000000.tar ...   failures synthesised from the demonstrations of train-000000.tar (optional)
 DIR/val/..., DIR/ood/...
 """
 
@@ -27,18 +27,18 @@ _MAX_BYTES = 10_000_000
 
 
 def shard_name(split: str, number: int) -> str:
-    """Such as "train/train-000003.tar"."""
+    """Return the relative path of a shard, such as "train/train-000003.tar"."""
     return f"{split}/{split}-{number:06d}.tar"
 
 
 def failure_shard_name(split: str, number: int) -> str:
-    """Such as "train/train-failures-000003.tar"."""
+    """Return the relative path of a failure shard, such as "train/train-failures-000003.tar"."""
     return f"{split}/{split}-failures-{number:06d}.tar"
 
 
 @dataclass(frozen=True)
 class DatasetFolder:
-    """A dataset's folder and its document.
+    """Dataset folder and its document.
 
     Attributes:
         path: the folder.
@@ -50,7 +50,7 @@ class DatasetFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> DatasetFolder:
-        """An existing dataset."""
+        """Open an existing dataset."""
         folder = Path(path)
         file = folder / "dataset.json"
         if not file.is_file():
@@ -74,7 +74,7 @@ class DatasetFolder:
 
     @classmethod
     def create(cls, path: str | Path, document: Mapping[str, Any]) -> DatasetFolder:
-        """Write dataset.json; the folder is made."""
+        """Create the folder and write dataset.json."""
         folder = Path(path)
         content = {"format": FORMAT, **document}
         with replacing_file(folder / "dataset.json") as temporary:
@@ -87,30 +87,30 @@ class DatasetFolder:
         return tuple(self.document["splits"])
 
     def promised(self, split: str) -> int:
-        """Episodes of a split that there should be, synthesised failures included."""
+        """Return the number of episodes that dataset.json states for a split, synthesised failures included."""
         try:
             return int(self.document["splits"][split]) + int(self.document.get("failures", {}).get(split, 0))
         except (TypeError, ValueError):
-            raise DataError(f"{self.path}: episodes of '{split}' are not counted", expected="a whole number") from None
+            raise DataError(f"{self.path}: split '{split}' has no episode count", expected="a whole number") from None
 
     def shards(self, split: str) -> list[Path]:
-        """Shards of a split that are there, in order."""
+        """Return the existing shards of a split, in order."""
         if split not in self.splits:
             raise DataError(f"{self.path} has no split {split!r}", expected=f"one of {', '.join(self.splits)}")
         return sorted((self.path / split).glob(f"{split}-*.tar"))
 
     def indices(self, split: str) -> list[ShardIndex]:
-        """The opened indices of a split's shards."""
+        """Open the indices of a split's shards."""
         return [open_index(shard) for shard in self.shards(split)]
 
     def count(self, split: str) -> int:
-        """Episodes of a split that are there."""
+        """Count the existing episodes of a split."""
         return sum(len(index.episodes) for index in self.indices(split))
 
 
 @contextmanager
 def lock_folder(path: str | Path) -> Iterator[None]:
-    """Only one process writes to a dataset; the lock goes with the process, however it ends."""
+    """Lock a dataset for one writing process; the lock is released when the process ends, even if killed."""
     folder = Path(path)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

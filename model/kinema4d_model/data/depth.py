@@ -1,4 +1,4 @@
-"""Depth as whole steps of 0.1 mm and back, and the points that follow from it and the camera."""
+"""Conversion between metric depth, uint16 steps of 0.1 mm and point clouds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_STEPS = 65535
 
 
 def pack_depth(depth_m: NDArray[np.float32], unit_m: float = DEPTH_UNIT_M) -> NDArray[np.uint16]:
-    """(T, H, W) uint16 steps of `unit_m`; 0 = nothing (NaN). Depths that do not fit are refused, not clipped."""
+    """Return (T, H, W) uint16 steps of `unit_m`, 0 = nothing (NaN); raise DataError for depth out of range."""
     known = np.isfinite(depth_m)
     steps = np.zeros(depth_m.shape, np.float64)
     np.divide(depth_m, unit_m, out=steps, where=known)
@@ -23,27 +23,27 @@ def pack_depth(depth_m: NDArray[np.float32], unit_m: float = DEPTH_UNIT_M) -> ND
     if np.any(known & ((steps < 1) | (steps > _MAX_STEPS))):
         worst = depth_m[known]
         raise DataError(
-            f"depth goes from {worst.min():g} to {worst.max():g} m",
-            expected=f"{unit_m:g} to {unit_m * _MAX_STEPS:g} m, NaN where nothing is",
+            f"depth ranges from {worst.min():g} to {worst.max():g} m",
+            expected=f"{unit_m:g} to {unit_m * _MAX_STEPS:g} m, NaN for empty pixels",
             hint="use a larger unit_m",
         )
     return steps.astype(np.uint16)
 
 
 def unpack_depth(steps: NDArray[np.uint16], unit_m: float = DEPTH_UNIT_M) -> NDArray[np.float32]:
-    """(T, H, W) float32 metres along the optical axis, NaN = nothing."""
+    """Return (T, H, W) float32 metres along the optical axis, NaN = nothing."""
     return np.where(steps > 0, steps * np.float32(unit_m), np.float32(np.nan)).astype(np.float32)
 
 
 def points_from_depth(depth_m: NDArray[np.float32], camera: PinholeCamera) -> NDArray[np.float32]:
-    """(T, H, W, 3) float32 metres, camera optical frame, NaN = nothing, of depth (T, H, W) at the pixel centres."""
+    """Return (T, H, W, 3) float32 metres, camera optical frame, NaN = nothing, for depth (T, H, W) at pixel centres."""
     if depth_m.shape[-2:] != (camera.height, camera.width):
         raise DataError(f"depth is {depth_m.shape[-2:]}", expected=f"({camera.height}, {camera.width}), as the camera")
     return np.asarray(camera.rays().astype(np.float32) * depth_m[..., None], np.float32)
 
 
 def point_bounds(*clouds: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(2, 3) float64: smallest and largest x, y, z of all finite points of arrays (..., 3), metres."""
+    """Return (2, 3) float64: minimum and maximum x, y, z in metres of all finite points of arrays (..., 3)."""
     low, high = np.full(3, np.inf), np.full(3, -np.inf)
     for cloud in clouds:
         points = cloud.reshape(-1, 3)
@@ -51,5 +51,5 @@ def point_bounds(*clouds: NDArray[np.float32]) -> NDArray[np.float64]:
         if len(points):
             low, high = np.minimum(low, points.min(axis=0)), np.maximum(high, points.max(axis=0))
     if not np.all(np.isfinite(low)):
-        raise DataError("there is no point to bound", expected="at least one pixel with depth")
+        raise DataError("no finite point to compute bounds from", expected="at least one pixel with depth")
     return np.stack([low, high])

@@ -1,14 +1,14 @@
-"""`Episode`: one recorded or simulated motion, with everything that training and judging need.
+"""`Episode`: one recorded or simulated motion with all data for training and evaluation.
 
-    rgb, depth, ids       what the camera saw: colours, metres, which thing each pixel shows
-    joints, actions       what the arm did, what it was told to do
-    condition             the robot alone, drawn from the ACTIONS: what a generator is given
-    outcome               what became of the objects: success, poses in every frame
+    rgb, depth, ids       camera data: colour, metres, link or object per pixel
+    joints, actions       measured and commanded joint positions
+    condition             the robot alone, rendered from the ACTIONS: input of a generator
+    outcome               success and object poses in every frame
 
-The condition of a robot that this package can draw is not stored but drawn again from robot, actions and
-camera: 0.03 s for 25 frames instead of a second video, and never out of step with the actions. The link ids
-of every frame are stored (12 kB), so that training can mask without drawing and a checker can tell whether
-the renderer still draws the same. Where there is no robot model, the drawn sequence itself is stored.
+If the robot model is available, the condition is not stored but rendered from robot, actions and camera: 0.03 s
+for 25 frames instead of a second video, and always consistent with the actions. The link ids of every frame are
+stored (12 kB) so that training can mask without rendering and the checker can detect changes of the renderer.
+Without a robot model the rendered sequence itself is stored.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Floats = NDArray[np.float64]
 
 @lru_cache(maxsize=4)
 def load_robot(name: str) -> Robot:
-    """A robot by name, loaded once in a process."""
+    """Load a robot by name, cached per process."""
     return Robot.load(name)
 
 
 @dataclass(frozen=True, eq=False)
 class ObjectTrack:
-    """One object and where it was in every frame.
+    """One object and its pose in every frame.
 
     Attributes:
         name: as in `Episode.names`.
@@ -61,13 +61,13 @@ class ObjectTrack:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of it, by physics or by a judge.
+    """Outcome of an episode, from physics or from a judge.
 
     Attributes:
-        success: the task was done; None if nobody knows.
-        target: name of the object the task was about, or "".
-        facts: plain numbers and words behind `success`, such as {"lifted_m": 0.09}.
-        objects: where everything was; empty if unknown.
+        success: whether the task succeeded; None if unknown.
+        target: name of the task's target object, or "".
+        facts: plain values behind `success`, such as {"lifted_m": 0.09}.
+        objects: tracks of all objects; empty if unknown.
     """
 
     success: bool | None
@@ -77,17 +77,17 @@ class Outcome:
 
 
 def recorded_task(kind: str, target: str, details: Mapping[str, Any], where: str, called: str = "") -> Task:
-    """The task of a recording, from what is written with it; a kind that is not one of `TASKS` is taken for a pick.
+    """Make the task of a recording from its metadata; a kind that is not in `TASKS` is treated as a pick.
 
     Args:
-        kind: of the task.
-        target: the object's name.
-        details: "goal_xy" of a place or a stack, metres, base frame; "support_height_m" of a stack.
-        where: names the recording in errors.
-        called: what the instruction calls the object.
+        kind: kind of task.
+        target: name of the target object.
+        details: "goal_xy" of a place or stack, metres, base frame; "support_height_m" of a stack.
+        where: name of the recording in errors.
+        called: name of the object in the instruction.
 
     Raises:
-        DataError: a place or a stack that does not say where its goal is.
+        DataError: a place or stack without a goal position.
     """
     support_m = details.get("support_height_m", 0.0) if kind == "stack" else 0.0
     try:
@@ -100,14 +100,14 @@ def recorded_task(kind: str, target: str, details: Mapping[str, Any], where: str
         )
     except (EvaluationError, TypeError, ValueError) as error:
         raise DataError(
-            f"{where} ({kind}) does not say where its goal is: {getattr(error, 'what', error)}"[:300],
-            expected="details.goal_xy: two metres, base frame",
+            f"{where} ({kind}) has no goal position: {getattr(error, 'what', error)}"[:300],
+            expected="details.goal_xy: [x, y] in metres, base frame",
         ) from None
 
 
 @dataclass(frozen=True, eq=False)
 class StoredCondition:
-    """The robot alone, as it was drawn, where it cannot be drawn again.
+    """The stored rendering of the robot alone, where it cannot be rendered again.
 
     Attributes:
         rgb: (T, H, W, 3) uint8, 0 = no robot.
@@ -130,25 +130,25 @@ class Episode:
         depth_m: (T, H, W) float32, metres along the optical axis, NaN = nothing; None if unknown.
         ids: (T, H, W) uint8, 0 = nothing, i + 1 = `names[i]`; None if unknown.
         names: links of the robot first (`link_count` of them), then furniture and objects.
-        link_count: how many of `names` are links of the robot.
+        link_count: number of robot links in `names`.
         times: (T,) float64, seconds from the first frame.
         camera: without distortion; its `base_T_camera` may be the identity if unknown (then listed in `missing`).
-        robot: name or URDF of the robot, "" if there is no model of it.
+        robot: name or URDF of the robot, "" if there is no model.
         joint_names: J names in the robot's order.
         joints: (T, J) float64 measured; None if unknown.
-        actions: (T, J) float64 commanded at the times of the frames; None if unknown.
-        condition_ids: (T, H, W) uint8, links of the robot drawn from `actions`, 0 = none, i + 1 = `names[i]`.
-        condition: the drawn robot, only where `robot` or `actions` are missing.
-        bounds: (2, 3) metres, camera frame: smallest and largest x, y, z of the whole sequence; None without depth.
-        known_bounds: (2, 3) the same of what is known before: first frame and condition.
+        actions: (T, J) float64 commanded at the frame times; None if unknown.
+        condition_ids: (T, H, W) uint8, links of the robot rendered from `actions`, 0 = none, i + 1 = `names[i]`.
+        condition: the stored rendering, only where `robot` or `actions` are missing.
+        bounds: (2, 3) metres, camera frame: minimum and maximum x, y, z of the whole sequence; None without depth.
+        known_bounds: (2, 3) the same for data known before the motion: first frame and condition.
         task: such as "pick".
-        outcome: what happened.
-        source: where it comes from, such as "lab".
-        captions: "instruction" (what to do) and "description" (what is seen), both optional.
-        seeds: every seed that took part.
-        versions: of what made it.
-        details: anything else, plain JSON.
-        missing: fields that the source does not have, by name.
+        outcome: result of the task.
+        source: origin, such as "lab".
+        captions: "instruction" (the task) and "description" (the scene), both optional.
+        seeds: all seeds used.
+        versions: packages that generated the episode.
+        details: other metadata, plain JSON.
+        missing: names of fields that the source does not have.
         pointmap01: (T, H, W, 3) uint8, normalised x, y, z where the source has no metres; None otherwise.
     """
 
@@ -189,28 +189,28 @@ class Episode:
 
     @property
     def robot_mask(self) -> NDArray[np.bool_]:
-        """(T, H, W) bool, where the camera saw the robot."""
+        """(T, H, W) bool, pixels that show the robot."""
         if self.ids is None:
             raise DataError(f"episode '{self.key}' has no segmentation", expected="ids")
         return np.asarray((self.ids > 0) & (self.ids <= self.link_count))
 
     def object_mask(self, name: str) -> NDArray[np.bool_]:
-        """(T, H, W) bool, where the camera saw a thing of `names`."""
+        """Return (T, H, W) bool, pixels that show the link or object `name`."""
         if self.ids is None or name not in self.names:
             raise DataError(f"episode '{self.key}' does not show '{name}'", expected=f"one of {', '.join(self.names)}")
         return np.asarray(self.ids == self.names.index(name) + 1)
 
     def points(self) -> NDArray[np.float32]:
-        """(T, H, W, 3) float32 metres, camera frame, NaN = nothing."""
+        """Return (T, H, W, 3) float32 metres, camera frame, NaN = nothing."""
         if self.depth_m is None:
-            raise DataError(f"episode '{self.key}' has no depth", expected="depth, or a lifter that makes it")
+            raise DataError(f"episode '{self.key}' has no depth", expected="depth, or a lifter that estimates it")
         return points_from_depth(self.depth_m, self.camera)
 
     def robot_condition(self, robot: Robot | None = None, *, threads: int = 1) -> PointmapSequence:
-        """The robot alone, from the actions; `robot` avoids loading the one the episode names.
+        """Return the robot alone, rendered from the actions; pass `robot` to avoid loading it by name.
 
         Raises:
-            DataError: there is no camera, or neither a robot with actions nor a stored sequence with depth.
+            DataError: no camera, or neither a robot with actions nor a stored sequence with depth.
         """
         if self.condition is not None:
             if self.condition.depth_m is None or self.condition_ids is None:
@@ -229,8 +229,8 @@ class Episode:
             )
         if "camera" in self.missing:
             raise DataError(
-                f"episode '{self.key}' has no camera: where the robot is in its pictures is not known",
-                expected="a calibration: --camera of the import",
+                f"episode '{self.key}' has no camera: the robot cannot be rendered into its images",
+                expected="a calibration (--camera when importing)",
                 code=ErrorCode.FILE_UNSUPPORTED,
             )
         model = robot or load_robot(self.robot)

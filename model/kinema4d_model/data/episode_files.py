@@ -1,14 +1,14 @@
-"""An episode as a few small files and back: one JSON document that explains itself, and lossless videos.
+"""Episode files: encode and decode an episode as one JSON document and lossless videos.
 
-json               everything but the pictures; `streams` says what the other files are
-rgb.mkv            colours
+json               everything but the images; `streams` lists the videos
+rgb.mkv            colour
 depth.mkv          16-bit depth in steps of `depth_unit_m`, 0 = nothing
-ids.mkv            what each pixel shows, 0 = nothing, i + 1 = `names[i]`
+ids.mkv            link or object per pixel, 0 = nothing, i + 1 = `names[i]`
 condition_ids.mkv  links of the robot as commanded
-condition_rgb.mkv, condition_depth.mkv   the drawn robot, where it cannot be drawn again
+condition_rgb.mkv, condition_depth.mkv   the rendered robot, where it cannot be rendered again
 
-Where the poses of the target are there, `outcome.success` is decided again by `Task` at every reading: episodes of any
-age are labelled by today's limits.
+If the target's poses are stored, `Task` computes `outcome.success` again on every read, so old episodes are labelled
+with the current thresholds.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ __all__ = [
     "parse_document",
 ]
 
-# Lossless video in memory: what goes in comes out bit by bit, and ordinary players open it.
+# Lossless video in memory, bit-exact and readable by ordinary players.
 #
 # kind      stored as                                          measured, 25 frames of 144 x 96 from the lab
 # "rgb"     H.264 RGB at QP 0 in Matroska, FFV1 without x264   105-131 kB, 11 ms to write, 15 ms to read
 # "depth"   FFV1, 16-bit grey                                  49 kB, 10 ms, 12 ms
 # "ids"     FFV1, 8-bit grey                                   12 kB, 6 ms, 4 ms
 #
-# FFV1 has no prediction in time, which is most of what a still camera offers: the same RGB takes 468 kB and 39 ms.
-# Reading needs FFmpeg's own decoders only.
+# FFV1 does not predict between frames, which is costly for a static camera: the same RGB takes 468 kB and 39 ms.
+# Decoding needs only FFmpeg's built-in decoders.
 
 StreamKind = Literal["rgb", "depth", "ids"]
 
 MAX_FRAMES = 10_000
 _MAX_PIXELS = 4096 * 4096
 _RATE = Fraction(10)
-"""What a player shows it at; the times of the frames are in the episode."""
+"""Playback rate in video players, Hz; the actual frame times are in the episode."""
 
 
 class _Layout(NamedTuple):
@@ -89,9 +89,9 @@ def _has_x264() -> bool:
 
 
 def encode_stream(frames: NDArray[Any], kind: StreamKind) -> bytes:
-    """Frames as a Matroska file: "rgb" (T, H, W, 3) uint8, "depth" (T, H, W) uint16, "ids" (T, H, W) uint8.
+    """Encode frames as Matroska: "rgb" (T, H, W, 3) uint8, "depth" (T, H, W) uint16, "ids" (T, H, W) uint8.
 
-    The same frames give the same bytes with the same FFmpeg.
+    With the same FFmpeg, equal frames give equal bytes.
     """
     layout = _LAYOUTS[kind]
     if frames.dtype != layout.dtype or frames.ndim != 3 + len(layout.channels) or frames.shape[3:] != layout.channels:
@@ -106,7 +106,7 @@ def encode_stream(frames: NDArray[Any], kind: StreamKind) -> bytes:
         )
     codec, pixels, options = _codec(kind, layout)
     buffer = io.BytesIO()
-    # Without these flags the file would carry the time of writing and a random number.
+    # Without bitexact the file would contain the time of writing and a random number.
     with av.open(buffer, "w", format="matroska", container_options={"fflags": "+bitexact"}) as container:
         stream: Any = container.add_stream(codec, rate=_RATE, options=options)
         stream.width, stream.height, stream.pix_fmt = frames.shape[2], frames.shape[1], pixels
@@ -127,11 +127,13 @@ def _codec(kind: StreamKind, layout: _Layout) -> tuple[str, str, dict[str, str]]
 
 
 def decode_stream(data: bytes, kind: StreamKind, shape: tuple[int, int, int]) -> NDArray[Any]:
-    """Frames of a file that `encode_stream` wrote, which must have `shape` (T, H, W)."""
+    """Decode frames written by `encode_stream`; raise DataError unless they have `shape` (T, H, W)."""
     layout = _LAYOUTS[kind]
     frames, height, width = shape
     if not 1 <= frames <= MAX_FRAMES or not 1 <= height * width <= _MAX_PIXELS:
-        raise DataError(f"shape {shape} is not a video's", expected=f"1 to {MAX_FRAMES} frames, {_MAX_PIXELS} pixels")
+        raise DataError(
+            f"shape {shape} is not valid for a video", expected=f"1 to {MAX_FRAMES} frames, {_MAX_PIXELS} pixels"
+        )
     out = np.empty((frames, height, width, *layout.channels), layout.dtype)
     count = 0
     try:
@@ -148,7 +150,7 @@ def decode_stream(data: bytes, kind: StreamKind, shape: tuple[int, int, int]) ->
                     break
     except DataError:
         raise
-    except Exception as error:  # a broken file can make FFmpeg fail in any way
+    except Exception as error:  # FFmpeg can raise anything on a corrupt file
         raise DataError(
             f"the video cannot be decoded: {type(error).__name__}: {error}"[:300], expected="a complete file"
         ) from error
@@ -173,7 +175,7 @@ _MAX_JSON_BYTES = 32_000_000
 
 
 def encode_episode(episode: Episode, depth_unit_m: float = DEPTH_UNIT_M) -> dict[str, bytes]:
-    """File contents by extension, "json" first."""
+    """Return the file contents by extension, "json" first."""
     if not _KEY.match(episode.key):
         raise DataError(f"key {episode.key!r}", expected="1 to 120 letters, digits, '-' and '_'")
     arrays = _arrays(episode, depth_unit_m)
@@ -266,7 +268,7 @@ def _object_document(thing: ObjectTrack) -> dict[str, Any]:
 
 
 def parse_document(data: bytes, where: str) -> dict[str, Any]:
-    """The JSON document of an episode, with its format checked and its label as of today; `where` is for errors."""
+    """Parse the JSON document of an episode, check its format and recompute its label; `where` is for errors."""
     if len(data) > _MAX_JSON_BYTES:
         raise DataError(f"{where}: the JSON has {len(data)} bytes", expected=f"at most {_MAX_JSON_BYTES}")
     try:
@@ -283,7 +285,7 @@ def parse_document(data: bytes, where: str) -> dict[str, Any]:
 
 @contextmanager
 def _describing(where: str) -> Iterator[None]:
-    """Turn what a JSON of another content leads to into errors that say where it is."""
+    """Convert errors caused by invalid JSON content into a DataError that names `where`."""
     try:
         yield
     except DataError:
@@ -293,12 +295,12 @@ def _describing(where: str) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise DataError(
             f"{where}: the JSON does not describe an episode: {type(error).__name__}: {error}"[:300],
-            expected="the fields that this package writes",
+            expected=f"the fields of {FORMAT}",
         ) from None
 
 
 def _label(document: dict[str, Any], where: str) -> bool | None:
-    """Success by the recorded poses of the target; as written if they or the goal are missing, or no task of ours."""
+    """Compute success from the target's poses; return the stored value without poses, goal or a known task."""
     kind, outcome, details = document["task"], document["outcome"], document["details"]
     stored = outcome["success"]
     if stored is not None and not isinstance(stored, bool):
@@ -310,7 +312,7 @@ def _label(document: dict[str, Any], where: str) -> bool | None:
     if kind in ("place", "stack") and "goal_xy" not in details:
         if "goal_error_m" not in outcome["facts"]:
             return stored
-        # Older ones say how far from the goal they ended, not where it was: any goal that far from the end will do.
+        # Older episodes store the distance to the goal, not its position: any goal at that distance is equivalent.
         details = {**details, "goal_xy": path[-1, :2] + (float(outcome["facts"]["goal_error_m"]), 0.0)}
     return recorded_task(kind, outcome["target"], details, where).outcome(path).success
 
@@ -318,7 +320,7 @@ def _label(document: dict[str, Any], where: str) -> bool | None:
 def decode_episode(
     files: Mapping[str, bytes], where: str = "episode", streams: Collection[str] | None = None
 ) -> Episode:
-    """The episode of files by extension; `streams` names the videos to decode (default: all, "rgb" always)."""
+    """Decode an episode from files by extension; `streams` names the videos to decode (default all, "rgb" always)."""
     if "json" not in files:
         raise DataError(f"{where}: there is no JSON", expected="key.json", code=ErrorCode.FILE_MISSING)
     document = parse_document(files["json"], where)
@@ -352,7 +354,7 @@ def _episode(
         if name not in document["streams"] or name not in wanted:
             return None
         if f"{name}.mkv" not in files:
-            raise DataError(f"{where}: {name}.mkv is missing", expected="every stream that the JSON names")
+            raise DataError(f"{where}: {name}.mkv is missing", expected="every stream listed in the JSON")
         try:
             return decode_stream(files[f"{name}.mkv"], STREAMS[name], shape)
         except DataError as error:
@@ -364,7 +366,7 @@ def _episode(
 
     rgb = stream("rgb")
     if rgb is None:
-        raise DataError(f"{where}: there is no rgb", expected="a stream of colours")
+        raise DataError(f"{where}: there is no rgb", expected="an rgb stream")
     joint_names = tuple(str(n) for n in document["joint_names"])
     table: Callable[[str], Any] = lambda name: (  # noqa: E731
         None if document[name] is None else _numbers(document[name], (frames, len(joint_names)), name, where)

@@ -1,4 +1,4 @@
-"""`LabConfig`: what the lab generator draws from, read from `config/data/*.yaml` and checked once."""
+"""`LabConfig`: ranges and sizes of lab episodes, read from `config/data/*.yaml` and validated."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _SCENE = {
 }
 
 Ranges = Mapping[str, Mapping[str, Any]]
-"""Sections of the file's `scene`: names to numbers, ranges [lowest, highest] or lists to choose from."""
+"""Sections of the file's `scene`: names to numbers, ranges [low, high] or lists of choices."""
 
 
 @dataclass(frozen=True)
 class LabConfig:
-    """Everything that decides an episode but its seed.
+    """Everything except the seed that determines an episode.
 
     Attributes:
-        name: of the dataset.
+        name: name of the dataset.
         robot: name of the robot.
         frames, width, height: of an episode; frames are uniform in time.
         quality: "small" or "full".
-        step_s: of the physics.
-        tail_s: recorded after the plan's end.
-        shard_episodes: episodes in a shard.
-        kinds: share of each kind of `KINDS`; they add up to 1.
+        step_s: physics time step, seconds.
+        tail_s: seconds recorded after the end of the plan.
+        shard_episodes: episodes per shard.
+        kinds: share of each kind of `KINDS`; the sum is 1.
         misses: share of each kind of `MISSES`.
         scene: ranges for train and val.
-        ood: the same for the split outside of them.
-        document: the file's content, for the record.
+        ood: ranges for the out-of-distribution split.
+        document: content of the file, stored in dataset.json.
     """
 
     name: str
@@ -67,12 +67,12 @@ class LabConfig:
     document: Mapping[str, Any]
 
     def ranges(self, split: str) -> Ranges:
-        """The ranges of a split."""
+        """Return the ranges of a split."""
         return self.ood if split == "ood" else self.scene
 
 
 def load_config(name_or_path: str | Path) -> LabConfig:
-    """A configuration by name ("nano") or by file; every defect is named with the file."""
+    """Load a configuration by name ("nano") or file; errors name the file."""
     path = Path(name_or_path)
     if path.suffix != ".yaml":
         known = sorted(p.stem for p in (share_directory() / "config" / "data").glob("*.yaml"))
@@ -87,7 +87,7 @@ def load_config(name_or_path: str | Path) -> LabConfig:
 
 
 def parse_config(document: Mapping[str, Any], where: str) -> LabConfig:
-    """The configuration of a document that was read from `where`."""
+    """Parse the document of a configuration read from `where`."""
     wanted = {
         "name",
         "robot",
@@ -148,7 +148,7 @@ def _scene(document: Any, base: Ranges, where: str) -> Ranges:
 
 
 def _check_value(value: Any, where: str) -> None:
-    """A number, a range in order, a list of ranges or colours, or a list of names."""
+    """Require a number, an ordered range, a list of ranges or colours, or a list of names."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return
     if isinstance(value, list) and value:
@@ -159,7 +159,7 @@ def _check_value(value: Any, where: str) -> None:
             return
         if all(isinstance(v, list) and len(v) in (2, 3) and all(isinstance(x, (int, float)) for x in v) for v in value):
             return
-    raise DataError(f"{where} is {value!r}"[:200], expected="a number, [lowest, highest], or a list of choices")
+    raise DataError(f"{where} is {value!r}"[:200], expected="a number, [low, high], or a list of choices")
 
 
 def _shares(document: Any, names: tuple[str, ...], where: str) -> Mapping[str, float]:

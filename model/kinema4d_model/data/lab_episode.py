@@ -1,8 +1,8 @@
-"""One episode of the lab by its number: draw a scene, plan, simulate, look whether it is usable, take the pictures.
+"""`make_episode`: generate one lab episode from its number: sample a scene, plan, simulate, check, render.
 
-(seed, split, number, attempt) ─> scene, plan ─> physics ─> outcome ─> pictures, truth ─> Episode
-               ^                      │ no grasp    │ not as drawn   │ target not seen
-               └── next attempt ──────┴─────────────┴────────────────┘   every refusal has a reason
+(seed, split, number, attempt) ─> scene, plan ─> physics ─> outcome ─> images, truth ─> Episode
+               ^                      │ no grasp    │ not as drawn   │ target not visible
+               └── next attempt ──────┴─────────────┴────────────────┘   rejections are counted by reason
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ ATTEMPTS = 60
 
 
 class TwinRefused(Refused):
-    """There is no room for the target where it was put, or it fell from the table."""
+    """The target collides at its new position, or falls off the table."""
 
 
 def episode_key(split: str, number: int) -> str:
-    """Such as "train-000042"."""
+    """Return the key of an episode, such as "train-000042"."""
     return f"{split}-{number:06d}"
 
 
 def episode_kind(config: LabConfig, seed: int, split: str, number: int) -> str:
-    """The kind of an episode: shares are kept in every run of 100 episodes, in an order of its own."""
+    """Return the kind of an episode; every block of 100 episodes has the configured shares, shuffled."""
     block = np.random.default_rng([seed, SPLITS.index(split), number // 100, 11])
     marks = (block.permutation(100) + 0.5) / 100
     edges = np.cumsum(list(config.kinds.values()))
@@ -49,21 +49,20 @@ def episode_kind(config: LabConfig, seed: int, split: str, number: int) -> str:
 
 
 Change = Callable[[PlacedObject], PlacedObject]
-"""Puts the target elsewhere before the motion runs."""
+"""Moves the target before the motion runs."""
 
 
 def make_episode(config: LabConfig, seed: int, split: str, number: int, change: Change | None = None) -> Episode:
-    """The episode of these numbers; the same on every machine with the same versions.
+    """Generate the episode of these numbers; deterministic for equal package versions.
 
     Args:
         config: ranges and sizes.
-        seed, split, number: which one.
-        change: makes a twin of it: the same motion, camera and scene, with the target elsewhere, whatever becomes
-            of it.
+        seed, split, number: identify the episode.
+        change: makes a twin: the same motion, camera and scene with the target moved; any outcome is accepted.
 
     Raises:
-        DataError: no attempt was usable; the reasons are counted in the text.
-        TwinRefused: the target cannot stand where `change` puts it.
+        DataError: no attempt was usable; the message counts the reasons.
+        TwinRefused: the target cannot stand at the position that `change` sets.
     """
     kind = episode_kind(config, seed, split, number)
     reasons: dict[str, int] = {}
@@ -101,22 +100,22 @@ def make_episode(config: LabConfig, seed: int, split: str, number: int, change: 
             reasons[str(refusal)] = reasons.get(str(refusal), 0) + 1
     counts = ", ".join(f"{name} {count}" for name, count in reasons.items())
     raise DataError(
-        f"episode {episode_key(split, number)} ({kind}) found no usable scene in {ATTEMPTS} attempts: {counts}",
-        expected="ranges that the arm can reach and the camera sees",
+        f"episode {episode_key(split, number)} ({kind}): no usable scene in {ATTEMPTS} attempts: {counts}",
+        expected="ranges within the arm's reach and the camera's view",
     )
 
 
 @lru_cache(maxsize=2)
 def kinematics_of(robot: str) -> Kinematics:
-    """The kinematics of a robot by name, made once in a process."""
+    """Return the kinematics of a robot by name, cached per process."""
     return choose_kinematics(load_robot(robot))
 
 
 def draw_scene(config: LabConfig, kind: str, seed: int, split: str, number: int, attempt: int) -> Scene:
-    """The scene and motion of an attempt, which depend on these numbers only.
+    """Sample the scene and motion of an attempt; depends only on the arguments.
 
     Raises:
-        Refused: the arm cannot do it, or things would stand in each other.
+        Refused: the arm cannot perform the motion, or objects would overlap.
     """
     rng = np.random.default_rng([seed, SPLITS.index(split), number, attempt])
     kinematics = kinematics_of(config.robot)
@@ -137,7 +136,7 @@ def draw_scene(config: LabConfig, kind: str, seed: int, split: str, number: int,
 
 
 def _start(config: LabConfig, split: str, draw: SceneDraw, kinematics: Kinematics, rng: np.random.Generator) -> Array:
-    """(J,) at home with a little variation, or with the tool over the workspace."""
+    """Sample (J,) start positions: near home, or with the tool above the workspace."""
     ranges = config.ranges(split)["start"]
     robot = kinematics.robot
     if rng.uniform() < ranges["home"]:

@@ -1,10 +1,10 @@
-"""The nine failures of a demonstration as episodes: its own motion with noise, among other things, in another room.
+"""Failure synthesis: nine episodes per demonstration, its motion with noise in a re-styled scene.
 
-demonstration (JSON) ─> its scene and plan again ─┬─ noise on one of three segments ───┐
-                                                  └─ new colours, distractors, room ───┴─> physics ─> Episode
+demonstration (JSON) ─> scene and plan, recomputed ─┬─ noise on one of three segments ───┐
+                                                    └─ new colours, distractors, room ───┴─> physics ─> Episode
 
-Arm, camera, and the place, shape and size of what the task is about stay those of the demonstration, so that the
-noise alone decides the outcome. The physics says what it is: small noise may still succeed, and is labelled so.
+Arm, camera and the pose, shape and size of the task's objects stay those of the demonstration, so that only the noise
+changes the outcome. Physics decides the label: with small noise the task may still succeed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
 
 
 _STREAM = 9119
-"""Sets the random numbers of failures apart from those of demonstrations."""
+"""Separates the random streams of failures and demonstrations."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """What identifies a successful episode of the lab: its motion follows from these and the configuration."""
+    """Identity of a successful lab episode; with the configuration it determines the motion."""
 
     key: str
     kind: str
@@ -48,7 +48,7 @@ class Demonstration:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Demonstration | None:
-        """The demonstration of an episode's JSON; None unless it succeeded. Noise is not put on noise."""
+        """Return the demonstration of an episode's JSON; None if it failed or is of kind "noise"."""
         if document["outcome"]["success"] is not True or document["task"] == "noise":
             return None
         try:
@@ -56,24 +56,24 @@ class Demonstration:
             numbers = (int(seeds["dataset"]), int(seeds["number"]), int(seeds["attempt"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
-                f"episode '{document['key']}' does not say how it was drawn: {error!r}"[:300],
-                expected="an episode that `kinema4d data make` made",
+                f"episode '{document['key']}' does not contain its seeds: {error!r}"[:300],
+                expected="an episode written by `kinema4d data make`",
             ) from None
         return cls(str(document["key"]), str(document["task"]), split, *numbers)
 
     @property
     def failure_keys(self) -> list[str]:
-        """The keys of its nine failures."""
+        """Keys of its nine failures."""
         return [failure_key(self.key, segment, sigma) for segment, sigma in VARIANTS]
 
 
 def failure_key(parent: str, segment: int, sigma: float) -> str:
-    """Such as "train-000042-s1-08": segment 1, sigma 0.8."""
+    """Return the key of a failure, such as "train-000042-s1-08": segment 1, sigma 0.8."""
     return f"{parent}-s{segment}-{round(10 * sigma):02d}"
 
 
 def failure_episodes(config: LabConfig, demonstration: Demonstration) -> Iterator[Episode]:
-    """Its nine failures, in the order of `VARIANTS`."""
+    """Generate the nine failures, in the order of `VARIANTS`."""
     d = demonstration
     parent = draw_scene(config, d.kind, d.seed, d.split, d.number, d.attempt)
     for segment, sigma in VARIANTS:
@@ -98,8 +98,8 @@ def _failure(config: LabConfig, d: Demonstration, parent: Scene, segment: int, s
         return record(config, scene, states, outcome, eye, first, key=key, seeds=seeds, refused=reasons)
     counts = ", ".join(f"{name} {count}" for name, count in reasons.items())
     raise DataError(
-        f"segment {segment}, sigma {sigma:g} of episode '{d.key}' gave nothing in {ATTEMPTS} attempts: {counts}",
-        expected=f"a motion that stands noise of {max(SIGMAS):g}",
+        f"episode '{d.key}', segment {segment}, sigma {sigma:g}: no usable motion in {ATTEMPTS} attempts: {counts}",
+        expected=f"a motion that tolerates noise of {max(SIGMAS):g}",
     )
 
 

@@ -1,4 +1,4 @@
-"""What stands where for each kind of episode: the imagined object the plan is made for, and the real ones."""
+"""Layouts for each kind of episode: the virtual object that the plan is made for, and the real objects."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Cast:
-    """A motion and the objects it meets.
+    """A motion and its objects.
 
     Attributes:
-        variant: a finer name of the kind, such as "beside".
+        variant: variant of the kind, such as "beside".
         plan: the motion.
-        target: the object the task is about, really standing there.
+        target: the target object at its real pose.
         others: further objects that the task needs.
-        expected: the outcome this was drawn for; None takes any.
+        expected: required outcome; None accepts any.
         points: x, y (2,) points that the camera must see.
-        details: plain values for the record.
+        details: plain values for the episode's `details`.
     """
 
     variant: str
@@ -45,7 +45,7 @@ class Cast:
 
     @property
     def clear(self) -> list[Array]:
-        """x, y (2,) points that the hand comes down to: nothing else may stand there."""
+        """x, y (2,) points that the gripper descends to; no other object may stand there."""
         return [self.plan.tool[:2, 3], *(self.plan.path if self.plan.path is not None else ())]
 
 
@@ -53,7 +53,7 @@ Caster = Callable[[SceneDraw, Kinematics, Array, np.random.Generator, Mapping[st
 
 
 def _late(rng: np.random.Generator, share: float) -> dict[str, float]:
-    """Some motions rise before they close, whatever becomes of them."""
+    """With probability `share`, raise the gripper before it closes; independent of the outcome."""
     return {"rise_m": float(rng.uniform(0.012, 0.05))} if rng.uniform() < share else {}
 
 
@@ -70,14 +70,14 @@ def _miss(
 ) -> Cast:
     variant = str(rng.choice(list(shares), p=list(shares.values())))
     if variant == "beside":
-        # The other misses are made for tall things: fewer of them here, so that all misses close as high as picks do.
+        # The other misses use tall objects: use fewer here so that misses and picks close at the same heights.
         late = _late(rng, 0.1)
         limits = draw.tall() if late or rng.uniform() < 0.25 else draw.short()
         ghost = draw.standing(draw.thing("target", height_m=limits), draw.spot())
         plan = grasp_plan(kin, start, ghost, Grasp.drawn(rng, **late), rng)
         target = _beside(draw, draw.thing("target"), plan, finger_shape(kin.robot), rng)
     else:
-        # Low things under a grasp that a tall one would have been caught by.
+        # Low objects under a grasp that would have caught a tall one.
         ghost = draw.standing(draw.thing("target", height_m=draw.tall()), draw.spot())
         changes = {
             "late": {"rise_m": float(rng.uniform(0.02, 0.05))},
@@ -91,7 +91,7 @@ def _miss(
 
 
 def _beside(draw: SceneDraw, thing: LabObject, plan: Plan, fingers: Fingers, rng: np.random.Generator) -> PlacedObject:
-    """The object just outside of the fingers' way: mostly across, sometimes along or under a finger."""
+    """Place the object just outside the fingers' path: mostly across, sometimes along or under a finger."""
     along, across = plan.tool[:2, 0], plan.tool[:2, 1]
     side = float(rng.choice([-1.0, 1.0]))
     near = thing.radius if thing.shape != "box" else thing.size[0] / 2

@@ -1,7 +1,7 @@
-"""Motions for the lab's episodes, made for an imagined object: whether they succeed is up to what really stands there.
+"""Motions of lab episodes, planned for a virtual object ("ghost"); success depends on the real object's pose.
 
-A pick and a near-miss differ only in where the object is, never in how the arm moves, so that the commanded
-motion alone does not give the outcome away. `failures` adds the noise of the paper's failure synthesis.
+A pick and a near-miss differ only in the object's pose, never in the arm's motion, so that the commanded motion alone
+does not reveal the outcome. `disturb` adds the noise of the paper's failure synthesis; `Reach` caches reachability.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 
-# The paper's failure synthesis: noise on one third of a successful motion's pose, the gripper untouched.
+# The paper's failure synthesis: noise on the tool pose in one third of a successful motion, gripper unchanged.
 #
-# Three segments x sigma 0.5, 0.8, 1.2 make nine failures of one demonstration. Sigma is in units of the action
-# space: one unit is a step of 10 mm and 0.05 rad at 10 Hz here, stated because the paper names none. Steps add up
-# along the segment; afterwards the motion goes on from where the noise has brought it.
+# Three segments x sigma 0.5, 0.8, 1.2 give nine failures per demonstration. Sigma is in units of the action space;
+# the paper names no unit, here one unit is a step of 10 mm and 0.05 rad at 10 Hz. Steps accumulate along the
+# segment; the rest of the motion keeps the accumulated offset.
 
 SEGMENTS = 3
 
@@ -54,7 +54,7 @@ SIGMAS = (0.5, 0.8, 1.2)
 
 
 VARIANTS = tuple((segment, sigma) for segment in range(SEGMENTS) for sigma in SIGMAS)
-"""(segment, sigma) of the nine failures; `lab_failures` makes episodes of them."""
+"""(segment, sigma) of the nine failures; used by `lab_failures`."""
 
 
 RATE_HZ = 10.0
@@ -75,9 +75,9 @@ _SPEED_FRACTION = 0.8
 def disturb(
     kinematics: Kinematics, demonstration: JointTrajectory, segment: int, sigma: float, rng: np.random.Generator
 ) -> JointTrajectory:
-    """The demonstration with Gaussian noise on its tool's pose in one of three segments; the gripper as it was.
+    """Add Gaussian noise to the tool pose in one of three segments; the gripper is unchanged.
 
-    Poses out of reach become the nearest reachable ones. Where a joint would be too fast, the motion takes longer.
+    Unreachable poses are replaced by the nearest reachable ones. The motion is slowed where a joint would be too fast.
     """
     if not 0 <= segment < SEGMENTS or not (np.isfinite(sigma) and sigma > 0):
         raise DataError(f"segment {segment}, sigma {sigma}", expected=f"0 to {SEGMENTS - 1}, and more than 0")
@@ -113,13 +113,13 @@ def _slowed(
     names: tuple[str, ...], times: NDArray[np.float64], q: NDArray[np.float64], limits: NDArray[np.float64]
 ) -> JointTrajectory:
     spans = np.diff(times)
-    # The controller's cubic between samples may be up to 1.5 times as fast as their mean.
+    # The controller's cubic interpolation can be up to 1.5 times as fast as the mean between samples.
     needed = 1.5 * np.max(np.abs(np.diff(q, axis=0)) / (_SPEED_FRACTION * limits), axis=1)
     clock = np.concatenate([[0.0], np.cumsum(np.maximum(spans, needed))])
     return JointTrajectory(names, clock, q)
 
 
-# Where a robot's tool can go while it points down, learned once: asking again costs nothing, a failed search much.
+# Reachability of a downward tool, computed once: lookups are cheap, failed IK searches are not.
 
 _RADII = np.array([0.20, 0.25, 0.30, 0.35, 0.40, 0.45, 0.50])
 _TURNS = np.radians(np.arange(-180, 180, 15))
@@ -128,7 +128,7 @@ _HIGHEST_M = 0.40
 
 
 class Reach:
-    """Heights and turns of a downward tool that inverse kinematics found, by distance from the base."""
+    """Reachable heights and yaws of a downward tool by distance from the base, found by inverse kinematics."""
 
     def __init__(self, kinematics: Kinematics) -> None:
         self._kinematics = kinematics
@@ -139,13 +139,13 @@ class Reach:
         self._highest = np.array([self._search(radius, turn) for radius in _RADII])
 
     def ceiling(self, x: float, y: float) -> float:
-        """The highest z in metres that is surely reachable over x, y; 0 if none is."""
+        """Return the highest z in metres that is surely reachable above x, y; 0 if none."""
         radius = float(np.hypot(x, y))
         i = int(np.clip(np.searchsorted(_RADII, radius), 1, len(_RADII) - 1))
         return float(min(self._highest[i - 1], self._highest[i]))
 
     def turns(self, x: float, y: float, yaw: float) -> bool:
-        """Whether fingers may close along `yaw` there; the wrist's limits turn with the arm's bearing."""
+        """Return whether the fingers can close along `yaw` at x, y; wrist limits rotate with the arm's bearing."""
         relative = (yaw - np.arctan2(y, x) - _TURNS[0]) % (2 * np.pi)
         i = int(relative / (_TURNS[1] - _TURNS[0]))
         return bool(self._turns[i % len(_TURNS)] and self._turns[(i + 1) % len(_TURNS)])
@@ -169,7 +169,7 @@ _REACHES: WeakKeyDictionary[Kinematics, Reach] = WeakKeyDictionary()
 
 
 def reach_of(kinematics: Kinematics) -> Reach:
-    """The reach of a kinematics, found at the first call: about a second."""
+    """Return the cached reach of a kinematics; the first call takes about a second."""
     if kinematics not in _REACHES:
         _REACHES[kinematics] = Reach(kinematics)
     return _REACHES[kinematics]
@@ -178,28 +178,28 @@ def reach_of(kinematics: Kinematics) -> Reach:
 Array = NDArray[np.float64]
 
 TIP_M = 0.010
-"""The tool point stays this far above the table: finger tips reach a little below it."""
+"""Minimum height of the tool point above the table: finger tips extend slightly below it."""
 EDGE_M = 0.013
-"""Fingers hold at least this much of an object's height."""
+"""Minimum overlap of the fingers with the object's height."""
 APPROACH_M = (0.05, 0.10)
 LIFT_M = (0.07, 0.13)
 PUSH_M = (0.05, 0.11)
 LEAST_LIFT_M = 0.06
 
 
-class Unreachable(Exception):  # noqa: N818 - an ordinary event: another scene is drawn
-    """A motion that the arm cannot do from here."""
+class Unreachable(Exception):  # noqa: N818 - expected: another scene is sampled
+    """A motion that the arm cannot perform."""
 
 
 @dataclass(frozen=True)
 class Grasp:
-    """How to close the fingers; metres.
+    """Parameters of a grasp; metres.
 
     Attributes:
-        gap_m: between each open finger and the object on the way down.
-        squeeze_m: how far each finger is commanded into the object.
-        rise_m: the tool goes up again by this before it closes ("too late" for what is low).
-        early_m: it closes this far above the lowest point and goes on down ("too early").
+        gap_m: gap between each open finger and the object during the descent.
+        squeeze_m: distance each finger is commanded into the object.
+        rise_m: the tool rises by this before it closes ("too late" for low objects).
+        early_m: the gripper closes this far above the lowest point and continues down ("too early").
     """
 
     gap_m: float
@@ -209,7 +209,7 @@ class Grasp:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, **changes: float) -> Grasp:
-        """Ordinary numbers, some of them replaced."""
+        """Sample a normal grasp, with `changes` applied."""
         return cls(
             **{"gap_m": float(rng.uniform(0.010, 0.018)), "squeeze_m": float(rng.uniform(0.004, 0.008)), **changes}
         )
@@ -217,15 +217,15 @@ class Grasp:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A motion and what it was made for.
+    """A motion and its purpose.
 
     Attributes:
         trajectory: of all joints, from time 0.
         tool: (4, 4) base_T_tool where the fingers close, or where a push begins.
-        open_m: width between the fingers on the way down.
-        goal: (2,) x, y where the object should end, metres; None if nowhere.
+        open_m: width between the fingers during the descent.
+        goal: (2,) x, y goal of the object, metres; None if the task has none.
         path: (2, 2) x, y of the first and last point of contact of a push; None otherwise.
-        facts: plain numbers for the record.
+        facts: plain numbers for the episode's `details`.
     """
 
     trajectory: JointTrajectory
@@ -237,7 +237,7 @@ class Plan:
 
 
 def start_position(kinematics: Kinematics, xyz: Sequence[float], yaw: float, width_m: float) -> Array:
-    """(J,) the arm with its tool at a point, pointing down, fingers open by a width."""
+    """Return (J,) joint positions with the tool at a point (metres, base frame) pointing down, fingers open."""
     robot = kinematics.robot
     motion = Motion(kinematics, robot.home_position())
     motion.to_pose(tool_down(xyz[0], xyz[1], xyz[2], yaw))
@@ -248,10 +248,10 @@ def start_position(kinematics: Kinematics, xyz: Sequence[float], yaw: float, wid
 def grasp_plan(
     kinematics: Kinematics, start: Array, ghost: PlacedObject, grasp: Grasp, rng: np.random.Generator
 ) -> Plan:
-    """Over the imagined object, down, close, lift, in one of its grasps that the arm can do.
+    """Plan a pick of the virtual object with a reachable grasp: approach, descend, close, lift.
 
     Raises:
-        Unreachable: it can do none.
+        Unreachable: no grasp is reachable.
     """
     motion = Motion(kinematics, start)
     tool = _append_grasp(motion, ghost, grasp, rng)
@@ -269,10 +269,10 @@ def place_plan(
     grasp: Grasp,
     rng: np.random.Generator,
 ) -> Plan:
-    """A pick, and a release over the spot `goal` (2,) x, y at height `goal_z` metres: a table or another object."""
+    """Plan a pick and a release above `goal` (2,) x, y at height `goal_z` metres: the table or another object."""
     motion = Motion(kinematics, start)
     tool = _append_grasp(motion, ghost, grasp, rng)
-    # Turning with the arm's bearing keeps the last joint within its limits.
+    # Rotating with the arm's bearing keeps the last joint within its limits.
     turn = float(np.arctan2(goal[1], goal[0]) - np.arctan2(ghost.position[1], ghost.position[0]))
     c, s = np.cos(turn), np.sin(turn)
     release = make([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ tool
@@ -289,7 +289,7 @@ def place_plan(
 
 
 def push_plan(kinematics: Kinematics, start: Array, ghost: PlacedObject, rng: np.random.Generator) -> Plan:
-    """Close the fingers, come down behind the imagined object, push it along a direction the arm can do, rise."""
+    """Plan a push: close, descend behind the virtual object, push in a reachable direction, rise."""
     distance = float(rng.uniform(*PUSH_M))
     closed = float(rng.uniform(0.0, 0.02))
     reach = reach_of(kinematics)
@@ -299,7 +299,7 @@ def push_plan(kinematics: Kinematics, start: Array, ghost: PlacedObject, rng: np
         end = ghost.position[:2] - unit * (ghost.object.radius + 0.004) + unit * distance
         z = max(TIP_M, min(0.4 * ghost.object.height, 0.025))
         motion = Motion(kinematics, start)
-        # Along or across the motion, whichever the wrist can do at both ends.
+        # Along or across the motion, whichever the wrist can reach at both ends.
         yaws = [
             float(v)
             for v in rng.permutation(bearing + np.pi / 2 * np.arange(4))
@@ -364,7 +364,7 @@ def _open_width(ghost: PlacedObject, grasp: Grasp) -> float:
 
 
 def _yaws(ghost: PlacedObject, rng: np.random.Generator, reach: Reach) -> list[float]:
-    """Directions in which fingers may close, in random order: the faces of a box, any for what is round."""
+    """Return up to two reachable closing directions in random order: the faces of a box, any for round objects."""
     if ghost.object.shape == "box":
         R = ghost.base_T_object[:3, :3]
         wide, deep, _ = ghost.object.size
@@ -387,6 +387,6 @@ def _at_height(pose: Array, z: float) -> Array:
 
 
 def _paced(motion: Motion, rng: np.random.Generator) -> JointTrajectory:
-    """The motion at its own speed or a little off it."""
+    """Return the trajectory with its duration scaled by a random factor from 0.85 to 1.2."""
     made = motion.trajectory()
     return JointTrajectory(made.names, made.times * float(rng.uniform(0.85, 1.2)), made.positions)

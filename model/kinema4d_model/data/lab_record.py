@@ -1,4 +1,4 @@
-"""A drawn scene becomes an episode: physics, outcome, pictures with their truth, or a word why it is not usable."""
+"""Simulation and rendering of a sampled scene to an episode; `Refused` gives the reason if it is unusable."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ __all__ = ["Refused", "Scene", "first_look", "outcome_of", "record", "simulate"]
 Array = NDArray[np.float64]
 
 SEEN_FRACTION = 0.45
-"""Of the pixels that the target would cover in the first picture if nothing stood before it."""
+"""Required share of the pixels that the unoccluded target would cover in the first image."""
 LEAST_PIXELS = 16
 TABLE_EDGE_M = -0.02
 
 
-class Refused(Exception):  # noqa: N818 - an ordinary event: the next attempt follows
-    """An attempt that gives no usable episode, with one word why."""
+class Refused(Exception):  # noqa: N818 - expected: the next attempt follows
+    """An attempt without a usable episode, with a short reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """Everything that is drawn before the physics runs.
+    """Everything that is sampled before the physics runs.
 
     Attributes:
         kind: of the episode, such as "pick".
-        split, number: which episode it is.
-        cast: the motion and what it is about.
-        start: (J,) where the arm begins.
-        objects: all that stand on the table, the target first.
-        camera: that looks on.
-        style: table, walls, light, the robot's shell.
+        split, number: identify the episode.
+        cast: the motion and its objects.
+        start: (J,) start positions of the joints.
+        objects: all objects on the table, the target first.
+        camera: the recording camera.
+        style: table, walls, light, colour of the robot.
     """
 
     kind: str
@@ -71,10 +71,10 @@ class Scene:
 
 
 def first_look(config: LabConfig, scene: Scene, state: LabState) -> tuple[LabCamera, LabImage]:
-    """The camera and its first picture.
+    """Create the camera and take the first image.
 
     Raises:
-        Refused: the target is not well in view.
+        Refused: the target is out of view or mostly hidden.
     """
     quality = SMALL if config.quality == "small" else FULL
     eye = LabCamera(load_robot(config.robot), scene.camera, style=scene.style, quality=quality)
@@ -95,7 +95,7 @@ def record(
     seeds: Mapping[str, int],
     refused: Mapping[str, int],
 ) -> Episode:
-    """The episode of states that were simulated, with all its pictures."""
+    """Render all images of the simulated states and return the episode."""
     robot, cast, camera = load_robot(config.robot), scene.cast, scene.camera
     pictures = [first, *(eye.capture(state, truth=True) for state in states[1:])]
     depth = unpack_depth(pack_depth(np.stack([_known(p.depth_m) for p in pictures])))
@@ -138,10 +138,10 @@ def record(
 
 
 def simulate(config: LabConfig, scene: Scene) -> list[LabState]:
-    """States at the frames: evenly spaced, in whole steps of the physics.
+    """Simulate the motion; return the states at the frames, evenly spaced in whole physics steps.
 
     Raises:
-        Refused: things do not stand, or the motion is too fast.
+        Refused: objects are unstable, the motion is too fast, or the physics diverged.
     """
     cast = scene.cast
     goal = cast.plan.goal if cast.plan.goal is not None else cast.target.position[:2]
@@ -169,10 +169,10 @@ def simulate(config: LabConfig, scene: Scene) -> list[LabState]:
 
 
 def outcome_of(scene: Scene, states: list[LabState]) -> Outcome:
-    """What the physics made of it; `Task` decides.
+    """Compute the outcome of simulated states with `Task`.
 
     Raises:
-        Refused: the target fell from the table.
+        Refused: the target fell off the table.
     """
     name = scene.cast.target.name
     tracks = []
@@ -210,7 +210,7 @@ def _called(cast: Cast) -> str:
 
 
 def _require_seen(first: LabImage, eye: LabCamera, state: LabState, target: str) -> None:
-    """The target must be inside the first picture and not mostly behind the arm or another object."""
+    """Require the target inside the first image and not mostly hidden by the arm or another object."""
     seen = first.mask(target)
     if int(seen.sum()) < LEAST_PIXELS or seen[[0, -1]].any() or seen[:, [0, -1]].any():
         raise Refused("out of view")
@@ -220,7 +220,7 @@ def _require_seen(first: LabImage, eye: LabCamera, state: LabState, target: str)
     p_base = corners @ thing.base_T_object[:3, :3].T + thing.position
     camera_T_base = eye.camera.camera_T_base
     uv = eye.camera.project(p_base @ camera_T_base[:3, :3].T + camera_T_base[:3, 3])
-    # About 0.7 of the box around the corners is what a box or a cylinder covers of it.
+    # A box or cylinder covers about 0.7 of the bounding rectangle of its corners.
     covered = 0.7 * float(np.prod(np.ptp(uv, axis=0)))
     if seen.sum() < SEEN_FRACTION * covered:
         raise Refused("hidden")
@@ -228,5 +228,5 @@ def _require_seen(first: LabImage, eye: LabCamera, state: LabState, target: str)
 
 def _known(array: Any) -> NDArray[Any]:
     if array is None:
-        raise DataError("a picture came without its truth", expected="depth and segmentation")
+        raise DataError("a lab image has no ground truth", expected="depth and segmentation")
     return np.asarray(array)

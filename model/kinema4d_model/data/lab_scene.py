@@ -1,4 +1,4 @@
-"""Scenes for the lab's episodes, drawn from the ranges of a configuration: objects, looks, camera, where the arm is."""
+"""`SceneDraw`: samples objects, appearance and camera of a lab scene from the ranges of a configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS_LATE = ((0.80, "purple"), (0.94, "pink"), (1.01, "red"))
 
 
 def colour_word(rgb: Sequence[float]) -> str:
-    """A plain word for an sRGB colour, 0 to 1."""
+    """Return the name of an sRGB colour, 0 to 1."""
     hue, saturation, value = colorsys.rgb_to_hsv(*rgb)
     if value < 0.15:
         return "black"
@@ -36,23 +36,23 @@ def colour_word(rgb: Sequence[float]) -> str:
 
 
 class SceneDraw:
-    """Draws the parts of one scene; the same ranges and generator give the same scene."""
+    """Sampler for the parts of one scene; equal ranges and random state give an equal scene."""
 
     def __init__(self, ranges: Ranges, rng: np.random.Generator) -> None:
         self._ranges, self._rng = ranges, rng
 
     def between(self, limits: Sequence[float]) -> float:
-        """A number of a range."""
+        """Sample a number from a range."""
         return float(self._rng.uniform(limits[0], limits[1]))
 
     def spot(self) -> Array:
-        """(2,) x, y metres somewhere in the workspace."""
+        """Sample (2,) x, y in the workspace, metres, base frame."""
         workspace = self._ranges["workspace"]
         radius, bearing = self.between(workspace["radius_m"]), np.radians(self.between(workspace["bearing_deg"]))
         return np.array([radius * np.cos(bearing), radius * np.sin(bearing)])
 
     def colour(self) -> tuple[float, float, float]:
-        """sRGB of an object."""
+        """Sample the sRGB colour of an object."""
         target = self._ranges["target"]
         bands = target["hue"]
         widths = np.array([high - low for low, high in bands])
@@ -69,14 +69,14 @@ class SceneDraw:
         width_m: Sequence[float] | None = None,
         height_m: Sequence[float] | None = None,
     ) -> LabObject:
-        """An object with the sizes of a section, or with those of the given ranges."""
+        """Sample an object with the sizes of a section, or of the given ranges in metres."""
         ranges = self._ranges[section]
         shapes = self._ranges["target"]["shapes"]
         shape: Any = shapes[int(self._rng.integers(len(shapes)))]
         width = self.between(width_m or ranges["width_m"])
         height = self.between(height_m or ranges["height_m"])
         if shape == "sphere" and height > width:
-            width = min(height, ranges["width_m"][1])  # a sphere is as tall as it is wide
+            width = min(height, ranges["width_m"][1])  # height and width of a sphere are equal
         if shape == "sphere" and height_m and not height_m[0] <= width <= height_m[1]:
             shape = "cylinder"
         depth = width * self.between((1.0, 1.5)) if shape == "box" else width
@@ -85,22 +85,22 @@ class SceneDraw:
         return LabObject(f"{name}_{shape}", shape, size, self.colour(), mass)
 
     def tall(self) -> tuple[float, float]:
-        """The upper half of the target's heights, metres."""
+        """Return the upper half of the target's height range, metres."""
         low, high = self._ranges["target"]["height_m"]
         return (low + high) / 2, high
 
     def short(self) -> tuple[float, float]:
-        """The lower half of the target's heights, metres."""
+        """Return the lower half of the target's height range, metres."""
         low, high = self._ranges["target"]["height_m"]
         return low, (low + high) / 2
 
     def standing(self, thing: LabObject, xy: Array, yaw: float | None = None) -> PlacedObject:
-        """The object upright at x, y, turned at random if not told how."""
+        """Place an object upright at x, y, with a random yaw unless `yaw` is given."""
         turn = float(self._rng.uniform(-np.pi, np.pi)) if yaw is None else yaw
         return PlacedObject.standing(thing, float(xy[0]), float(xy[1]), turn)
 
     def distractors(self, placed: Sequence[PlacedObject], around: Array, clear: Sequence[Array]) -> list[PlacedObject]:
-        """Other objects around x, y, not touching `placed` and not within a hand's width of the points `clear`."""
+        """Sample distractors around x, y that do not touch `placed` and leave room for the gripper at `clear`."""
         ranges = self._ranges["distractors"]
         count = int(self._rng.integers(ranges["count"][0], ranges["count"][1] + 1))
         found: list[PlacedObject] = []
@@ -118,7 +118,7 @@ class SceneDraw:
         return found
 
     def style(self) -> Style:
-        """Table, walls, light and the robot's shell."""
+        """Sample table, walls, light and colour of the robot."""
         looks, rng = self._ranges["looks"], self._rng
         turn = rng.uniform(-np.pi, np.pi)
         radius = self.between(looks["lamp_radius_m"])
@@ -143,7 +143,7 @@ class SceneDraw:
         )
 
     def camera(self, points: Sequence[Array], width: int, height: int) -> PinholeCamera:
-        """A camera that looks at the middle of x, y `points`; it sees all of them with a margin."""
+        """Sample a camera aimed at the mean of x, y `points` that sees all of them with a margin."""
         ranges, rng = self._ranges["camera"], self._rng
         middle = np.mean(points, axis=0)
         spread = max((float(np.hypot(*(p - middle))) for p in points), default=0.0)

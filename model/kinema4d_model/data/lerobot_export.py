@@ -1,7 +1,7 @@
-"""Episodes as a LeRobot v3.0 dataset: parquet tables, one MP4 a camera, and the metadata its readers want.
+"""`export_lerobot`: write episodes as a LeRobot v3.0 dataset: parquet tables, one MP4 per camera, metadata.
 
-LeRobot has one frame rate for a dataset, episodes here have their own: frames get LeRobot's time stamps at `fps`,
-and the real time is the column `observation.time_s`. Colours are H.264 and lossy; depth and outcomes stay behind.
+LeRobot has one frame rate per dataset, episodes here have their own: frames get time stamps at `fps`, and the real
+time is in the column `observation.time_s`. Colour is lossy H.264; depth and outcomes are not exported.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _COLUMNS = ("observation.state", "action", "observation.time_s")
 
 
 def export_lerobot(episodes: Iterable[Episode], folder: str | Path, *, fps: float = 10.0) -> int:
-    """Write the episodes as the folder of a dataset, complete or not at all; returns how many they are.
+    """Write the episodes as a dataset folder, atomically; return their number.
 
     Raises:
-        DataError: an episode lacks joints or actions, or differs from the first in size or joints.
+        DataError: an episode has no joints or actions, or differs from the first in size or joints.
     """
     target = Path(folder)
     with replacing_folder(target, is_ours=lambda path: (path / "meta" / "info.json").is_file()) as root:
@@ -73,7 +73,7 @@ def export_lerobot(episodes: Iterable[Episode], folder: str | Path, *, fps: floa
                 writer.__exit__(type(error), error, error.__traceback__)
             raise
         if writer is None or first is None:
-            raise DataError("there is nothing to export", expected="at least one episode")
+            raise DataError("nothing to export", expected="at least one episode")
         writer.__exit__(None, None, None)
         _write(root, rows, table, tasks, first, fps)
     return len(table)
@@ -81,10 +81,11 @@ def export_lerobot(episodes: Iterable[Episode], folder: str | Path, *, fps: floa
 
 def _require(episode: Episode, first: Episode | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if episode.joints is None or episode.actions is None:
-        raise DataError(f"episode '{episode.key}' has no joints or no actions", expected="both, as LeRobot wants")
+        raise DataError(f"episode '{episode.key}' has no joints or no actions", expected="both, LeRobot requires them")
     if first is not None and (episode.shape[1:], episode.joint_names) != (first.shape[1:], first.joint_names):
         raise DataError(
-            f"episode '{episode.key}' has another size or other joints than '{first.key}'", expected="equal ones"
+            f"episode '{episode.key}' differs from '{first.key}' in size or joints",
+            expected="the same image size and joints in all episodes",
         )
     return episode.joints, episode.actions
 
@@ -148,7 +149,7 @@ def _write(
     _parquet(root / "data" / "chunk-000" / "file-000.parquet", pa.table(arrays))
     _parquet(root / "meta" / "episodes" / "chunk-000" / "file-000.parquet", pa.Table.from_pylist(table))
     named = {"task_index": list(tasks.values()), "__index_level_0__": list(tasks)}
-    # LeRobot reads it with pandas, the task's words as index: this note makes them one.
+    # LeRobot reads this table with pandas and expects the task text as index: this metadata makes it one.
     note = json.dumps({"index_columns": ["__index_level_0__"], "columns": [], "column_indexes": []})
     _parquet(root / "meta" / "tasks.parquet", pa.table(named).replace_schema_metadata({"pandas": note}))
     height, width = first.camera.height, first.camera.width

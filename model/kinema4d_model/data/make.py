@@ -1,19 +1,16 @@
-"""`make_dataset`: a whole dataset from the lab, on several processes, deterministic and resumable.
+"""`make_dataset`: generate a lab dataset in several processes, deterministic and resumable.
 
-A shard is the unit of work: it is drawn again from its numbers if it is not there, so a run that was killed at
-any moment goes on with the first missing shard and ends with the same bytes as one that was not. Failures of a shard's
-demonstrations go to a shard of their own beside it: the same split, for it is the same scene.
+A shard is the unit of work and depends only on its numbers. A killed run resumes with the first missing shard and ends
+with the same bytes as an uninterrupted one. Failures of a shard's demonstrations go to a separate shard of the same
+split, because they show the same scene.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kinema4d_model.data.dataset_folder import DatasetFolder, failure_shard_name, lock_folder, shard_name
 from kinema4d_model.data.episode_files import encode_episode
@@ -23,6 +20,7 @@ from kinema4d_model.data.lab_failures import Demonstration, failure_episodes
 from kinema4d_model.data.shards import open_index, read_document, write_shard
 from kinema4d_model.data.versions import versions
 from kinema4d_ros.core.errors import DataError
+from kinema4d_ros.runtime.pool import Lost, Recipe, run_jobs
 
 __all__ = ["FailureJob", "Job", "failure_jobs", "make_dataset", "pending_jobs"]
 
@@ -31,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One shard to make: episodes `first` to `last` - 1 of a split."""
+    """Job for one shard: episodes `first` to `last` - 1 of a split."""
 
     folder: Path
     config: LabConfig
@@ -43,11 +41,11 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """Of the shard."""
+        """Path of the shard."""
         return self.folder / shard_name(self.split, self.number)
 
     def run(self) -> int:
-        """Make and write the shard; returns how many episodes it has."""
+        """Generate and write the shard; return its number of episodes."""
 
         def episodes() -> Iterator[tuple[str, dict[str, bytes]]]:
             for number in range(self.first, self.last):
@@ -60,7 +58,7 @@ class Job:
 
 @dataclass(frozen=True)
 class FailureJob:
-    """One shard of failures to make: nine of each demonstration of a shard."""
+    """Job for one shard of failures: nine per demonstration of a shard."""
 
     folder: Path
     config: LabConfig
@@ -70,17 +68,17 @@ class FailureJob:
 
     @property
     def path(self) -> Path:
-        """Of the shard."""
+        """Path of the shard."""
         return self.folder / failure_shard_name(self.split, self.number)
 
     @property
     def keys(self) -> list[str]:
-        """Of the episodes it makes."""
+        """Keys of its episodes."""
         return [key for d in self.demonstrations for key in d.failure_keys]
 
     @property
     def is_done(self) -> bool:
-        """Whether the shard is there with these episodes."""
+        """Whether the shard exists with these episodes."""
         if not self.path.is_file():
             return False
         try:
@@ -89,7 +87,7 @@ class FailureJob:
             return False
 
     def run(self) -> int:
-        """Make and write the shard; returns how many episodes it has."""
+        """Generate and write the shard; return its number of episodes."""
         made = (e for d in self.demonstrations for e in failure_episodes(self.config, d))
         return len(write_shard(self.path, ((e.key, encode_episode(e)) for e in made)).episodes)
 
@@ -102,13 +100,15 @@ def make_dataset(
     workers: int = 1,
     progress: Progress | None = None,
     failures: bool = False,
+    engine: str = "local",
 ) -> DatasetFolder:
-    """Make what is missing of a dataset with so many episodes by split; `progress` gets (done, in all).
+    """Generate the missing shards of a dataset with `counts` episodes by split; `progress` gets (done, total).
 
-    `failures` adds the nine failures of every demonstration that is there when all episodes are made.
+    `workers` processes run on `engine`, see `runtime.pool`.
+    `failures` adds nine failures of every demonstration once all episodes exist.
 
     Raises:
-        DataError: the folder holds a dataset of another configuration or seed, or somebody else is writing to it.
+        DataError: the folder holds a dataset of another configuration or seed, or another process is writing to it.
     """
     target = Path(folder)
     if workers < 1 or seed < 0 or any(count < 0 for count in counts.values()) or not set(counts) <= set(SPLITS):
@@ -124,7 +124,7 @@ def make_dataset(
         done = total - sum(job.last - job.first for job in jobs)
         if progress is not None:
             progress(done, total)
-        for made in _results(jobs, workers):
+        for made in _results(jobs, workers, engine):
             done += made
             if progress is not None:
                 progress(done, total)
@@ -136,7 +136,7 @@ def make_dataset(
         left = [job for job in wanted if not job.is_done]
         total += sum(promised.values())
         done = total - sum(len(job.keys) for job in left)
-        for made in _results(left, workers):
+        for made in _results(left, workers, engine):
             done += made
             if progress is not None:
                 progress(done, total)
@@ -144,7 +144,7 @@ def make_dataset(
 
 
 def failure_jobs(config: LabConfig, dataset: DatasetFolder) -> list[FailureJob]:
-    """The shards of failures that belong to the demonstrations that are there."""
+    """Return the failure jobs of all existing demonstrations."""
     jobs = []
     for split in dataset.splits:
         for shard in dataset.shards(split):
@@ -159,7 +159,7 @@ def failure_jobs(config: LabConfig, dataset: DatasetFolder) -> list[FailureJob]:
 
 
 def pending_jobs(config: LabConfig, folder: Path, counts: Mapping[str, int], seed: int) -> list[Job]:
-    """The shards that are missing or shorter than they should be; small splits first, they are needed to judge."""
+    """Return jobs for missing or incomplete shards; small splits first, since evaluation needs them."""
     jobs = []
     size = config.shard_episodes
     for split in sorted(counts, key=lambda name: counts[name]):
@@ -176,7 +176,7 @@ def _is_complete(job: Job) -> bool:
     try:
         return len(open_index(job.path).episodes) == job.last - job.first
     except DataError:
-        # Damaged by something else than a kill: made again, which is what was asked for.
+        # Damaged by something other than a kill: generate it again.
         return False
 
 
@@ -194,39 +194,37 @@ def _claim(config: LabConfig, folder: Path, counts: Mapping[str, int], seed: int
     for name in ("seed", "config"):
         if there.get(name) != document[name]:
             raise DataError(
-                f"{folder} was begun with another {name}",
+                f"{folder} was started with another {name}",
                 expected="the same configuration and seed, or another folder",
                 hint="a dataset has one configuration: choose another --out",
             )
-    # More episodes of the same numbers are welcome: the first ones stay as they are.
+    # A larger count extends the dataset; existing episodes are kept.
     splits = {split: max(int(counts.get(split, 0)), int(there["splits"].get(split, 0))) for split in SPLITS}
     kept = {"failures": there["failures"]} if "failures" in there else {}
     return DatasetFolder.create(folder, {**document, "splits": splits, **kept})
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed writers left; nobody else is writing, for the folder is locked."""
+    """Remove temporary files of killed writers; safe because the folder is locked."""
     for pattern in ("*/.*.tar", "*/.*.json", ".*.json"):
         for path in folder.glob(pattern):
             with suppress(OSError):
                 path.unlink()
 
 
-def _results(jobs: Sequence[Job | FailureJob], workers: int) -> Iterator[int]:
-    if workers == 1 or len(jobs) < 2:
-        for job in jobs:
-            yield job.run()
-        return
-    # Spawned, not forked: compiled kernels and MuJoCo keep threads of their own.
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(min(workers, len(jobs)), initializer=_quiet) as pool:
-        yield from pool.imap_unordered(_run, jobs)
+def _results(jobs: Sequence[Job | FailureJob], workers: int, engine: str) -> Iterator[int]:
+    here = engine == "local" and (workers == 1 or len(jobs) < 2)
+    maker = Recipe("kinema4d_model.data.make:shard_maker")
+    for result in run_jobs(maker, jobs, workers=0 if here else workers, engine=engine):
+        if isinstance(result, Lost):
+            raise DataError(
+                f"shard {result.job.path} was not made: {result.text}",
+                expected="a worker that finishes its shard",
+                hint="run the same command again: it resumes with the missing shards",
+            )
+        yield int(result.value)
 
 
-def _quiet() -> None:
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
-
-
-def _run(job: Any) -> int:
-    return int(job.run())
+def shard_maker(turn: int) -> Callable[[Job | FailureJob], int]:
+    """Build a worker of the pool: it makes one shard per job."""
+    return lambda job: job.run()

@@ -1,4 +1,4 @@
-"""`dataset_stats`: how many episodes of what, how they ended, how long and large; it reads the JSON only."""
+"""Dataset overview: statistics from the JSON files (`dataset_stats`) and contact sheets (`write_sheet`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["choose_episodes", "dataset_stats", "episode_row", "stats_table", "wr
 
 
 def dataset_stats(path: str | Path) -> dict[str, Any]:
-    """Counts and ranges by split, as plain JSON."""
+    """Return counts and ranges by split, as plain JSON."""
     dataset = DatasetFolder.open(path)
     return {"name": dataset.document.get("name"), "splits": {s: _split(dataset, s) for s in dataset.splits}}
 
@@ -70,14 +70,14 @@ def _split(dataset: DatasetFolder, split: str) -> dict[str, Any]:
 
 
 def _range(values: list[float] | list[int]) -> list[float] | None:
-    """Smallest, mean, largest."""
+    """Return minimum, mean and maximum; None if empty."""
     if not values:
         return None
     return [round(float(v), 3) for v in (np.min(values), np.mean(values), np.max(values))]
 
 
 def stats_table(stats: dict[str, Any]) -> str:
-    """The same for people."""
+    """Format `dataset_stats` as text."""
     lines = []
     for split, found in stats["splits"].items():
         per = found["bytes"] / max(found["episodes"], 1) / 1000
@@ -101,9 +101,7 @@ def stats_table(stats: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# Contact sheets: many episodes at a glance, as one PNG and as a page to scroll.
-#
-# A row is an episode: frames from first to last, depth of the last, and the robot alone as it was commanded.
+# Contact sheets, as PNG or HTML. A row is one episode: frames, depth of the last frame, the commanded robot alone.
 
 LABEL_PIXELS = 12
 COLUMN = 144
@@ -111,7 +109,7 @@ _STYLE = "body{font:14px sans-serif;background:#fafafa;margin:1em}img{display:bl
 
 
 def choose_episodes(path: str | Path, split: str, count: int, task: str = "") -> Iterator[Episode]:
-    """So many episodes of a split, evenly spread; only those of a task if one is named."""
+    """Yield up to `count` episodes of a split, evenly spread; with `task`, the first ones of that task."""
     indices = DatasetFolder.open(path).indices(split)
     places = [(index, number) for index in indices for number in range(len(index.episodes))]
     if not places:
@@ -129,7 +127,7 @@ def choose_episodes(path: str | Path, split: str, count: int, task: str = "") ->
 
 
 def episode_row(episode: Episode, frames: int = 7) -> NDArray[np.uint8]:
-    """(h, w, 3) uint8: frames, last depth, last condition (black without one), with a line of text above."""
+    """Return (h, w, 3) uint8: frames, last depth, last condition (black if missing), with a title line above."""
     times = np.linspace(0, len(episode) - 1, frames).round().astype(int)
     tiles = [episode.rgb[t] for t in times]
     if episode.depth_m is not None:
@@ -150,12 +148,12 @@ def episode_row(episode: Episode, frames: int = 7) -> NDArray[np.uint8]:
 
 
 def write_sheet(episodes: Sequence[Episode], path: str | Path, frames: int = 7) -> Path:
-    """A sheet at `path`: .png for a picture, .html for a page with the facts of every episode."""
+    """Write a contact sheet: .png for an image, .html for a page with the facts of every episode."""
     target = Path(path)
     if target.suffix not in (".png", ".html"):
-        raise DataError(f"sheet {target.name!r}", expected="a name that ends in .png or .html")
+        raise DataError(f"the sheet is named {target.name!r}", expected="a name that ends in .png or .html")
     if not episodes:
-        raise DataError("there is no episode to show", expected="at least one")
+        raise DataError("no episode to show", expected="at least one")
     rows = [episode_row(episode, frames) for episode in episodes]
     width = max(row.shape[1] for row in rows)
     rows = [np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]

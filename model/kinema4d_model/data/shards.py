@@ -1,10 +1,10 @@
-"""Episodes in plain tar files, as WebDataset has them, with an index for random access.
+"""Shards: episodes in plain tar files (WebDataset layout) with an index for random access.
 
-    train-000000.tar         key.json, key.rgb.mkv, key.depth.mkv, ... one episode after the other
-    train-000000.index.json  where every file of every episode begins, how long it is, its SHA-256
+    train-000000.tar         key.json, key.rgb.mkv, key.depth.mkv, ... episode by episode
+    train-000000.index.json  offset, size and SHA-256 of every file of every episode
 
-A shard is written under another name and renamed when it is complete: it is whole or it is not there. The index
-can be made again from the tar. Nothing is ever pickled.
+A shard is written under a temporary name and renamed when complete, so it is complete or absent. The index can be
+rebuilt from the tar. No pickle is used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MAX_INDEX_BYTES = 512 * 2**20
 
 @dataclass(frozen=True)
 class Member:
-    """One file in a shard: where its bytes begin, how many there are, their SHA-256."""
+    """One file in a shard: offset, size in bytes, SHA-256."""
 
     offset: int
     size: int
@@ -64,7 +64,7 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """A shard and what is in it, in its order."""
+    """A shard and its episodes, in file order."""
 
     path: Path
     size: int
@@ -72,14 +72,14 @@ class ShardIndex:
 
 
 def index_path(shard: Path) -> Path:
-    """Where the index of a shard is."""
+    """Return the path of a shard's index."""
     return shard.with_suffix(".index.json")
 
 
 def write_shard(path: str | Path, episodes: Iterable[tuple[str, dict[str, bytes]]]) -> ShardIndex:
-    """Write (key, files by extension) as a shard with its index; complete or not at all.
+    """Write (key, files by extension) as a shard with its index, atomically.
 
-    The same episodes give the same bytes: no times, no users in the tar.
+    Equal episodes give equal bytes: the tar contains no times and no users.
     """
     with ShardWriter(path) as writer:
         for key, files in episodes:
@@ -88,11 +88,11 @@ def write_shard(path: str | Path, episodes: Iterable[tuple[str, dict[str, bytes]
 
 
 class ShardWriter:
-    """A shard that grows episode by episode: there once its `with` block has ended well, absent otherwise.
+    """Writer that adds one episode at a time; the shard exists only if the `with` block ends without an error.
 
     Attributes:
-        path: where it will be.
-        entries: what was added.
+        path: path of the finished shard.
+        entries: episodes added so far.
         index: of the finished shard.
     """
 
@@ -123,7 +123,7 @@ class ShardWriter:
             header = tarfile.TarInfo(f"{key}.{extension}")
             header.size, header.mode = len(data), 0o644
             self._tar.addfile(header, io.BytesIO(data))
-            # The tar is closed only by whole blocks: data ends where the padding begins.
+            # tar pads members to whole blocks: subtract the padding to find the data.
             offset = self._tar.offset - (-(-len(data) // 512)) * 512
             members[extension] = Member(offset, len(data), hashlib.sha256(data).hexdigest())
         self.entries.append(ShardEntry(key, members))
@@ -170,7 +170,7 @@ def _write_index(index: ShardIndex) -> None:
 
 
 def open_index(shard: str | Path, *, rebuild: bool = True) -> ShardIndex:
-    """The index of a shard; one that is missing or does not fit the tar is made again from it, if `rebuild`."""
+    """Read the index of a shard; with `rebuild`, a missing or mismatching index is rebuilt from the tar."""
     path = Path(shard)
     if not path.is_file():
         raise DataError(f"{path} does not exist", expected="a shard", code=ErrorCode.FILE_MISSING)
@@ -202,12 +202,12 @@ def _read_index(path: Path) -> ShardIndex:
         raise DataError(f"{where} is not an index: {error}"[:300], expected=INDEX_FORMAT) from None
     inside = all(m.offset >= 0 and 0 <= m.size <= size - m.offset for e in entries for m in e.files.values())
     if not fits or not inside:
-        raise DataError(f"{where} is not the index of {path.name} ({size} bytes)", expected="an index of this tar")
+        raise DataError(f"{where} does not match {path.name} ({size} bytes)", expected="the index of this tar")
     return ShardIndex(path, size, entries)
 
 
 def scan_shard(path: Path) -> ShardIndex:
-    """The index of a tar as it is, read from end to end."""
+    """Build the index of a tar by reading it completely."""
     entries: list[ShardEntry] = []
     for name, data, offset in _members(path):
         key, extension = _split(path, name)
@@ -222,12 +222,12 @@ def _split(path: Path, name: str) -> tuple[str, str]:
     base = name.removeprefix("./")
     key, dot, extension = base.partition(".")
     if not key or not dot or "/" in base:
-        raise DataError(f"{path}: a file is called {name!r}"[:300], expected="key.extension")
+        raise DataError(f"{path}: invalid file name {name!r}"[:300], expected="key.extension")
     return key, extension
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes, int]]:
-    """(name, bytes, offset) of the files in a tar, one after the other."""
+    """Yield (name, bytes, offset) of the files in a tar."""
     try:
         with tarfile.open(path, "r:") as tar:
             for header in tar:
@@ -238,7 +238,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes, int]]:
                 if len(data) != header.size:
                     raise DataError(f"{path} ends within {header.name}", expected="a complete tar")
                 yield header.name, data, header.offset_data
-            # tarfile takes a cut-off file that ends between two members for a complete one.
+            # tarfile accepts a truncated file that ends between two members.
             end = tar.offset
         size = path.stat().st_size
         if size % 512 or size < end:
@@ -252,7 +252,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes, int]]:
 
 
 def read_episode(index: ShardIndex, number: int, streams: Collection[str] | None = None) -> Episode:
-    """Episode `number` of a shard, read from where it is; every byte is compared with its hash first."""
+    """Read episode `number` of a shard and verify the SHA-256 of every file."""
     entry = index.episodes[number]
     where = f"{index.path.name}:{entry.key}"
     wanted = None if streams is None else {"json", "rgb.mkv", *(f"{name}.mkv" for name in streams)}
@@ -274,7 +274,7 @@ def read_episode(index: ShardIndex, number: int, streams: Collection[str] | None
 
 
 def read_document(index: ShardIndex, number: int) -> dict[str, Any]:
-    """Only the JSON of episode `number`: for counting, without touching the videos."""
+    """Read only the JSON of episode `number`, not its videos."""
     entry = index.episodes[number]
     where = f"{index.path.name}:{entry.key}"
     member = entry.files.get("json")
@@ -286,7 +286,7 @@ def read_document(index: ShardIndex, number: int) -> dict[str, Any]:
 
 
 def stream_shard(path: str | Path, streams: Collection[str] | None = None) -> Iterator[Episode]:
-    """All episodes of a shard in their order, reading forward only: for pipes, remote and tape-like storage."""
+    """Yield all episodes of a shard in order, reading forward only: for pipes and remote storage."""
     shard = Path(path)
     key = ""
     files: dict[str, bytes] = {}

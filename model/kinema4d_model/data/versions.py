@@ -1,4 +1,4 @@
-"""What made an episode: versions of the packages that decide its pixels and numbers."""
+"""Versions of the packages that determine the pixels and numbers of an episode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinema4d_ros import __version__
 __all__ = ["RENDERER", "versions"]
 
 RENDERER = "numba-1"
-"""Changes when our rasteriser would draw other pixels for the same robot, joints and camera."""
+"""Version of the rasteriser; increase it when the same robot, joints and camera give different pixels."""
 
 
 @lru_cache(maxsize=1)
@@ -25,5 +25,5 @@ def _versions() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Version by package."""
+    """Return the version of each package by name."""
     return dict(_versions())

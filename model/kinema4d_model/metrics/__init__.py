@@ -1,8 +1,8 @@
-"""Metrics that look through pretrained networks: LPIPS, FID, FVD, latent L2.
+"""Metrics based on pretrained networks: LPIPS, FID, FVD, latent L2.
 
-weights folder ─> weights     which file is expected where; a missing one is an error, never a substitute
-               ─> alexnet, inception, i3d
-pictures       ─> learned     LPIPS, FID and FVD; latent L2 by a model's own codec
+weights folder ─> weights     expected files; a missing one is an error, there is no substitute
+               ─> networks    AlexNet, Inception, I3D
+videos         ─> learned     LPIPS, FID and FVD; latent L2 with a model's own codec
 """
 
 from kinema4d_model.metrics.learned import LEARNED, fid, fvd, latent_l2, learned_metrics, lpips

@@ -1,7 +1,7 @@
 """LPIPS, FID, FVD and latent L2 of videos (T, H, W, 3) uint8.
 
-FID and FVD compare DISTRIBUTIONS: with a few pictures or clips they are large and noisy, whatever the prediction.
-They say something about many videos together; `learned_metrics` of one pair is for a first look.
+FID and FVD compare DISTRIBUTIONS: with a few images or clips they are large and noisy for any prediction. Use them on
+many videos together; `learned_metrics` of one pair is only a rough indication.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kinema4d_ros.evaluation.images import require_videos
 __all__ = ["LEARNED", "fid", "fvd", "latent_l2", "learned_metrics", "lpips"]
 
 LEARNED = (*EXPECTED, "latent_l2")
-"""What `learned_metrics` knows."""
+"""Names accepted by `learned_metrics`."""
 
 _BATCH = 16
 _LEAST_SIDE = 32
@@ -34,10 +34,12 @@ Video = NDArray[np.uint8]
 
 @torch.inference_mode()
 def lpips(network: nn.Module, predicted: Video, truth: Video) -> NDArray[np.float64]:
-    """(T,) distance of every frame; `network` is `load_network("lpips", folder)`."""
+    """Compute the (T,) distance of every frame; `network` is `load_network("lpips", folder)`."""
     a, b = require_videos(predicted, truth)
     if min(a.shape[1:3]) < _LEAST_SIDE:
-        raise EvaluationError(f"pictures of {a.shape[2]} x {a.shape[1]}", expected=f"sides of at least {_LEAST_SIDE}")
+        raise EvaluationError(
+            f"the images are {a.shape[2]} x {a.shape[1]}", expected=f"sides of at least {_LEAST_SIDE}"
+        )
     found = [
         network(*(_pictures(video[i : i + _BATCH]).float() / 127.5 - 1 for video in (a, b)))
         for i in range(0, len(a), _BATCH)
@@ -46,7 +48,7 @@ def lpips(network: nn.Module, predicted: Video, truth: Video) -> NDArray[np.floa
 
 
 def fid(network: nn.Module, predicted: Iterable[Video], truth: Iterable[Video]) -> float:
-    """Frechet distance of the features of all frames of two sets of videos; at least two frames on each side."""
+    """Compute the Frechet distance of the features of all frames of two sets of videos; at least two frames in each."""
     sides = [
         [_pictures(video[i : i + _BATCH]) for video in s for i in range(0, len(video), _BATCH)]
         for s in (predicted, truth)
@@ -55,7 +57,7 @@ def fid(network: nn.Module, predicted: Iterable[Video], truth: Iterable[Video]) 
 
 
 def fvd(network: nn.Module, predicted: Iterable[Video], truth: Iterable[Video]) -> float:
-    """Frechet distance of the features of clips of 16 frames, one every 8; at least two clips on each side."""
+    """Compute the Frechet distance of the features of clips of 16 frames, one every 8; at least two clips in each."""
     sides = [
         [_pictures(clip).movedim(0, 1)[None] for video in side for clip in _clips(video)] for side in (predicted, truth)
     ]
@@ -64,11 +66,12 @@ def fvd(network: nn.Module, predicted: Iterable[Video], truth: Iterable[Video]) 
 
 @torch.inference_mode()
 def latent_l2(codec: VideoCodec, predicted: Video, truth: Video) -> float:
-    """Mean squared difference of the latents of two videos by a model's own codec; T = 1 + 4 k frames."""
+    """Compute the mean squared difference of the latents of two videos with a model's codec; T = 1 + 4 k frames."""
     a, b = require_videos(predicted, truth)
     if (len(a) - 1) % 4 or a.shape[1] % 8 or a.shape[2] % 8:
         raise EvaluationError(
-            f"videos of {len(a)} frames, {a.shape[2]} x {a.shape[1]}", expected="1 + 4 k frames, sides of 8 k pixels"
+            f"the videos have {len(a)} frames, {a.shape[2]} x {a.shape[1]}",
+            expected="1 + 4 k frames, sides of 8 k pixels",
         )
     x, y = (codec.encode(_pictures(video).movedim(0, 1)[None].float() / 127.5 - 1) for video in (a, b))
     return float(((x - y) ** 2).mean())
@@ -77,13 +80,13 @@ def latent_l2(codec: VideoCodec, predicted: Video, truth: Video) -> float:
 def learned_metrics(
     names: Sequence[str], predicted: Video, truth: Video, weights: str | Path | None, codec: str | Path | None = None
 ) -> dict[str, float]:
-    """Some of `LEARNED` for one pair of videos, by name.
+    """Compute some of `LEARNED` for one pair of videos, by name.
 
     Args:
         names: of the metrics.
         predicted, truth: videos of one size.
         weights: folder of the pretrained networks.
-        codec: model folder whose codec makes the latents; None takes the shipped nano's.
+        codec: model folder whose codec makes the latents; None uses the shipped nano's.
 
     Raises:
         FileFormatError: FILE_MISSING, with the file that is expected in `weights`.
@@ -114,7 +117,7 @@ def _frechet(network: nn.Module, predicted: list[torch.Tensor], truth: list[torc
 
     counts = [sum(len(batch) for batch in side) for side in (predicted, truth)]
     if min(counts) < 2:
-        raise EvaluationError(f"{counts[0]} and {counts[1]} {what}", expected="at least two on each side")
+        raise EvaluationError(f"the sets have {counts[0]} and {counts[1]} {what}", expected="at least two in each")
     distance: Any = FrechetInceptionDistance(feature=network)
     with torch.inference_mode():
         for side, real in ((predicted, False), (truth, True)):
@@ -128,5 +131,5 @@ def _clips(video: Video) -> list[Video]:
 
 
 def _pictures(video: Video) -> torch.Tensor:
-    """(T, 3, H, W) uint8."""
+    """Convert to (T, 3, H, W) uint8."""
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(np.asarray(video), -1, 1)))

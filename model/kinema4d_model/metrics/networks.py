@@ -1,6 +1,7 @@
-"""Inception v3 as FID uses it: TensorFlow's network of 2015-12-05, under the names of its PyTorch conversion.
+"""Networks of the metrics: Inception v3 (FID), I3D (FVD), AlexNet (LPIPS), with published parameter names.
 
-It differs from torchvision's: averages do not count the padding, and the last block takes a maximum.
+Inception is TensorFlow's network of 2015-12-05 under the names of its PyTorch conversion. It differs from
+torchvision's: averages do not count the padding, and the last block takes a maximum.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class _Conv(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1) -> None:
         super().__init__()
         size = (kernel, kernel) if isinstance(kernel, int) else kernel
-        # Only convolutions with stride or at the stem are without padding, and these are given by `valid`.
+        # Convolutions without padding (with stride or at the stem) are made by `_valid`.
         self.conv = nn.Conv2d(inputs, outputs, size, stride, (size[0] // 2, size[1] // 2), bias=False)
         self.bn = nn.BatchNorm2d(outputs, eps=0.001)
 
@@ -113,7 +114,7 @@ class _E(nn.Module):
 
 
 class InceptionFeatures(nn.Module):
-    """2048 numbers for each picture, the last average pool."""
+    """Inception v3 features: 2048 numbers per image, the last average pool."""
 
     num_features = 2048
 
@@ -130,7 +131,7 @@ class InceptionFeatures(nn.Module):
         self.Mixed_7b, self.Mixed_7c = _E(1280, "average"), _E(2048, "maximum")
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """(N, 2048) of pictures (N, 3, H, W) uint8."""
+        """Compute (N, 2048) features of images (N, 3, H, W) uint8."""
         x = functional.interpolate(pictures.float(), (299, 299), mode="bilinear", align_corners=False) / 127.5 - 1
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x)))
         x = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(functional.max_pool2d(x, 3, 2)))
@@ -140,13 +141,13 @@ class InceptionFeatures(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-# I3D (Carreira and Zisserman 2017), the network of FVD: RGB stream, Kinetics-400, under pytorch-i3d's names.
+# I3D (Carreira and Zisserman 2017) for FVD: RGB stream, Kinetics-400, with pytorch-i3d's parameter names.
 
 Size = tuple[int, int, int]
 
 
 def _same(x: torch.Tensor, kernel: Size, stride: Size) -> torch.Tensor:
-    """Padded with zeros as TensorFlow does: the odd one at the end."""
+    """Pad with zeros as TensorFlow does: an odd one at the end."""
     pads: list[int] = []
     for axis in (2, 1, 0):
         length = x.shape[2 + axis]
@@ -188,7 +189,7 @@ class _Mixed(nn.Module):
 
 
 class I3dFeatures(nn.Module):
-    """400 numbers (the logits) for each clip of at least 10 frames."""
+    """I3D features: 400 numbers (the logits) per clip of at least 10 frames."""
 
     num_features = 400
 
@@ -208,7 +209,7 @@ class I3dFeatures(nn.Module):
         self.logits = _Unit(1024, 400, last=True)
 
     def forward(self, clips: torch.Tensor) -> torch.Tensor:
-        """(N, 400) of clips (N, 3, T, H, W) uint8."""
+        """Compute (N, 400) features of clips (N, 3, T, H, W) uint8."""
         frames = clips.shape[2]
         x = functional.interpolate(clips.float(), (frames, 224, 224), mode="trilinear", align_corners=False) / 127.5 - 1
         x = _pool(self.Conv3d_1a_7x7(x), (1, 3, 3), (1, 2, 2))
@@ -220,7 +221,7 @@ class I3dFeatures(nn.Module):
         return self.logits(x).mean(dim=(2, 3, 4))
 
 
-# LPIPS: the distance of two pictures as AlexNet sees them (Zhang et al. 2018), version 0.1 with linear heads.
+# LPIPS: distance of two images in AlexNet features (Zhang et al. 2018), version 0.1 with linear heads.
 
 _TAPS = (1, 4, 7, 9, 11)
 _CHANNELS = (64, 192, 384, 256, 256)
@@ -254,7 +255,7 @@ class AlexNetLpips(nn.Module):
         self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """(N,) distances of pictures (N, 3, H, W) in [-1, 1]."""
+        """Compute the (N,) distances of images (N, 3, H, W) in [-1, 1]."""
         x, y = (a - self.shift) / self.scale, (b - self.shift) / self.scale
         total = torch.zeros(len(a), device=a.device)
         head = 0

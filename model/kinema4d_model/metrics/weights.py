@@ -1,4 +1,4 @@
-"""Pretrained networks from a folder the user gives: which file, under which name, and nothing in its place.
+"""Pretrained networks from a user's folder: expected file names; there is no fallback for a missing file.
 
 Tensors only: safetensors, or PyTorch files read with `weights_only=True`, which cannot run code.
 """
@@ -29,7 +29,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Expected:
-    """Files that will do, best first; the network they fill; where they are published; keys that are not needed."""
+    """Accepted files, preferred first; their network; where they are published; prefixes of unused keys."""
 
     files: tuple[str, ...]
     make: Callable[[], nn.Module]
@@ -54,11 +54,11 @@ EXPECTED: dict[str, Expected] = {
         ("i3d.safetensors", "rgb_imagenet.pt"), I3dFeatures, "the pytorch-i3d project (RGB, ImageNet and Kinetics-400)"
     ),
 }
-"""By metric."""
+"""Expected files by metric."""
 
 
 def load_codec(folder: str | Path | None) -> VideoCodec:
-    """The codec of a model folder, without its network; of the shipped nano where none is given."""
+    """Load the codec of a model folder, without its network; of the shipped nano if no folder is given."""
     root = shipped_weights("nano") if folder is None else Path(folder)
     if root is None or not (root / PRESET_FILE).is_file():
         raise FileFormatError(
@@ -74,10 +74,10 @@ def load_codec(folder: str | Path | None) -> VideoCodec:
 
 
 def load_network(metric: str, folder: str | Path | None) -> nn.Module:
-    """The network of a metric with its weights, in evaluation mode.
+    """Load the network of a metric with its weights, in evaluation mode.
 
     Raises:
-        FileFormatError: FILE_MISSING with the names that are looked for, or a file that does not fill the network.
+        FileFormatError: FILE_MISSING with the expected names, or a file that does not match the network.
     """
     expected = EXPECTED[metric]
     names = " or ".join(expected.files)
@@ -107,7 +107,7 @@ def load_network(metric: str, folder: str | Path | None) -> nn.Module:
             (f"lacks {missing[0]}" if missing else f"has {other[0]}") if missing or other else f"shape of {shapes[0]}"
         )
         raise FileFormatError(
-            f"{path} does not fill the network of {metric}: {detail}, {len(missing) + len(other) + len(shapes)} in all",
+            f"{path} does not match the {metric} network: {detail}, {len(missing) + len(other) + len(shapes)} in all",
             expected=f"the weights of {expected.source}",
         )
     network.load_state_dict(tensors, strict=False)
@@ -122,12 +122,12 @@ def _read(path: Path) -> Tensors:
 
 
 def _heads() -> Tensors:
-    """LPIPS's linear heads, as torchmetrics ships them: `lin0.model.1.weight` (1, C, 1, 1) and so on."""
+    """Read LPIPS's linear heads shipped with torchmetrics: `lin0.model.1.weight` (1, C, 1, 1) and so on."""
     spec = importlib.util.find_spec("torchmetrics")
     root = Path(spec.origin).parent if spec is not None and spec.origin else Path("torchmetrics")
     path = root / "functional" / "image" / "lpips_models" / "alex.pth"
     if not path.is_file():
         raise FileFormatError(
-            f"{path} is not there", expected="LPIPS's heads, which torchmetrics ships", code=ErrorCode.FILE_MISSING
+            f"{path} does not exist", expected="LPIPS's heads, which torchmetrics ships", code=ErrorCode.FILE_MISSING
         )
     return {name.split(".")[0]: tensor for name, tensor in _read(path).items()}

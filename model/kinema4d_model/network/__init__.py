@@ -1,4 +1,4 @@
-"""The network: diffusers' `WanTransformer3DModel` with two halves side by side and the robot in place of text."""
+"""Network: diffusers' `WanTransformer3DModel` with two halves side by side and robot tokens in place of text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cross attention to image tokens and any number of robot tokens, where Wan's own assumes 512 text tokens."""
+"""Layers that replace Wan's: context attention, domain patch embedding, time embedding, shared rotary embedding."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ __all__ = ["ContextAttentionProcessor", "DomainPatchEmbedding", "SharedRotaryEmb
 
 
 class ContextAttentionProcessor(WanAttnProcessor):
-    """Splits the context after the first `image_tokens` tokens instead of before the last 512.
+    """Cross attention to image tokens and any number of robot tokens, where Wan's assumes 512 text tokens.
 
-    Queries attend to the two parts separately and the results are summed, as in Wan 2.1 I2V.
+    Splits the context after the first `image_tokens` tokens instead of before the last 512. Queries attend to the two
+    parts separately and the results are summed, as in Wan 2.1 I2V.
     """
 
     def __init__(self, image_tokens: int) -> None:
@@ -58,12 +59,12 @@ class ContextAttentionProcessor(WanAttnProcessor):
         self, heads: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
         split = [x.unflatten(-1, (heads, -1)) for x in (query, key, value)]
-        # Context tokens are whole on every device, so a context-parallel run must not split them.
+        # Every device has all context tokens, so a context-parallel run must not split them.
         output = dispatch_attention_fn(*split, attn_mask=mask, backend=self._attention_backend, parallel_config=None)
         return output.flatten(-2).type_as(query)
 
 
-# Patch embedding that tells the halves apart: one learned vector for pictures, one for pointmaps.
+# Patch embedding with one learned vector for images and one for pointmaps.
 
 
 class DomainPatchEmbedding(nn.Conv3d):
@@ -74,17 +75,17 @@ class DomainPatchEmbedding(nn.Conv3d):
         self.domain = nn.Parameter(torch.zeros(2, width))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """(B, C, F, h, 2w) to (B, width, F, h/p, 2w/p)."""
+        """Embed (B, C, F, h, 2w) to (B, width, F, h/p, 2w/p)."""
         halves = super().forward(input).unflatten(-1, (2, -1))
         domain = self.domain.to(halves.dtype).T[None, :, None, None, :, None]
         return (halves + domain).flatten(-2)
 
 
-# Time embedding beside a context that was embedded before: it does not change from step to step.
+# Time embedding; the context is embedded once per rollout because it does not change between steps.
 
 
 class TimeContextEmbedding(WanTimeTextImageEmbedding):
-    """Wan's condition embedder, same parameters; text and image tokens come to it already embedded."""
+    """Wan's condition embedder, same parameters; text and image tokens are already embedded."""
 
     def forward(
         self,
@@ -93,7 +94,7 @@ class TimeContextEmbedding(WanTimeTextImageEmbedding):
         encoder_hidden_states_image: torch.Tensor | None = None,
         timestep_seq_len: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Embedding of (B,) timesteps, its projection, and the context as it came."""
+        """Return the embedding of (B,) timesteps, its projection, and the unchanged context."""
         steps = self.timesteps_proj(timestep)
         if timestep_seq_len is not None:
             steps = steps.unflatten(0, (-1, timestep_seq_len))
@@ -102,7 +103,7 @@ class TimeContextEmbedding(WanTimeTextImageEmbedding):
         return embedded, self.time_proj(self.act_fn(embedded)), encoder_hidden_states, encoder_hidden_states_image
 
 
-# One rotary position for both halves: a pixel of the picture and its point share their place.
+# One rotary position for both halves: a pixel and its point share a position.
 
 
 class SharedRotaryEmbedding(WanRotaryPosEmbed):
@@ -113,7 +114,7 @@ class SharedRotaryEmbedding(WanRotaryPosEmbed):
     """
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cos and sin for every token of the two halves."""
+        """Return cos and sin for every token of the two halves."""
         half = hidden_states[..., : hidden_states.shape[-1] // 2]
         columns = half.shape[-1] // self.patch_size[2]
         cos, sin = super().forward(half)

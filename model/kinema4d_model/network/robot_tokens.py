@@ -1,4 +1,4 @@
-"""What stands where Wan reads text: tokens of the robot's latents, or of its actions."""
+"""Context tokens in place of Wan's text: from the robot's latents or its actions; injection into the condition."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ MASK_CHANNELS = 4
 class RobotTokens(nn.Module):
     """Robot latents and mask as context tokens; the last projection starts at zero.
 
-    Latent pixels are grouped `patch` x `patch` a frame. Where the latent grid is not a multiple of the patch, it is
-    padded with zeros (no robot) at the right and bottom. The position embedding was made for `grid` and is
-    interpolated to others.
+    Latent pixels are grouped `patch` x `patch` per frame. If the latent grid is not a multiple of the patch, it is
+    padded with zeros (no robot) at the right and bottom. The position embedding has the size `grid` and is interpolated
+    to others.
 
     Args:
         hidden: channels before the projection.
         width: channels of the transformer.
         patch: rows and columns of a group.
-        grid: (F, rows, columns) of groups of one half that the position embedding is made for.
-        both_halves: True for RGB and XYZ (a domain embedding tells them apart), False for XYZ alone.
+        grid: (F, rows, columns) of groups of one half in the position embedding.
+        both_halves: True for RGB and XYZ (with a domain embedding for each), False for XYZ alone.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RobotTokens(nn.Module):
         self.reset_added()
 
     def reset_added(self) -> None:
-        """Start values: the projection gives zeros, so that a base model is not disturbed."""
+        """Initialise: the projection outputs zeros, so that a base model is not disturbed."""
         nn.init.xavier_uniform_(self.patch.weight)
         nn.init.trunc_normal_(self.position, std=0.02)
         if self.domain is not None:
@@ -50,7 +50,7 @@ class RobotTokens(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, mask: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
-        """Tokens of the robot.
+        """Make the robot's tokens.
 
         Args:
             mask: (B, F, h, w), 1 = robot, 0 = none, between = soft.
@@ -79,7 +79,7 @@ class RobotTokens(nn.Module):
 
 
 class ActionTokens(nn.Module):
-    """One token a frame from an action vector (B, T, A): the paper's "embedding" ablation."""
+    """One token per frame from an action vector (B, T, A): the paper's "embedding" ablation."""
 
     def __init__(self, action_dim: int, hidden: int, width: int, frames: int) -> None:
         super().__init__()
@@ -91,23 +91,23 @@ class ActionTokens(nn.Module):
         self.reset_added()
 
     def reset_added(self) -> None:
-        """Start values: the projection gives zeros."""
+        """Initialise: the projection outputs zeros."""
         nn.init.trunc_normal_(self.position, std=0.02)
         nn.init.zeros_(self.project.weight)
         nn.init.zeros_(self.project.bias)
 
     def forward(self, actions: torch.Tensor) -> torch.Tensor:
-        """(B, T, A) to (B, T, width)."""
+        """Map (B, T, A) to (B, T, width)."""
         hidden = self.activation(self.norm(self.embed(actions.to(self.embed.weight.dtype))))
         position = functional.interpolate(self.position.float(), size=actions.shape[1], mode="linear")
         return self.project(hidden + position.to(hidden.dtype).movedim(1, -1))
 
 
 class RobotInjection(nn.Module):
-    """The zero-initialised 1x1 projection that adds robot latents to the condition, pixel by pixel.
+    """Zero-initialised 1x1 projection that adds robot latents to the condition, per pixel.
 
-    With both halves the first latent frame is left alone: it holds the first image. With XYZ alone the left half is,
-    and every frame of the right half gets the robot: this is how the two official checkpoints were trained.
+    With both halves, the first latent frame is not changed: it holds the first image. With XYZ alone, the left half is
+    not changed and every frame of the right half gets the robot. The two official checkpoints were trained this way.
     """
 
     def __init__(self, latent_channels: int, both_halves: bool) -> None:
@@ -117,12 +117,12 @@ class RobotInjection(nn.Module):
         self.reset_added()
 
     def reset_added(self) -> None:
-        """Start values: nothing is added."""
+        """Initialise: nothing is added."""
         nn.init.zeros_(self.project.weight)
         nn.init.zeros_(self.project.bias)
 
     def forward(self, latents: torch.Tensor) -> torch.Tensor:
-        """(B, 16, F, h, 2w) to what is added to the condition, same shape."""
+        """Project (B, 16, F, h, 2w) to the tensor that is added to the condition, same shape."""
         added = self.project(latents.movedim(1, -1)).movedim(-1, 1)
         where = torch.ones(latents.shape[2:], dtype=added.dtype, device=added.device)
         if self.both_halves:

@@ -1,4 +1,4 @@
-"""`KinemaTransformer`: diffusers' Wan transformer that sees [RGB | XYZ] and a robot instead of a text.
+"""`KinemaTransformer`: diffusers' Wan transformer on [RGB | XYZ] latents with robot tokens instead of text.
 
 noisy (B,16,F,h,2w) ─┐
 mask  (B, 4,F,h,2w) ─┼─ cat: 36 channels ─> patches + domain ─> Wan's blocks ─> velocity (B,16,F,h,2w)
@@ -31,19 +31,19 @@ from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 __all__ = ["KinemaTransformer", "Prepared"]
 
 ADDED = ("patch_embedding.domain", "robot_tokens.", "robot_injection.", "action_tokens.")
-"""Beginnings of the names of the parameters that Wan does not have."""
+"""Prefixes of the parameters that Wan does not have."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What every step of a rollout shares: nothing of it depends on noise or time."""
+    """Inputs shared by every step of a rollout: independent of noise and time."""
 
     mask: torch.Tensor
     """(B, 4, F, h, 2w)."""
     condition: torch.Tensor
     """(B, 16, F, h, 2w), without the robot."""
     injection: torch.Tensor
-    """(B, 16, F, h, 2w), what the robot adds to the condition."""
+    """(B, 16, F, h, 2w), the robot's addition to the condition."""
     context: torch.Tensor
     """(B, image + robot tokens, width)."""
     carried: torch.Tensor | None = None
@@ -52,15 +52,15 @@ class Prepared:
     """(B, 20, F, h, 2w), the same numbers everywhere."""
 
     def to(self, device: torch.device | str) -> Prepared:
-        """The same on another device."""
+        """Move to another device."""
         moved: dict[str, Any] = {name: None if v is None else v.to(device) for name, v in vars(self).items()}
         return Prepared(**moved)
 
 
 class KinemaTransformer(WanTransformer3DModel):
-    """Wan 2.1 with two halves and a robot. Parameters that Wan has keep Wan's names.
+    """Wan 2.1 with two halves and a robot. Parameters of Wan keep their names.
 
-    `robot_variant` "act" takes the robot's RGB and XYZ latents, "pm" its XYZ latents alone.
+    `robot_variant` "act" takes the robot's RGB and XYZ latents, "pm" its XYZ latents only.
     """
 
     @register_to_config
@@ -105,7 +105,7 @@ class KinemaTransformer(WanTransformer3DModel):
         self.robot_tokens = RobotTokens(out_channels, robot_hidden, width, robot_token_patch, robot_position_grid, both)
         self.robot_injection = RobotInjection(out_channels, both)
         if carry:
-            # One number more for each cell: how much of the carry hypothesis is true there.
+            # One more number per cell: the share of the carry hypothesis there.
             self.proj_out = nn.Linear(width, (out_channels + 1) * math.prod(patch_size))
         self.action_tokens = (
             None if action_dim is None else ActionTokens(action_dim, robot_hidden, width, robot_position_grid[0])
@@ -116,7 +116,7 @@ class KinemaTransformer(WanTransformer3DModel):
 
     @classmethod
     def from_preset(cls, preset: Preset) -> KinemaTransformer:
-        """A new network of the preset's sizes, with the default generator's random weights."""
+        """Make a network of the preset's sizes, with random weights of the default generator."""
         t, r = preset.transformer, preset.robot
         return cls(
             patch_size=t.patch,
@@ -142,11 +142,11 @@ class KinemaTransformer(WanTransformer3DModel):
 
     @staticmethod
     def is_added(name: str) -> bool:
-        """True for the name of a parameter that plain Wan does not have."""
+        """Tell whether a parameter is not part of plain Wan."""
         return name.startswith(ADDED)
 
     def prepare(self, conditions: Conditions) -> Prepared:
-        """Everything that is the same in every step; call it once a rollout."""
+        """Compute the inputs that are the same in every step; call it once per rollout."""
         self._check(conditions)
         dtype = self.patch_embedding.weight.dtype
         conditions = conditions.to(dtype=dtype)
@@ -175,16 +175,16 @@ class KinemaTransformer(WanTransformer3DModel):
     def forward(
         self, noisy: torch.Tensor, timestep: torch.Tensor, prepared: Prepared, *, injection_scale: float = 1.0
     ) -> torch.Tensor:
-        """The prediction for one step.
+        """Predict one step.
 
         Args:
             noisy: (B, 16, F, h, 2w), latents of [RGB | XYZ] with noise.
             timestep: (B,), 0 = clean, 1000 = noise.
             prepared: of the same batch, from `prepare`.
-            injection_scale: 2 repeats the official second pass, which adds the robot twice.
+            injection_scale: 2 reproduces the official second pass, which adds the robot twice.
 
         Returns:
-            (B, 16, F, h, 2w), noise - clean, or what the preset's `prediction` says.
+            (B, 16, F, h, 2w), noise - clean, or as the preset's `prediction` defines.
         """
         condition = prepared.condition + injection_scale * prepared.injection
         parts = [noisy.to(condition.dtype), prepared.mask, condition]
@@ -209,7 +209,7 @@ class KinemaTransformer(WanTransformer3DModel):
                 f"image tokens are {tuple(image.shape[1:])}, not {self.config.image_tokens, self.config.image_dim}"
             )
         elif self.config.carry != (conditions.carried is not None and conditions.description is not None):
-            problem = "the carry hypothesis is " + ("missing" if self.config.carry else "given, but not taken")
+            problem = "the carry hypothesis is " + ("missing" if self.config.carry else "given, but not used")
         elif conditions.actions is not None and self.action_tokens is None:
             problem = "actions are given, but this network has no action_dim"
         if problem:

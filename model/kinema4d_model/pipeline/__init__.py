@@ -1,4 +1,4 @@
-"""From a request to a rollout: inputs, the denoising pipeline, chunks, the blend of two worlds, metres, confidence.
+"""From a request to a rollout: inputs, denoising pipeline, chunks, blending, metric scale, confidence.
 
 backend ─> session (chunks) ─> inputs ─> kinema_pipeline (encode, sample, decode) ─> metric, blend ─> Rollout
 """

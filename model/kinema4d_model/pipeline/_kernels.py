@@ -1,4 +1,4 @@
-"""Compiled passes over predicted frames: growing within surfaces, moving onto rays, mixing two worlds."""
+"""Compiled passes over predicted frames: upsampling within surfaces, projection onto rays, blending two videos."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = NDArray[np.intp]
 def grow_frames(
     xyz: Floats, rows: Ints, row_shares: Floats, columns: Ints, column_shares: Floats, edge: float, out: Floats
 ) -> None:
-    """Write the bilinear mean of those of four neighbours whose z agrees with the nearest one's; NaN without it."""
+    """Write the bilinear mean of those of the four neighbours whose z agrees with the nearest one; else NaN."""
     frames, height, width = out.shape[:3]
     last_row, last_column = xyz.shape[1] - 1, xyz.shape[2] - 1
     for t in prange(frames):
@@ -35,7 +35,7 @@ def grow_frames(
                 for i in range(4):
                     row = top if i < 2 else bottom
                     column = left if i % 2 == 0 else right
-                    # Written so that a NaN on either side does not count.
+                    # Written so that NaN in either value excludes the neighbour.
                     if not abs(xyz[t, row, column, 2] - reference) <= tolerance:
                         continue
                     weight = (1 - down if i < 2 else down) * (1 - across if i % 2 == 0 else across)
@@ -53,7 +53,7 @@ def grow_frames(
 def move_onto_rays(
     xyz: Floats, rays: Floats, nearest: float, out: Floats, squares: NDArray[np.float64], counts: Ints
 ) -> None:
-    """Write each point's nearest place on its ray, NaN in front of `nearest`; squares moved and points per frame."""
+    """Write each point's closest point on its ray, NaN if nearer than `nearest`; sums of squared shifts and counts."""
     frames, height, width = out.shape[:3]
     for t in prange(frames):
         total = 0.0
@@ -78,7 +78,7 @@ def move_onto_rays(
 def paste_frames(
     ids: NDArray[np.uint8], robot_xyz: Floats, robot_rgb: NDArray[np.uint8], xyz: Floats, rgb: NDArray[np.uint8]
 ) -> None:
-    """Write the robot's points and colours where its ids are not 0; colours of no frames leave rgb alone."""
+    """Write the robot's points and colours where its ids are not 0; with a zero-length robot_rgb, rgb is kept."""
     frames, height, width = ids.shape
     coloured = robot_rgb.shape[0] == frames
     for t in prange(frames):
@@ -110,11 +110,11 @@ def blend_frames(
     quiet_levels: float,
     quiet_m: float,
 ) -> None:
-    """Turn the still world's frames, in place, into the prediction: a mix of two worlds and what neither shows.
+    """Turn the still world's frames, in place, into the prediction: a mix of two worlds plus the rest.
 
-    still and carried (T, H, W[, 3]), carried counts from frame `first_carried` on; gate (T,) is its share. The rest
-    (K, h, w[, 3]) lies over `window` (left, top, width, height), K frames in time: `before` and `share` (T,) say where
-    frame t is between them. What is smaller than `quiet_levels` or `quiet_m` is taken for noise.
+    still and carried are (T, H, W[, 3]); carried is used from frame `first_carried` on with the weight gate (T,). The
+    rest, what neither world shows, is (K, h, w[, 3]) over `window` (left, top, width, height) at K times; `before` and
+    `share` (T,) give frame t's position between them. Changes up to `quiet_levels` or `quiet_m` count as noise.
     """
     frames, height, width = still_mask.shape
     rows, columns = rest_z.shape[1:]
@@ -133,7 +133,7 @@ def blend_frames(
                         still_mask[t, v, u] = carried_mask[t, v, u]
                         for c in range(3):
                             still_xyz[t, v, u, c] = carried_xyz[t, v, u, c]
-                # The robot is exact: nothing is left to the network there.
+                # The robot is exact: the network changes nothing there.
                 if u < left or v < top or u >= left + wide or v >= top + high or still_mask[t, v, u]:
                     continue
                 y = min(max((v - top + 0.5) * rows / high - 0.5, 0.0), rows - 1.0)
@@ -166,7 +166,7 @@ def blend_frames(
                     level = still_rgb[t, v, u, c] + change
                     still_rgb[t, v, u, c] = np.uint8(min(max(level + np.float32(0.5), np.float32(0)), np.float32(255)))
                 z = still_xyz[t, v, u, 2]
-                # Written so that nothing (NaN) stays nothing.
+                # Written so that NaN (no point) stays NaN.
                 if not z > 0:
                     continue
                 moved = (1 - later) * (

@@ -1,9 +1,9 @@
-"""`DiffusionGenerator`: the learned generator behind the same protocol as every other.
+"""`DiffusionGenerator`: the learned generator behind the common generator protocol, and confidence from seeds.
 
     GenerateRequest ─ chunks of the preset's frames ─> Session ─> Rollout at the camera's own size
 
-The network works at the preset's size. Images are filtered down to it, pointmaps and masks picked pixel by
-pixel; its answer is grown again, points never across an edge, and the exact robot is pasted at full size.
+The network works at the preset's size. Images are filtered down to it, pointmaps and masks are sampled per pixel. The
+prediction is upsampled, points never across an edge, and the exact robot is pasted at full size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, 
 
 __all__ = ["Confidence", "Details", "DiffusionGenerator", "confidence_of"]
 
-# How sure a prediction is, pixel by pixel: what several seeds agree on counts as certain.
+# Confidence per pixel: high where several seeds agree.
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +44,11 @@ class Confidence:
     """Agreement of several rollouts of one request.
 
     Attributes:
-        value: (T, H, W) float32 in [0, 1]; 1 = all seeds agree, 0.5 = they spread by `scale_m`, 1 under the
-            exact robot, 0 where only some seeds have a point.
+        value: (T, H, W) float32 in [0, 1]; 1 = all seeds agree, 0.5 = they spread by `scale_m`, 1 on the exact robot,
+            0 where only some seeds have a point.
         spread_m: (T, H, W) float32, metres, RMS distance of the seeds' points from their mean; NaN = no point.
         spread_rgb: (T, H, W) float32, grey levels, the same for colours.
-        seeds: how many rollouts were compared.
+        seeds: number of rollouts compared.
     """
 
     value: NDArray[np.float32]
@@ -64,11 +64,11 @@ def confidence_of(
     *,
     scale_m: float = 0.02,
 ) -> Confidence:
-    """Confidence from the points and colours (T, H, W, 3) of at least two seeds; spreads are unbiased (n - 1)."""
+    """Compute confidence from points and colours (T, H, W, 3) of at least two seeds; spreads are unbiased (n - 1)."""
     seeds = len(points)
     if seeds < 2 or len(colours) != seeds:
         raise GeneratorError(
-            f"{seeds} rollouts and {len(colours)} videos to compare",
+            f"cannot compare {seeds} rollouts and {len(colours)} videos",
             expected="two or more of each",
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         )
@@ -88,19 +88,19 @@ def confidence_of(
 
 
 LONGEST_S = 12.0
-"""A motion that lasts longer is predicted in several runs."""
+"""Longer motions are predicted in several runs, seconds."""
 MAX_SEEDS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Details:
-    """What the last rollout was made of, beyond the rollout.
+    """Details of the last rollout that the rollout itself does not store.
 
     Attributes:
-        fits: the metric fit of every chunk.
-        drift: of every chunk.
-        confidence: where more than one seed was sampled; None with one.
-        passes, skipped: through the network, and cut short by the step cache, over all chunks and seeds.
+        fits: metric fit of every chunk.
+        drift: drift of every chunk.
+        confidence: agreement of the seeds; None with one seed.
+        passes, skipped: network passes, and those shortened by the step cache, over all chunks and seeds.
     """
 
     fits: tuple[MetricFit, ...]
@@ -111,24 +111,24 @@ class Details:
 
 
 class DiffusionGenerator:
-    """Kinema4D at any preset; loaded once, one request at a time.
+    """Kinema4D at any preset; loaded once, handles one request at a time.
 
     Args:
-        preset: a name, the path of a YAML file, or the preset itself.
-        checkpoint: folder of the weights; by default the preset's own, see `checkpoint_folder`.
+        preset: a name, the path of a YAML file, or a `Preset`.
+        checkpoint: folder of the weights; default: the preset's own, see `checkpoint_folder`.
         device: "auto", "cpu" or "cuda".
         sampler, speed: fields that replace the preset's, e.g. {"steps": 8}.
-        lora: safetensors of another adapter, for example one distilled for few steps.
-        seeds: rollouts per request; with 2 or more, `details.confidence` says where they agree. The rollout is
-            the first seed's.
+        lora: safetensors file of another adapter, for example one distilled for few steps.
+        seeds: rollouts per request; with 2 or more, `details.confidence` shows where they agree. The returned rollout
+            is that of the first seed.
         require_metric: fail with METRIC_REFUSED where the robot is too small in view; otherwise the bounds of the
-            condition are used, and provenance says so.
-        table_height_m: of the plane assumed where no depth was measured.
-        lift: guess depth from the picture where none was measured, for presets with `condition.carry`.
-        warm_start: run one empty step at once, so that the first request is as fast as the others.
-        random_weights: an untrained network, for tests and timing.
-        allow_base: take the base model alone where the folder has no adapter; provenance says so.
-        bundle: an already loaded model instead of all that.
+            condition are used, and provenance records it.
+        table_height_m: height of the plane assumed where no depth was measured.
+        lift: estimate depth from the image where none was measured, for presets with `condition.carry`.
+        warm_start: run one empty step at construction, so that the first request is as fast as later ones.
+        random_weights: use an untrained network, for tests and timing.
+        allow_base: use the base model alone if the folder has no adapter; provenance records it.
+        bundle: an already loaded model; replaces the arguments above that select one.
     """
 
     name = "diffusion"
@@ -173,7 +173,7 @@ class DiffusionGenerator:
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
-        """The rollout of a request; equal for equal seed, inputs, checkpoint and options."""
+        """Generate the rollout of a request; equal for equal seed, inputs, checkpoint and options."""
         parts = self._parts(request)
         overall = _Overall(progress, self._seeds * len(parts), self.pipeline.sampler.steps)
         runs = [self._run(request, parts, _run_seed(request.seed, k), overall, cancel) for k in range(self._seeds)]
@@ -221,7 +221,7 @@ class DiffusionGenerator:
         for part in parts:
             chunk = session.advance(part_of(request.robot, part), overall, cancel)
             frames = chunk.frames
-            # The frame that two chunks share stays as the first of them predicted it.
+            # The frame shared by two chunks keeps the first chunk's prediction.
             skip = 1 if part.start else 0
             rgb[part.start + skip : part.stop] = frames.rgb[skip:]
             xyz[part.start + skip : part.stop] = frames.xyz[skip:]
@@ -230,7 +230,7 @@ class DiffusionGenerator:
         return rgb, xyz, mask, session
 
     def _parts(self, request: GenerateRequest) -> list[slice]:
-        """Frames of each run of the network; with `condition.carry` a whole motion, if it is not too long, in one."""
+        """Split into frames per network run; with `condition.carry` one run unless longer than LONGEST_S."""
         preset = self.pipeline.preset
         if not preset.condition.carry:
             return chunk_slices(len(request), preset.frames)
@@ -270,12 +270,12 @@ class DiffusionGenerator:
 
 
 def _run_seed(seed: int, index: int) -> int:
-    """Of another rollout of the same request; another stride than a session's chunks, so that they never meet."""
+    """Return the seed of rollout `index`; its stride differs from that of a session's chunks to avoid collisions."""
     return (seed + index * 0xD1B54A32D192ED03) % 2**64
 
 
 class _Overall:
-    """Steps of all chunks and seeds counted through, so that "sample" ends once."""
+    """Progress over all chunks and seeds, so that "sample" ends only once."""
 
     def __init__(self, report: ReportProgress | None, chunks: int, steps: int) -> None:
         self.report = report or (lambda _: None)
@@ -289,5 +289,5 @@ class _Overall:
         self.report(progress)
 
     def finished(self) -> None:
-        """One chunk more is done."""
+        """Count one finished chunk."""
         self._done += 1

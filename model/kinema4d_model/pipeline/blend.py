@@ -1,11 +1,11 @@
-"""Sharp frames from a small network: it chooses between two exact videos and adds what neither shows.
+"""Sharp frames from a small network: select between two exact videos and add what neither shows.
 
     request ─ window ─ (lifted depth) ─> network's size ─> latents = composite + gate * carried + rest
     request at the camera's own size ─> still world, carried world, both with the exact robot
-    still + gate * (carried - still) + rest, grown ─> frames; outside of the window the still world
+    still + gate * (carried - still) + rest, upsampled ─> frames; outside the window the still world
 
-The network works on few pixels and frames; the appearance of everything that stays or is carried comes from the
-camera's own picture, and the robot's points are exact.
+The network works on few pixels and frames. The appearance of everything that stays or is carried comes from the camera
+image, and the robot's points are exact.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, 
 
 __all__ = ["VIEW_M", "Choice", "TwoWorlds", "Window", "choose", "choose_window", "cut_request", "predict_two_worlds"]
 
-# The part of a picture that a small network looks at: where the hand works, at the scale it was trained on.
+# Window: the part of the image given to the network, around the grasp, at the scale of the training data.
 
 VIEW_M = 0.44
-"""Width of the scene, at the hand's distance, that the window shows where the camera shows more."""
+"""Width of the scene, metres at the gripper's distance, in the window of a camera that sees more."""
 WIDE = 1.2
-"""A camera that shows less than this many times `VIEW_M` is used whole."""
+"""A camera that sees less than this many times `VIEW_M` is used without cropping."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Window:
 
 
 def choose_window(camera: PinholeCamera, grip: GripTrack | None, aspect: float, view_m: float = VIEW_M) -> Window:
-    """The window for a motion: around where the fingers close lowest, or the hand is lowest; never beyond the picture.
+    """Choose the window around the lowest grasp, or the gripper's lowest position; it stays inside the image.
 
     Args:
-        camera: of the whole picture.
-        grip: the hand's way; None takes the middle of the picture.
-        aspect: width / height that the network wants.
-        view_m: width of the scene that it wants to see.
+        camera: of the whole image.
+        grip: the gripper's trajectory; None uses the image centre.
+        aspect: width / height of the network's input.
+        view_m: width of the scene in the window, metres.
     """
     spot, distance = _where(camera, grip)
     largest = min(float(camera.width), camera.height * aspect)
@@ -70,13 +70,13 @@ def choose_window(camera: PinholeCamera, grip: GripTrack | None, aspect: float, 
     width = largest if wanted * WIDE > largest else wanted
     columns, rows = max(2, round(width)), max(2, round(width / aspect))
     left = int(np.clip(round(spot[0] - columns / 2), 0, camera.width - columns))
-    # A hand comes from above: what it lifts needs room there.
+    # Grippers approach from above: leave room there for lifted objects.
     top = int(np.clip(round(spot[1] - 0.55 * rows), 0, camera.height - rows))
     return Window(left, top, columns, rows)
 
 
 def _where(camera: PinholeCamera, grip: GripTrack | None) -> tuple[NDArray[np.float64], float]:
-    """Pixel (2,) that the window should be around, and how far away that is, metres; 0 = unknown."""
+    """Return the pixel (2,) to centre the window on, and its depth, metres; 0 = unknown."""
     middle = np.array([camera.width / 2, camera.height / 2])
     if grip is None:
         return middle, 0.0
@@ -91,7 +91,7 @@ def _where(camera: PinholeCamera, grip: GripTrack | None) -> tuple[NDArray[np.fl
 
 
 def cut_request(request: GenerateRequest, window: Window) -> GenerateRequest:
-    """The request as a camera would have made it that sees the window alone."""
+    """Crop the request, as if a camera saw only the window."""
     robot = request.robot
     if (window.width, window.height) == (robot.camera.width, robot.camera.height):
         return request
@@ -118,12 +118,12 @@ MAX_RANGE_M = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What latents say in terms of the two worlds, for the network's frames T and size H x W.
+    """Latents expressed in terms of the two worlds, for the network's T frames and size H x W.
 
     Attributes:
         gate: (T,) float32, share of the carried world; 0 where there is none.
-        rgb: (T, H, W, 3) float32, grey levels that neither world has.
-        values: (T, H, W, 3) float32, the same of the normalised pointmap.
+        rgb: (T, H, W, 3) float32, grey levels that neither world contains.
+        values: (T, H, W, 3) float32, the same for the normalised pointmap.
     """
 
     gate: NDArray[np.float32]
@@ -133,17 +133,17 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class TwoWorlds:
-    """A prediction at the camera's size.
+    """Prediction at the camera's size.
 
     Attributes:
-        rgb, xyz: (T, H, W, 3) uint8 and float32 metres, NaN = nothing.
-        mask: (T, H, W) bool, where the robot is seen.
-        gate: (T,) float32, share of the carried world, as the network said it.
-        offered: whether there was something to carry.
-        depth: what the world's points rest on; "unknown" where a guess from the picture found nothing on the table.
-        window: what the network saw of the picture.
-        prediction: what it says by itself, at its own size.
-        inputs, small: that it was made from.
+        rgb, xyz: (T, H, W, 3) uint8 and float32 metres, NaN = no point.
+        mask: (T, H, W) bool, True where the robot is visible.
+        gate: (T,) float32, share of the carried world as predicted by the network.
+        offered: whether an object to carry was found.
+        depth: source of the world's points; "unknown" where the lifter found nothing on the table.
+        window: part of the image that the network saw.
+        prediction: the network's own output, at its own size.
+        inputs, small: network inputs and request that the prediction was made from.
     """
 
     rgb: NDArray[np.uint8]
@@ -159,7 +159,7 @@ class TwoWorlds:
 
     @property
     def note(self) -> str:
-        """One line for provenance."""
+        """One-line summary for provenance."""
         depth = {
             "lifted": "lifted from the picture",
             "unknown": "the table's plane: nothing was lifted from the picture",
@@ -172,10 +172,10 @@ class TwoWorlds:
 
 @torch.no_grad()
 def choose(pipeline: KinemaPipeline, latents: torch.Tensor, encoded: Encoded) -> Choice:
-    """Latents as a share of the carried world, one a latent frame, and the rest, decoded."""
+    """Split latents into a share of the carried world, one per latent frame, and the decoded rest."""
     base, carried = encoded.base_latents, encoded.prepared.carried
     if base is None:
-        raise ValueError("the preset predicts no difference to a composite")
+        raise ValueError("the preset does not predict a residual to a composite")
     difference = latents - base
     gate = difference.new_zeros(latents.shape[2])
     mixed = base
@@ -207,15 +207,15 @@ def predict_two_worlds(
     progress: ReportProgress | None = None,
     cancel: Cancel | None = None,
 ) -> TwoWorlds:
-    """The frames of a request; the network sees at most its own number of them, evenly chosen over the motion.
+    """Predict the frames of a request; the network sees at most its own number of them, evenly spaced in the motion.
 
     Args:
         pipeline: of a preset with `condition.carry`.
         request: at the camera's size.
         seed: of the noise.
         composite: makes the still world.
-        lifter: guesses depth where none was measured; None assumes the table's plane.
-        progress, cancel: as for every generator.
+        lifter: estimates depth where none was measured; None assumes the table's plane.
+        progress, cancel: as in every generator.
     """
     report, preset = progress or (lambda _: None), pipeline.preset
     table = composite.table_height_m
@@ -252,7 +252,7 @@ def _lift(request: GenerateRequest, window: Window, lifter: Lifter, table: float
     found = lifter.lift(cut.image, cut.camera, cut.robot.mask[0], table)
     depth = plane_depth(request.camera, table, MAX_RANGE_M).astype(np.float32)
     depth[window.slices] = found.depth_m
-    # A bare plane is what the lifter says of everything it does not know: nothing then supports a distance to it.
+    # The lifter returns the bare plane where it recognises nothing: such a depth has no support.
     something = bool((found.thing > 0.5).mean() > LEAST_SHARE)
     return replace(request, depth=depth), "lifted" if something else "unknown"
 
@@ -275,7 +275,7 @@ def _some_frames(request: GenerateRequest, chosen: NDArray[np.intp]) -> Generate
 
 
 def _softened(rest: NDArray[np.float32], spec: BlendSpec) -> NDArray[np.float32]:
-    """As much of the rest's colours as is believed: blurred, because a small network's errors are its cells."""
+    """Scale the rest's colours and blur them, because the errors of a small network follow its cell grid."""
     if spec.blur_px > 0:
         rest = np.stack([cv2.GaussianBlur(frame, (0, 0), spec.blur_px) for frame in rest])
     return np.ascontiguousarray(np.float32(spec.colour) * rest, np.float32)
@@ -294,7 +294,7 @@ def _blend(
     robot, count = request.robot, len(request)
     world = composite.still_world(request)
     still = composite.compose(request, world)
-    # Nobody else has the composite's arrays: they become the prediction.
+    # The composite's arrays are not used elsewhere: overwrite them with the prediction.
     rgb, xyz, mask = still.rgb, still.xyz, still.robot_mask
     candidate = find_candidate(world, robot, table_height_m=composite.table_height_m)
     carried, first = (rgb, xyz, mask), count
@@ -311,7 +311,7 @@ def _blend(
         carried_frames(world, candidate, robot, colours, *carried, table_height_m=composite.table_height_m)
     span = np.maximum(inputs.bounds[1] - inputs.bounds[0], 1e-9)
     rays = small.camera.rays()
-    # The nearest place on the pixel's ray to where the rest moves the point.
+    # Project the shift of each point onto its pixel's ray.
     along = spec.depth * (choice.values * span * rays).sum(-1) / np.square(rays).sum(-1)
     blend_frames(
         rgb,

@@ -1,10 +1,10 @@
-"""A request as the network wants it: the preset's size, values in [0, 1], a known number of frames.
+"""Network inputs of a request: resized to the preset, values in [0, 1], frames padded to the codec's groups.
 
     GenerateRequest (camera's size, metres) ─> small request ─> composite (static world) ─> bounds, in metres
                                                                      └─> NetworkInputs, all of it in [0, 1]
 
-The pointmaps are normalised with the bounds of what is known about the scene: measured or assumed world and
-the whole robot. The network's answer is in the same units up to an affine map, which the metric fit finds.
+The pointmaps are normalised with the bounds of the known scene: the measured or assumed world and the whole robot.
+The network's output has the same units up to an affine map, which the metric fit estimates.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ __all__ = ["NetworkInputs", "normalise", "prepare_inputs", "shrink_request"]
 
 @dataclass(frozen=True, eq=False)
 class NetworkInputs:
-    """What one run of the network is made of; T is 1 + a multiple of 4, H and W are the network's.
+    """Inputs of one network run; T is 1 + a multiple of 4, H and W are the network's.
 
     Attributes:
         image: (H, W, 3) uint8.
         robot_rgb: (T, H, W, 3) uint8, 0 = no robot.
         robot_xyz01: (T, H, W, 3) float32 in [0, 1], 0 where there is no robot.
         robot_mask: (T, H, W) bool.
-        composite_rgb: (T, H, W, 3) uint8, first image at rest with the exact robot.
+        composite_rgb: (T, H, W, 3) uint8, static first image with the exact robot.
         composite_xyz01: (T, H, W, 3) float32 in [0, 1], the same as points.
-        bounds: (2, 3) float64, metres, camera optical frame: what 0 and 1 stand for.
-        frames: how many of T were asked for; the rest repeats the last.
-        carried_rgb, carried_xyz01: like the composite, with the thing at the closing fingers going along with the hand;
-            None where the composite already is all there is to say.
-        description: (20,) float32, how that thing and the fingers lie; see `kinema4d_ros.generators.carry`.
+        bounds: (2, 3) float64, metres, camera optical frame: the points that map to 0 and 1.
+        frames: requested number of frames; the others up to T repeat the last.
+        carried_rgb, carried_xyz01: like the composite, with the object between the closing fingers moving with the
+            gripper; None if there is no such object.
+        description: (20,) float32, pose of that object and the fingers; see `kinema4d_ros.generators.carry`.
     """
 
     image: NDArray[np.uint8]
@@ -56,7 +56,7 @@ class NetworkInputs:
 
 
 def shrink_request(request: GenerateRequest, width: int, height: int) -> GenerateRequest:
-    """The request at another size: image filtered, depth and robot picked pixel by pixel."""
+    """Resize a request: the image is filtered, depth and robot are sampled per pixel."""
     robot = request.robot
     if (robot.camera.width, robot.camera.height) == (width, height):
         return request
@@ -75,7 +75,7 @@ def shrink_request(request: GenerateRequest, width: int, height: int) -> Generat
 def prepare_inputs(
     request: GenerateRequest, composite: CompositeGenerator, temporal_factor: int
 ) -> tuple[NetworkInputs, NDArray[np.float32]]:
-    """Inputs of a request that already has the network's size, and the composite's points in metres."""
+    """Build the inputs of a request at the network's size; also return the composite's points in metres."""
     robot, table = request.robot, composite.table_height_m
     world = composite.still_world(request)
     static = composite.compose(request, world)
@@ -124,7 +124,7 @@ def prepare_inputs(
 
 
 def normalise(xyz: NDArray[np.float32], bounds: NDArray[np.float64], rays: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Points (T, H, W, 3) in metres to [0, 1], clipped; nothing (NaN) becomes the far end of the pixel's ray."""
+    """Map points (T, H, W, 3) from metres to [0, 1], clipped; NaN (no point) becomes the far end of the pixel's ray."""
     far = rays * bounds[1, 2]
     known = np.isfinite(xyz).all(-1, keepdims=True)
     span = np.maximum(bounds[1] - bounds[0], 1e-9)
@@ -133,7 +133,7 @@ def normalise(xyz: NDArray[np.float32], bounds: NDArray[np.float64], rays: NDArr
 
 
 def _bounds(world: NDArray[np.float32], robot: PointmapSequence) -> NDArray[np.float64]:
-    """(2, 3) metres around world and robot; a robot out of view leaves the world's, a lost world the robot's."""
+    """Return bounds (2, 3), metres, of world and robot points; of either alone if the other has none."""
     points = [p for p in (world[np.isfinite(world).all(-1)], robot.xyz[robot.mask]) if len(p)]
     if not points:
         return np.array([[-1.0, -1.0, 0.1], [1.0, 1.0, 3.0]])

@@ -2,7 +2,7 @@
 
     NetworkInputs ─ encode ─> Conditions ─ prepare ─> Prepared ─ sample ─> latents ─ decode ─> rgb, values in [0, 1]
 
-The model is loaded once and stays; a pipeline answers one call at a time.
+The model is loaded once and stays in memory; a pipeline handles one call at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Encoded", "KinemaPipeline", "Prediction", "carry_tensors"]
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What a rollout's steps share; several seeds can be sampled from one."""
+    """Encoded inputs shared by all steps of a rollout; several seeds can be sampled from it."""
 
     prepared: Prepared
     base_latents: torch.Tensor | None
@@ -39,13 +39,13 @@ class Encoded:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What the network says, at its own size.
+    """Network output at the network's size.
 
     Attributes:
         rgb: (T, H, W, 3) uint8.
         values: (T, H, W, 3) float32 in [0, 1], the pointmap, normalised like the inputs.
-        passes: through the network.
-        skipped: passes that the step cache cut short.
+        passes: number of network passes.
+        skipped: passes that the step cache shortened.
     """
 
     rgb: NDArray[np.uint8]
@@ -55,12 +55,12 @@ class Prediction:
 
 
 class KinemaPipeline:
-    """A loaded model with its sampler and speed options.
+    """Loaded model with its sampler and speed options.
 
     Args:
-        bundle: the model; its modules are changed in place by the speed options.
-        sampler: instead of the preset's.
-        speed: instead of the preset's.
+        bundle: the model; the speed options change its modules in place.
+        sampler: replaces the preset's.
+        speed: replaces the preset's.
         device: "auto", "cpu", "cuda" or "cuda:N".
     """
 
@@ -84,7 +84,7 @@ class KinemaPipeline:
         )
 
     def with_sampler(self, **changes: Any) -> KinemaPipeline:
-        """The same loaded model with other sampler settings."""
+        """Return the same loaded model with changed sampler settings."""
         other = object.__new__(KinemaPipeline)
         other.__dict__.update(self.__dict__)
         other.sampler = replace(self.sampler, **changes)
@@ -92,7 +92,7 @@ class KinemaPipeline:
 
     @torch.no_grad()
     def encode(self, inputs: NetworkInputs, seed: int) -> Encoded:
-        """Everything that does not depend on noise; the seed chooses the softened mask cells."""
+        """Compute everything that does not depend on noise; the seed selects the softened mask cells."""
         self._take_threads()
         bundle, device = self.bundle, self.device
         generator = torch.Generator("cpu").manual_seed(seed if seed < 2**63 else seed - 2**64)
@@ -123,7 +123,7 @@ class KinemaPipeline:
                 generator=generator,
             )
         with self._residence.using(bundle.transformer):
-            # With offloading by groups the small layers used here wait on the host: the data goes to them.
+            # With group offloading the small layers used here are on the host: move the data there.
             where = bundle.transformer.patch_embedding.weight.device
             prepared = bundle.transformer.prepare(conditions.to(where))
         return Encoded(
@@ -137,7 +137,7 @@ class KinemaPipeline:
     def sample(
         self, encoded: Encoded, seed: int, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> tuple[torch.Tensor, int, int]:
-        """Latents (1, 16, F, h, 2w) of a seed, passes through the network, and how many the cache cut short."""
+        """Return latents (1, 16, F, h, 2w) of a seed, the network passes, and how many the cache shortened."""
         self._take_threads()
         network = self.bundle.transformer
         cache = StepCache(network, self.speed.cache_threshold)
@@ -169,7 +169,7 @@ class KinemaPipeline:
 
     @torch.no_grad()
     def decode(self, latents: torch.Tensor, frames: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """RGB (T, H, W, 3) uint8 and the normalised pointmap (T, H, W, 3) float32 of latents."""
+        """Decode latents to RGB (T, H, W, 3) uint8 and the normalised pointmap (T, H, W, 3) float32."""
         self._take_threads()
         with self._residence.using(self.bundle.codec.vae):
             rgb, xyz = self.bundle.codec.decode_pair(latents)
@@ -188,7 +188,7 @@ class KinemaPipeline:
         cancel: Cancel | None = None,
         encoded: Encoded | None = None,
     ) -> Prediction:
-        """One prediction; `encoded` spares the encoding when another seed of the same inputs was sampled before."""
+        """Make one prediction; pass `encoded` to skip encoding for another seed of the same inputs."""
         report = progress or (lambda _: None)
         for_encoding = Progress("encode", 0, 1)
         raise_if_cancelled(cancel, for_encoding)
@@ -205,13 +205,13 @@ class KinemaPipeline:
         return Prediction(rgb, values, passes, skipped)
 
     def _take_threads(self) -> None:
-        # A parallel numba kernel sets OpenMP's thread count, which is torch's too, to the number of cores: measured
-        # eight times slower for small networks that had been given one thread.
+        # A parallel numba kernel sets OpenMP's thread count, which torch shares, to the number of cores: measured
+        # eight times slower for small networks that were configured for one thread.
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
 
     def warm_up(self) -> None:
-        """One step on empty inputs at the preset's size: compiles and allocates what the first rollout would."""
+        """Run one step on empty inputs at the preset's size, to compile and allocate before the first rollout."""
         p = self.preset
         shape = (p.frames, p.height, p.width)
         pictures, points = np.zeros((*shape, 3), np.uint8), np.zeros((*shape, 3), np.float32)
@@ -224,7 +224,7 @@ class KinemaPipeline:
 def carry_tensors(
     inputs: NetworkInputs, device: torch.device
 ) -> tuple[tuple[torch.Tensor, torch.Tensor] | None, torch.Tensor]:
-    """The carry hypothesis as `build_conditions` takes it."""
+    """Convert the carry hypothesis to tensors for `build_conditions`."""
     numbers = inputs.description if inputs.description is not None else np.zeros(len(DESCRIPTION), np.float32)
     carried = None
     if inputs.carried_rgb is not None and inputs.carried_xyz01 is not None:
@@ -233,15 +233,15 @@ def carry_tensors(
 
 
 def _picture(images: NDArray[np.uint8]) -> torch.Tensor:
-    """(T, 3, H, W) float32 in [-1, 1] of (T, H, W, 3) uint8."""
+    """Convert (T, H, W, 3) uint8 to (T, 3, H, W) float32 in [-1, 1]."""
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def _video(images: NDArray[np.uint8]) -> torch.Tensor:
-    """(1, 3, T, H, W) float32 in [-1, 1] of (T, H, W, 3) uint8."""
+    """Convert (T, H, W, 3) uint8 to (1, 3, T, H, W) float32 in [-1, 1]."""
     return _picture(images).transpose(0, 1)[None]
 
 
 def _values(values: NDArray[np.float32]) -> torch.Tensor:
-    """(1, 3, T, H, W) of (T, H, W, 3)."""
+    """Convert (T, H, W, 3) to (1, 3, T, H, W)."""
     return torch.from_numpy(np.ascontiguousarray(values)).permute(3, 0, 1, 2)[None]

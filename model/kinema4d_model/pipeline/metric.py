@@ -1,10 +1,10 @@
-"""Metres for a predicted world: the robot is known exactly, so its pixels tell scale and offset of each axis.
+"""Metric scale of a predicted pointmap: fit scale and offset of each axis on the exactly known robot pixels.
 
     predicted, normalised to about [0, 1]  ──┐  value = gain * metres + shift, per axis, robust
     exact robot pointmap, metres ────────────┘  -> metres = (value - shift) / gain everywhere
 
-The exact points carry no error and the predicted ones do, so values are explained by metres, and the line is
-turned round afterwards: the other way round, noise would shrink the world.
+The exact points have no error and the predicted ones do, so the fit regresses values on metres and inverts the line
+afterwards: the opposite regression would let noise shrink the world.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ _PAIRS = 120
 _SCORED = 1500
 _ROUNDS = 20
 _TUKEY = 4.685
-"""Of a normal distribution's standard deviation: 95 % efficiency of Tukey's biweight."""
+"""In standard deviations: Tukey's biweight then has 95 % efficiency on normal data."""
 _SMALLEST_NOISE = 1e-7
-"""In normalised values: below what float32 keeps, so that perfect data still has a scale to weigh by."""
+"""In normalised values: below float32 resolution, so that exact data still has a non-zero noise scale."""
 
 Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class MetricLimits:
-    """When a fit is refused.
+    """Limits beyond which a fit is refused.
 
     Attributes:
-        min_pixels: robot pixels over all frames.
-        min_spread_m: 5 % to 95 % range of the robot's points on each axis, metres.
-        max_noise: residual of an axis as a share of that range; above it the prediction does not follow the robot.
-        min_inliers: share of pixels that the fit of an axis explains.
-        max_condition: of the axis' equations; large when the robot is a small patch far from the origin.
-        max_pixels: more are thinned out evenly.
+        min_pixels: minimum number of robot pixels over all frames.
+        min_spread_m: minimum 5 % to 95 % range of the robot's points on each axis, metres.
+        max_noise: maximum residual of an axis as a share of that range; above it the prediction does not follow the
+            robot.
+        min_inliers: minimum share of pixels that the fit of an axis explains.
+        max_condition: maximum condition number of an axis; large when the robot is a small patch far from the origin.
+        max_pixels: larger sets are subsampled evenly.
     """
 
     min_pixels: int = 200
@@ -53,17 +54,17 @@ class MetricLimits:
 
 @dataclass(frozen=True, eq=False)
 class MetricFit:
-    """How normalised values become metres: `metres = scale * value + offset` on each axis.
+    """Map from normalised values to metres: `metres = scale * value + offset` on each axis.
 
     Attributes:
         scale: (3,) float64, metres per unit, positive.
         offset: (3,) float64, metres.
-        axis_residual_m: (3,) float64, RMS over the pixels that count, metres.
+        axis_residual_m: (3,) float64, RMS over the inliers, metres.
         residual_m: RMS distance over all robot pixels, outliers included, metres.
-        condition: (3,) float64, condition number of each axis' equations.
-        inliers: (3,) float64, share of pixels that count.
-        pixels: how many robot pixels were used.
-        refused: why there is no fit and the bounds of the condition are used instead; "" for a fit.
+        condition: (3,) float64, condition number of each axis.
+        inliers: (3,) float64, share of pixels that are inliers.
+        pixels: number of robot pixels used.
+        refused: why the fit was refused and the bounds of the condition are used instead; "" for a fit.
     """
 
     scale: NDArray[np.float64]
@@ -76,12 +77,12 @@ class MetricFit:
     refused: str = ""
 
     def apply(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Metres (..., 3) float32 of normalised values (..., 3)."""
+        """Convert normalised values (..., 3) to metres (..., 3) float32."""
         out: NDArray[np.float32] = values * self.scale.astype(np.float32) + self.offset.astype(np.float32)
         return out
 
     def summary(self) -> str:
-        """One line for provenance and logs."""
+        """Return a one-line summary for provenance and logs."""
         if self.refused:
             return f"bounds of the condition, residual {1000 * self.residual_m:.1f} mm; fit refused: {self.refused}"
         condition = "/".join(f"{c:.0f}" for c in self.condition)
@@ -97,17 +98,17 @@ def fit_metric(
     mask: NDArray[np.bool_],
     limits: MetricLimits | None = None,
 ) -> MetricFit:
-    """The fit that maps predicted values to metres on the robot's pixels.
+    """Fit the map from predicted values to metres on the robot's pixels.
 
     Args:
         values: (T, H, W, 3) float32, predicted pointmap, normalised, any affine scale.
-        robot_xyz: (T, H, W, 3) float32, metres, camera optical frame; looked at under the mask only.
-        mask: (T, H, W) bool, True = robot. Pixels on its edge mix robot and world and are left out while
-            enough others remain.
+        robot_xyz: (T, H, W, 3) float32, metres, camera optical frame; read under the mask only.
+        mask: (T, H, W) bool, True = robot. Pixels on its edge mix robot and world and are excluded while enough
+            others remain.
         limits: when to refuse.
 
     Raises:
-        GeneratorError: METRIC_REFUSED when the robot's pixels cannot tell.
+        GeneratorError: METRIC_REFUSED when the robot's pixels do not determine a fit.
     """
     limits = limits or MetricLimits()
     predicted, exact = robot_pixels(values, robot_xyz, mask, limits)
@@ -155,9 +156,9 @@ def bounds_fit(
     mask: NDArray[np.bool_],
     refused: str,
 ) -> MetricFit:
-    """What is left without a fit: the (2, 3) bounds in metres that the condition was normalised with.
+    """Return the fallback without a fit: the (2, 3) bounds in metres that normalised the condition.
 
-    The residual is measured on the robot's pixels all the same; 0 when none is in view.
+    The residual is still measured on the robot's pixels; 0 when none is in view.
     """
     scale, offset = bounds[1] - bounds[0], bounds[0].copy()
     predicted, exact = robot_pixels(values, robot_xyz, mask, MetricLimits())
@@ -178,10 +179,10 @@ def bounds_fit(
 def robot_pixels(
     values: NDArray[np.float32], robot_xyz: NDArray[np.float32], mask: NDArray[np.bool_], limits: MetricLimits
 ) -> tuple[Points, Points]:
-    """(N, 3) float64 predicted values and exact metres of the robot's inner pixels, evenly thinned out."""
+    """Return (N, 3) float64 predicted values and exact metres of the robot's inner pixels, evenly subsampled."""
     if values.shape != (*mask.shape, 3) or robot_xyz.shape != values.shape or mask.ndim != 3:
         raise GeneratorError(
-            f"values {values.shape}, robot {robot_xyz.shape} and mask {mask.shape} do not belong together",
+            f"values {values.shape}, robot {robot_xyz.shape} and mask {mask.shape} do not match",
             expected="(T, H, W, 3), (T, H, W, 3) and (T, H, W)",
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         )
@@ -206,7 +207,7 @@ def _inner(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _robust_line(x: Points, v: Points) -> tuple[float, float, Points]:
-    """Gain, shift and weights of v = gain * x + shift; up to about 40 % of the pairs may be anything."""
+    """Fit v = gain * x + shift; return gain, shift, weights. Tolerates about 40 % outliers."""
     gain, shift = _least_median(x, v)
     weights = np.ones_like(x)
     for _ in range(_ROUNDS):
@@ -228,12 +229,12 @@ def _robust_line(x: Points, v: Points) -> tuple[float, float, Points]:
 
 
 def _least_median(x: Points, v: Points) -> tuple[float, float]:
-    """A first line that half of the data cannot spoil: the pair of points with the least median residual."""
+    """Fit an initial line robust to outliers: the pair of points with the least median residual."""
     random = np.random.default_rng(0)
     first = random.integers(0, x.size, 20 * _PAIRS)
     second = random.integers(0, x.size, 20 * _PAIRS)
     apart = np.abs(x[first] - x[second])
-    # The farthest pairs tell the gain best; half the span keeps them frequent for any robot.
+    # Distant pairs determine the gain best; half the span keeps enough of them for any robot.
     wide = np.flatnonzero(apart > 0.5 * apart.max())[:_PAIRS]
     first, second = first[wide], second[wide]
     gains = (v[first] - v[second]) / (x[first] - x[second])
@@ -245,7 +246,7 @@ def _least_median(x: Points, v: Points) -> tuple[float, float]:
 
 
 def _condition(x: Points) -> float:
-    """Condition number of the matrix [x, 1], columns of metres and ones."""
+    """Return the condition number of the matrix [x, 1]."""
     moments = np.array([[np.mean(x**2), np.mean(x)], [np.mean(x), 1.0]])
     low, high = np.linalg.eigvalsh(moments)
     return float(np.sqrt(high / low)) if low > 0 else float("inf")

@@ -1,4 +1,4 @@
-"""From the camera's size to the network's and back: images are filtered, points never mixed across an edge."""
+"""Resizing between camera and network: images are filtered, points are never mixed across an edge."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 EDGE = 0.05
-"""Neighbours whose depth differs by more than this share are on two surfaces."""
+"""Neighbours whose depth differs by more than this share belong to different surfaces."""
 
 S = TypeVar("S", bound=np.generic)
 
 
 def shrink_images(images: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """(T, height, width, 3) uint8 of images (T, H, W, 3), area filtered."""
+    """Resize images (T, H, W, 3) to (T, height, width, 3) uint8, area filtered when shrinking, cubic otherwise."""
     if images.shape[1:3] == (height, width):
         return images
     shrinks = images.shape[1] >= height and images.shape[2] >= width
@@ -38,9 +38,9 @@ def shrink_images(images: NDArray[np.uint8], width: int, height: int) -> NDArray
 
 
 def pick_pixels(frames: NDArray[S], width: int, height: int) -> NDArray[S]:
-    """(T, height, width, ...) of frames (T, H, W, ...): of each new pixel the old one its centre falls into.
+    """Resize frames (T, H, W, ...) to (T, height, width, ...): each new pixel copies the old one at its centre.
 
-    What points, masks and link ids need: every value was there before.
+    For points, masks and link ids: no new values are made.
     """
     old_height, old_width = frames.shape[1:3]
     if (old_height, old_width) == (height, width):
@@ -51,15 +51,15 @@ def pick_pixels(frames: NDArray[S], width: int, height: int) -> NDArray[S]:
 
 
 def grow_images(images: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """(T, height, width, 3) uint8 of smaller images (T, h, w, 3), cubic."""
+    """Enlarge images (T, h, w, 3) to (T, height, width, 3) uint8, cubic."""
     return shrink_images(images, width, height)
 
 
 def grow_points(xyz: NDArray[np.float32], width: int, height: int, *, edge: float = EDGE) -> NDArray[np.float32]:
-    """(T, height, width, 3) float32 of points (T, h, w, 3), bilinear within a surface.
+    """Resize points (T, h, w, 3) to (T, height, width, 3) float32, bilinear within a surface.
 
-    Of the four points around a new pixel only those count whose z agrees with the nearest one's to the share
-    `edge`; NaN in, NaN out where the nearest one is NaN.
+    Of the four points around a new pixel only those are used whose z agrees with the nearest one's within the share
+    `edge`; NaN where the nearest one is NaN.
     """
     old_height, old_width = xyz.shape[1:3]
     if (old_height, old_width) == (height, width):
@@ -72,9 +72,9 @@ def grow_points(xyz: NDArray[np.float32], width: int, height: int, *, edge: floa
 
 
 def fill_under_robot(frames: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """(T, h, w, C) with every pixel under the mask (T, h, w) replaced by the nearest one outside of it.
+    """Replace every pixel of (T, h, w, C) under the mask (T, h, w) by the nearest one outside it.
 
-    Before growing, so that neither the robot's colours nor its points bleed around the exact one.
+    Done before upsampling, so that the predicted robot's colours and points do not bleed around the exact robot.
     """
     out = frames.copy()
     for picture, robot in zip(out, mask, strict=True):
@@ -93,13 +93,13 @@ def fill_under_robot(frames: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[A
 
 
 def _between(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Of every new pixel's centre: the old pixel before it, and how far it is on the way to the next."""
+    """Return for each new pixel centre the old pixel before it, and the fraction towards the next."""
     position = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0.0, old - 1.0)
     before = np.minimum(position.astype(np.intp), old - 1)
     return before, (position - before).astype(np.float32)
 
 
-# The exact robot over the prediction: under its mask nothing is left to the network.
+# The exact robot replaces the prediction under its mask.
 
 
 def paste_robot(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequence) -> None:
@@ -111,11 +111,11 @@ def paste_robot(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: Pointma
 def points_on_rays(
     xyz: NDArray[np.float32], camera: PinholeCamera, *, nearest_m: float = 0.01
 ) -> tuple[NDArray[np.float32], float]:
-    """The points moved onto their pixels' rays, and how far they had been off them.
+    """Move points onto their pixels' rays; also return how far off they were.
 
-    A pixel can only show what lies on its ray, and the camera is known: each predicted point (T, H, W, 3)
-    moves to the nearest place on it, which uses all three of its coordinates. NaN where that place is closer
-    than `nearest_m` in z or behind the camera.
+    A pixel can only show points on its ray, and the camera is known: each predicted point (T, H, W, 3) moves to the
+    closest point on the ray, which uses all three coordinates. NaN where that point is closer than `nearest_m` in z or
+    behind the camera.
 
     Returns:
         (T, H, W, 3) float32, metres, camera optical frame; and the RMS distance moved, metres.

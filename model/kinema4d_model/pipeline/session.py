@@ -1,10 +1,10 @@
-"""`Session`: a prediction that goes on; each chunk starts from the last frame of the one before.
+"""`Session`: prediction in chunks; each chunk starts from the last frame of the previous one.
 
-    image ─> step(robot frames) ─> frames ─┐ last frame, exact robot in it
+    image ─> step(robot frames) ─> frames ─┐ last frame with the exact robot
                ^                           │
-               └───────────────────────────┘   Drift: how far the chain has come from what is known
+               └───────────────────────────┘   Drift: error accumulated along the chain
 
-For policies: `session.step(action_chunk) -> frames`, closed loop, when the session has a renderer.
+For policies with a renderer, closed loop: `session.step(action_chunk) -> frames`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReportProg
 
 __all__ = ["Chunk", "Drift", "Frames", "Session", "chunk_seed", "chunk_slices", "finish", "metres"]
 
-# From one chunk's prediction to frames in metres with the exact robot, at the network's size and the camera's.
+# From one chunk's prediction to metric frames with the exact robot, at the network's and the camera's size.
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """Frames of a chunk at one size: rgb (T, H, W, 3) uint8 and xyz (T, H, W, 3) float32 metres, NaN = nothing."""
+    """Frames of a chunk at one size: rgb (T, H, W, 3) uint8 and xyz (T, H, W, 3) float32 metres, NaN = no point."""
 
     rgb: NDArray[np.uint8]
     xyz: NDArray[np.float32]
@@ -56,11 +56,11 @@ def metres(
     limits: MetricLimits | None = None,
     require: bool = False,
 ) -> tuple[NDArray[np.float32], MetricFit]:
-    """Predicted points (T, h, w, 3) in metres at the network's size, before the robot is pasted; and the fit.
+    """Convert predicted points (T, h, w, 3) to metres at the network's size, without the robot; also return the fit.
 
     Args:
-        prediction: of the network.
-        inputs: that it was made from.
+        prediction: output of the network.
+        inputs: that the prediction was made from.
         request: at the network's size.
         limits: of the fit.
         require: raise METRIC_REFUSED instead of falling back to the bounds of the condition.
@@ -76,15 +76,15 @@ def metres(
 
 
 def finish(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequence) -> tuple[Frames, float]:
-    """Frames at the size of `robot`'s camera: grown if need be, on their rays, the exact robot over them.
+    """Make frames at the size of `robot`'s camera: upsampled if needed, moved onto rays, exact robot pasted.
 
     Args:
         rgb: (T, h, w, 3) uint8 at the network's size.
         xyz: (T, h, w, 3) float32 metres at the network's size.
-        robot: exact, at the size that is wanted.
+        robot: exact, at the output size.
 
     Returns:
-        The frames, and how far the points had been off their rays, RMS in metres.
+        The frames, and the RMS distance of the points from their rays, metres.
     """
     camera = robot.camera
     if rgb.shape[1:3] != (camera.height, camera.width):
@@ -101,18 +101,18 @@ def finish(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequ
 
 
 Render = Callable[[Any], PointmapSequence]
-"""Robot frames of an action chunk; the first is the state before the actions."""
+"""Renderer of robot frames for an action chunk; the first frame is the state before the actions."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a chunk is from what is certain.
+    """Difference of a chunk from known data.
 
     Attributes:
         robot_m: RMS distance of the predicted robot from the exact one, metres; NaN = no robot in view.
         robot_rgb: mean colour difference of the predicted robot from the exact one, grey levels.
         world_rgb: median colour difference of the chunk's last frame from the session's first image where neither
-            shows the robot, grey levels; objects that were moved are in it, a few of them do not move a median.
+            shows the robot, grey levels; includes moved objects, but a few of them do not change a median.
     """
 
     robot_m: float
@@ -125,16 +125,16 @@ class Chunk:
     """One step of a session.
 
     Attributes:
-        frames: at the camera's size, one for each robot frame, the first included.
+        frames: at the camera's size, one per robot frame, including the first.
         small: the same at the network's size.
-        fit: how values became metres.
+        fit: map from values to metres.
         drift: of this chunk.
-        seed: that it was sampled with.
-        off_ray_m: how far predicted points had been off their pixels' rays, RMS, metres.
-        passes, skipped: through the network, and cut short by the cache.
-        mask: (T, H, W) bool, where the exact robot is seen.
+        seed: that the chunk was sampled with.
+        off_ray_m: RMS distance of predicted points from their pixels' rays, metres.
+        passes, skipped: network passes, and those shortened by the cache.
+        mask: (T, H, W) bool, True where the exact robot is visible.
         note: how the frames were made, for provenance.
-        depth: what the world's points rest on.
+        depth: source of the world's points.
     """
 
     frames: Frames
@@ -151,18 +151,18 @@ class Chunk:
 
 
 class Session:
-    """A chain of chunks from one image.
+    """Chain of chunks from one image.
 
     Args:
         pipeline: the model.
-        image: (H, W, 3) uint8 rectified, what the camera sees now.
+        image: (H, W, 3) uint8, rectified, current camera image.
         camera: of that image.
-        depth: (H, W) float32 metres measured now, NaN = none; or None.
-        seed: of the first chunk; the following ones derive theirs from it.
-        composite: makes the static world that the conditions start from.
-        render: makes robot frames of an action chunk, for `step`.
+        depth: (H, W) float32 metres, current measured depth, NaN = none; or None.
+        seed: of the first chunk; later chunks derive theirs from it.
+        composite: makes the static world for the conditions.
+        render: makes robot frames from an action chunk, for `step`.
         limits, require_metric: of the metric fit.
-        lifter: guesses depth where none was measured, for presets with `condition.carry`.
+        lifter: estimates depth where none was measured, for presets with `condition.carry`.
     """
 
     def __init__(
@@ -194,14 +194,14 @@ class Session:
 
     @property
     def drift(self) -> tuple[Drift, ...]:
-        """Of every chunk so far."""
+        """Drift of every chunk so far."""
         return tuple(chunk.drift for chunk in self.chunks)
 
     def step(self, action_chunk: Any, cancel: Cancel | None = None) -> Frames:
-        """The frames that follow the current one while the robot does `action_chunk`.
+        """Predict the frames after the current one while the robot executes `action_chunk`.
 
-        The chunk is whatever the session's renderer takes, for example (N, J) joint positions; N actions give
-        N frames.
+        The chunk has the type that the session's renderer takes, for example (N, J) joint positions; N actions give N
+        frames.
         """
         if self._render is None:
             raise GeneratorError(
@@ -215,7 +215,7 @@ class Session:
     def advance(
         self, robot: PointmapSequence, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Chunk:
-        """Predict while the robot moves; its first frame is where it is now. The session then stands at the last."""
+        """Predict while the robot moves from its current pose, the first frame; the last frame becomes current."""
         if robot.times is None:
             robot = replace(robot, times=np.arange(len(robot), dtype=np.float64))
         seed = chunk_seed(self._seed, len(self.chunks))
@@ -234,7 +234,7 @@ class Session:
     def _grown(
         self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
     ) -> Chunk:
-        """The network's own frames, grown to the camera's size."""
+        """Predict frames with the network and upsample them to the camera's size."""
         preset, robot = self._pipeline.preset, whole.robot
         small = shrink_request(whole, preset.width, preset.height)
         inputs, _ = prepare_inputs(small, self._composite, preset.codec.temporal_factor)
@@ -249,16 +249,16 @@ class Session:
     def _blended(
         self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
     ) -> Chunk:
-        """Two exact videos at the camera's size, chosen from by the network."""
+        """Blend two exact videos at the camera's size as the network selects."""
         done = predict_two_worlds(self._pipeline, whole, seed, self._composite, self._lifter, progress, cancel)
         prediction, small = done.prediction, done.small
-        # The metres come with the two worlds; the fit tells how well the network keeps to the robot.
+        # The two worlds are already metric; the fit only measures how well the network follows the robot.
         points, fit = metres(prediction, done.inputs, small, limits=self._limits, require=self._require_metric)
         frames = Frames(done.rgb, done.xyz)
         small_frames, off_ray_m = finish(prediction.rgb, points, small.robot)
         drift = self._drift(fit, prediction, done.inputs, small, frames, whole.robot)
         passes = prediction.passes, prediction.skipped
-        # A later chunk starts from points that are as good as those of the one before.
+        # Later chunks start from the first chunk's points, so they share its depth source.
         depth = self.chunks[0].depth if self.chunks else done.depth
         return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, done.mask, done.note, depth)
 
@@ -291,7 +291,7 @@ class Session:
     def _current_depth(self, robot: PointmapSequence) -> NDArray[np.float32] | None:
         if self._depth is None or not self.chunks:
             return self._depth
-        # The world's points come from the prediction, the robot's own are exact.
+        # World points come from the prediction; the robot's own are exact.
         return np.where(robot.mask[0], robot.xyz[0, ..., 2], self._depth)
 
     def _world_difference(self, image: NDArray[np.uint8], robot: NDArray[np.bool_]) -> float:
@@ -303,12 +303,12 @@ class Session:
 
 
 def chunk_seed(seed: int, index: int) -> int:
-    """The seed of a chunk: the session's own for the first, then well apart, always 0 to 2^64 - 1."""
+    """Return the seed of a chunk: the session's own for the first, then spread over 0 to 2^64 - 1."""
     return (seed + index * 0x9E3779B97F4A7C15) % 2**64
 
 
 def chunk_slices(frames: int, longest: int) -> list[slice]:
-    """Parts of at most `longest` frames that share one frame with the next.
+    """Split into parts of at most `longest` frames; neighbours share one frame.
 
     >>> chunk_slices(9, 5), chunk_slices(5, 5), chunk_slices(7, 5)
     ([slice(0, 5, None), slice(4, 9, None)], [slice(0, 5, None)], [slice(0, 5, None), slice(4, 7, None)])
@@ -318,7 +318,7 @@ def chunk_slices(frames: int, longest: int) -> list[slice]:
 
 
 def part_of(robot: PointmapSequence, part: slice) -> PointmapSequence:
-    """Some of a sequence's frames."""
+    """Return some of a sequence's frames."""
     return replace(
         robot,
         xyz=robot.xyz[part],

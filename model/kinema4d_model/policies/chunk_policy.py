@@ -1,4 +1,4 @@
-"""`DiffusionChunkPolicy`: our small trained Diffusion Policy at work. The kind `diffusion`."""
+"""`DiffusionChunkPolicy`: inference of our small trained Diffusion Policy; policy kind `diffusion`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observatio
 __all__ = ["DiffusionChunkPolicy"]
 
 PATIENCE = 1.3
-"""An episode is over after this many times the longest demonstration."""
+"""Maximum length of an episode, as a multiple of the longest demonstration."""
 
 
 class DiffusionChunkPolicy:
-    """Looks at the picture and the joints, and answers with the next joint targets.
+    """Policy from image and joints to the next joint targets.
 
     Args:
-        source: the folder that `kinema4d policy train` wrote, or its `policy` folder.
-        steps: actions of a chunk that are handed out; 0 = half of them, the rest is planned again.
-        seed: further seed of the noise.
+        source: folder written by `kinema4d policy train`, or its `policy` subfolder.
+        steps: actions of a chunk to execute before the next prediction; 0 = half of the chunk.
+        seed: additional seed of the noise.
     """
 
     def __init__(self, source: str = "", *, steps: int = 0, seed: int = 0) -> None:
@@ -53,14 +53,14 @@ class DiffusionChunkPolicy:
 
     @property
     def name(self) -> str:
-        """`diffusion:` and the folder's name."""
+        """`diffusion:` and the name of the folder."""
         return self._name
 
     def reset(self, start: EpisodeStart) -> None:
         """Begin an episode.
 
         Raises:
-            PolicyError: it was trained for another robot.
+            PolicyError: the policy was trained for another robot.
         """
         if start.robot.joint_names != self._trained.joint_names:
             raise PolicyError(
@@ -71,10 +71,10 @@ class DiffusionChunkPolicy:
         self._start, self._last, self._calls = start, None, 0
 
     def act(self, observation: Observation) -> ActionChunk:
-        """The next targets from this picture and these joints.
+        """Predict the next targets from the image and joints.
 
         Raises:
-            PolicyError: no episode, a camera elsewhere, or another number of joints.
+            PolicyError: no episode, another camera pose, or another number of joints.
         """
         if self._start is None:
             raise PolicyError("there is no episode", expected="reset before act")
@@ -104,5 +104,5 @@ class DiffusionChunkPolicy:
         return ActionChunk(times, made, done=bool(over))
 
     def close(self) -> None:
-        """Forget the episode."""
+        """Discard the episode."""
         self._start = None

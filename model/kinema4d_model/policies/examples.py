@@ -1,4 +1,4 @@
-"""Training examples from demonstrations: a picture, the joints, the chunk that follows, the grasp it leads to."""
+"""Training examples from demonstrations: image, joints, the following action chunk, and the grasp."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kinema4d_ros.policies.protocol import PolicyError
 __all__ = ["Batch", "Examples", "to_picture"]
 
 SPREAD_RAD = 0.01
-"""Least spread that numbers are divided by: what hardly ever moves must not be blown up."""
+"""Minimum spread for normalisation, so that nearly constant values are not amplified."""
 
 STATE_NOISE_RAD = 0.01
 BLUR_SHARE = 0.3
@@ -43,9 +43,9 @@ class Examples:
     """All successful demonstrations of a folder, in memory.
 
     Args:
-        folder: of `kinema4d policy demos`.
-        horizon: actions in a chunk.
-        first: look at so many episodes; 0 = all.
+        folder: written by `kinema4d policy demos`.
+        horizon: actions per chunk.
+        first: use only the first episodes; 0 = all.
 
     Raises:
         PolicyError: no demonstrations, or broken ones.
@@ -76,11 +76,11 @@ class Examples:
         self.numbers = self._numbers()
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
         return len(self.image)
 
     def batch(self, rng: np.random.Generator, size: int) -> Batch:
-        """Random samples, with noise on the joints and changes of light and sharpness in the pictures."""
+        """Return random samples, augmented by joint noise and by changes of brightness and sharpness."""
         rows = rng.integers(len(self), size=size)
         noise = (STATE_NOISE_RAD * rng.standard_normal((size, self.state.shape[1]))).astype(np.float32)
         noise[:, -1] *= 0.1
@@ -110,21 +110,21 @@ class Examples:
 
 
 def relative(action: Floats, state: Floats) -> Floats:
-    """(B, horizon, J) arm joints from where the arm is (B, J), the gripper's absolute."""
+    """Return (B, horizon, J): arm joints relative to the state (B, J), gripper absolute."""
     out = action.copy()
     out[..., :-1] -= state[:, None, :-1]
     return out
 
 
 def grasp_joints(action: Floats) -> Floats:
-    """(J - 1,) arm joints at which the fingers, widest then, begin to close."""
+    """Return (J - 1,) arm joints where the fingers are widest and begin to close."""
     fingers = action[:, -1]
     last = int(np.flatnonzero(fingers >= fingers.max() - 1e-4)[-1])
     return np.asarray(action[last, :-1], np.float32)
 
 
 def to_picture(image: NDArray[np.uint8]) -> Tensor:
-    """(B, 3, H, W) float32 in -1 to 1 from (B, H, W, 3) uint8."""
+    """Convert (B, H, W, 3) uint8 to (B, 3, H, W) float32 in -1 to 1."""
     return torch.from_numpy(np.ascontiguousarray(image)).permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
@@ -132,7 +132,7 @@ def _disturbed(image: Tensor, rng: np.random.Generator) -> Tensor:
     b, _, h, w = image.shape
     gain = torch.from_numpy(rng.uniform(0.85, 1.15, (b, 3, 1, 1)).astype(np.float32))
     shift = torch.from_numpy(rng.uniform(-0.1, 0.1, (b, 1, 1, 1)).astype(np.float32))
-    # Predicted pictures are softer than real ones.
+    # Predicted images are softer than real ones.
     blurred = torch.from_numpy(rng.random(b) < BLUR_SHARE)
     if bool(blurred.any()):
         small = functional.interpolate(image[blurred], size=(h // 3, w // 3), mode="area")
@@ -148,7 +148,7 @@ def _about(root: Path) -> dict[str, Any]:
     except (FileFormatError, ValueError, TypeError) as error:
         raise PolicyError(
             f"{root} holds no demonstrations: {error}",
-            expected="a folder of kinema4d policy demos",
+            expected="a folder written by kinema4d policy demos",
             code=ErrorCode.POLICY_UNAVAILABLE,
         ) from None
     if missing:

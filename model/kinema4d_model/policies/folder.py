@@ -1,4 +1,4 @@
-"""A trained policy on the disk: `policy.json` and `weights.safetensors`, complete or absent.
+"""Folder of a trained policy: `policy.json` and `weights.safetensors`, written atomically.
 
 policy.json: format, version, network (sizes), view (of the camera), rate_hz, robot, joint_names, duration_s, training,
 numbers (mean and spread of joints, actions and grasps)
@@ -35,9 +35,9 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """Means and spreads that normalise: of joints (J,), of chunks (horizon, J), of grasps (J - 1,); all float32.
+    """Means and spreads for normalisation: joints (J,), chunks (horizon, J), grasps (J - 1,); all float32.
 
-    A chunk's arm joints count from where the arm is, its gripper is absolute.
+    Arm joints of a chunk are relative to the current joints, the gripper is absolute.
     """
 
     joints_mean: Floats
@@ -48,22 +48,22 @@ class Numbers:
     grasp_spread: Floats
 
     def lists(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the values as lists for JSON."""
         return {name: value.tolist() for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedPolicy:
-    """Everything that is needed to act.
+    """A trained policy with everything needed for inference.
 
     Attributes:
         network: in evaluation mode.
-        numbers: that normalise.
-        view: what it looks at.
+        numbers: normalisation.
+        view: camera view of its input.
         rate_hz: of its actions.
-        robot, joint_names: that it moves.
+        robot, joint_names: the robot and joints that it moves.
         duration_s: of the longest demonstration.
-        training: how it came about, for people.
+        training: training parameters, for information.
     """
 
     network: PolicyNetwork
@@ -77,7 +77,7 @@ class TrainedPolicy:
 
 
 def write_policy(policy: TrainedPolicy, folder: str | Path, weights: dict[str, torch.Tensor] | None = None) -> None:
-    """Write a policy's folder, in place of an older one; `weights` in place of the network's own."""
+    """Write a policy's folder and replace an older one; `weights` replace those of the network."""
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -97,10 +97,10 @@ def write_policy(policy: TrainedPolicy, folder: str | Path, weights: dict[str, t
 
 
 def read_policy(folder: str | Path) -> TrainedPolicy:
-    """A policy from its folder.
+    """Read a policy from its folder.
 
     Raises:
-        PolicyError: POLICY_UNAVAILABLE with the file that is missing, cut off or of another kind.
+        PolicyError: POLICY_UNAVAILABLE; names the file that is missing, truncated or of another kind.
     """
     with reading(folder, "the folder of a trained policy", error=PolicyError, code=ErrorCode.POLICY_UNAVAILABLE):
         return _read(Path(folder))

@@ -1,9 +1,9 @@
-"""`LerobotPolicy`: any policy that LeRobot saved, from its folder. The kind `lerobot`.
+"""`LerobotPolicy`: any policy saved by LeRobot, loaded from its folder; policy kind `lerobot`.
 
 config.json                    type of policy, features
 model.safetensors              weights
-policy_preprocessor.json       normalisation of what goes in, with its .safetensors
-policy_postprocessor.json      and of what comes out
+policy_preprocessor.json       normalisation of inputs, with its .safetensors
+policy_postprocessor.json      normalisation of outputs
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from kinema4d_ros.policies.view import demo_view
 
 __all__ = ["LerobotPolicy", "find_lerobot", "policy_class", "policy_types", "require_lerobot"]
 
-# LeRobot's classes beside our own versions of torch, transformers and diffusers, which it does not ask for.
+# Import of LeRobot with our versions of torch, transformers and diffusers, which differ from its requirements.
 #
-# Two of its habits stand in the way of a plain import. Its package of policies imports every policy there is, and some
-# break with our transformers: only the wanted one is imported here. And torchvision, where it was built for CUDA and
-# torch was not, declares fake kernels for two operators that are then missing: they are declared first. Neither changes
-# a line that runs in a policy.
+# A plain import fails for two reasons. `lerobot.policies` imports every policy, and some break with our transformers,
+# so only the requested one is imported. A torchvision built for CUDA on a CPU torch registers fake kernels for two
+# missing operators, so these are declared first. Neither changes code that runs in a policy.
 #
-# `make setup-lerobot` installs it into a folder of its own, which is looked into only when such a policy is asked for:
-# nothing else here notices that it is there, and our versions of what both have come first.
+# `make setup-lerobot` installs it into a separate folder, which is added at the end of the path only when a LeRobot
+# policy is requested: other code is unaffected, and our versions of shared packages take precedence.
 
 _INSTALL = "make setup-lerobot"
 _NEEDED = ("lerobot", "torchvision", "draccus")
@@ -45,7 +44,7 @@ _declared: list[Any] = []
 
 
 def find_lerobot() -> bool:
-    """Whether LeRobot is installed, here or in its own folder, which is then on the path: last, so that ours win."""
+    """Return whether LeRobot is installed; its separate folder is appended to the path, so our packages come first."""
     if any(find_spec(name) is None for name in _NEEDED) and _OWN_FOLDER.is_dir() and str(_OWN_FOLDER) not in sys.path:
         sys.path.append(str(_OWN_FOLDER))
         invalidate_caches()
@@ -61,7 +60,7 @@ def require_lerobot() -> None:
     if not find_lerobot():
         missing = [name for name in _NEEDED if find_spec(name) is None]
         raise PolicyError(
-            f"LeRobot is not installed: {', '.join(missing)} missing",
+            f"LeRobot is not installed: missing {', '.join(missing)}",
             expected="the optional packages of requirements/lerobot.txt",
             hint=_INSTALL,
             code=ErrorCode.POLICY_UNAVAILABLE,
@@ -74,21 +73,21 @@ def require_lerobot() -> None:
 
 
 def policy_types() -> tuple[str, ...]:
-    """The types of policies that the installed LeRobot has, by name."""
+    """Return the names of the policy types of the installed LeRobot."""
     require_lerobot()
     root = Path(sys.modules["lerobot.policies"].__path__[0])
     return tuple(sorted(p.name for p in root.iterdir() if (p / f"modeling_{p.name}.py").is_file()))
 
 
 def policy_class(kind: str) -> Any:
-    """LeRobot's class of a type of policy, such as "diffusion" or "act"; its configuration is then registered.
+    """Import LeRobot's class of a policy type, such as "diffusion" or "act", and register its configuration.
 
     Raises:
-        PolicyError: no such type, or one that does not import with the versions here.
+        PolicyError: unknown type, or a type that cannot be imported with the installed versions.
     """
     if kind not in policy_types():
         raise PolicyError(
-            f"policy type {kind[:80]!r} is not one of LeRobot's",
+            f"policy type {kind[:80]!r} is not a LeRobot policy type",
             expected=f"one of {', '.join(policy_types())}",
             code=ErrorCode.POLICY_UNAVAILABLE,
         )
@@ -96,9 +95,9 @@ def policy_class(kind: str) -> Any:
         import_module(f"lerobot.policies.{kind}.configuration_{kind}")
         module = import_module(f"lerobot.policies.{kind}.modeling_{kind}")
         base = import_module("lerobot.policies.pretrained").PreTrainedPolicy
-    except Exception as error:  # what a package of other versions may do when imported is not ours to list
+    except Exception as error:  # importing with other package versions can raise anything
         raise PolicyError(
-            f"LeRobot's '{kind}' cannot be imported here: {type(error).__name__}: {error}",
+            f"LeRobot's '{kind}' cannot be imported: {type(error).__name__}: {error}",
             expected="a policy type that works with the installed versions",
             hint="run it in LeRobot's own environment and connect with remote:HOST:PORT",
             code=ErrorCode.POLICY_UNAVAILABLE,
@@ -124,7 +123,7 @@ def _declare_operators() -> None:
     library = torch.library.Library("torchvision", "FRAGMENT")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declared.append(library)  # the operators live as long as it does
+    _declared.append(library)  # keep a reference: the operators vanish with the library
     import_module("torchvision")
 
 
@@ -134,18 +133,18 @@ GRIPPERS = ("joint", "normalised")
 
 
 class LerobotPolicy:
-    """A LeRobot policy that sees one camera and moves all joints.
+    """A LeRobot policy with one camera that moves all joints.
 
-    Policies that remember several observations get one an answer: with `steps=1` they are as far apart as in training.
+    Policies with a history get one observation per call of `act`: with `steps=1` these are spaced as in training.
 
     Args:
         source: the folder.
-        hz: rate of the actions, which the folder does not tell.
-        steps: actions in one chunk; 0 = as many as the policy plans to execute.
-        view: "full" pictures, or the "workspace" of the demonstration camera.
+        hz: rate of the actions, which the folder does not contain.
+        steps: actions per chunk; 0 = the policy's own number of executed actions.
+        view: "full" image, or the "workspace" crop of the demonstration camera.
         gripper: "joint" = the gripper's joint position; "normalised" = 0 closed, 1 open.
         device: "cpu" or "cuda".
-        limit_s: the episode is over after so many seconds; 0 = never.
+        limit_s: maximum length of an episode, seconds; 0 = unlimited.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class LerobotPolicy:
             self._load(root, policy_class(str(config.get("type"))), device)
         except PolicyError:
             raise
-        except Exception as error:  # a broken folder can make its loader fail in any way
+        except Exception as error:  # the loader can raise anything on a corrupt folder
             raise _unusable(
                 f"{root} cannot be loaded: {type(error).__name__}: {error}"[:500], "a complete folder"
             ) from error
@@ -191,14 +190,14 @@ class LerobotPolicy:
 
     @property
     def name(self) -> str:
-        """`lerobot:` and the folder's name."""
+        """`lerobot:` and the name of the folder."""
         return self._name
 
     def reset(self, start: EpisodeStart) -> None:
         """Begin an episode.
 
         Raises:
-            PolicyError: the policy moves another number of joints, or sees other things.
+            PolicyError: the policy has another number of joints or other inputs.
         """
         joints, config = len(start.robot.joint_names), self._policy.config
         state, action = config.robot_state_feature, config.action_feature
@@ -214,17 +213,17 @@ class LerobotPolicy:
             )
         if len(config.image_features) > 1 or config.env_state_feature is not None:
             raise PolicyError(
-                f"'{self._name}' looks at {', '.join(config.input_features)}",
+                f"'{self._name}' has inputs {', '.join(config.input_features)}",
                 expected="one camera and the joints",
             )
         self._policy.reset()
         self._start, self._last, self._calls = start, None, 0
 
     def act(self, observation: Observation) -> ActionChunk:
-        """The next actions.
+        """Predict the next actions.
 
         Raises:
-            PolicyError: no episode; anything that LeRobot raises, by its name.
+            PolicyError: no episode, or any exception raised by LeRobot.
         """
         if self._start is None:
             raise PolicyError("there is no episode", expected="reset before act")
@@ -233,7 +232,7 @@ class LerobotPolicy:
         self._calls += 1
         try:
             batch = self._before(self._inputs(observation))
-            # LeRobot draws its noise from torch's own generator, which others in this process use too.
+            # LeRobot uses torch's global random generator, which other code in this process shares.
             with torch.random.fork_rng():
                 torch.manual_seed(int(seed))
                 rows = [self._after(self._policy.select_action(batch)) for _ in range(self._steps)]
@@ -248,7 +247,7 @@ class LerobotPolicy:
             column = robot.joint_names.index(robot.gripper.joint)
             targets[:, column] = robot.gripper.position(np.clip(targets[:, column], 0.0, 1.0))
         if not np.all(np.isfinite(targets)):
-            raise PolicyError(f"'{self._name}' answered with what is not finite", expected="finite numbers",
+            raise PolicyError(f"'{self._name}' returned actions that are not finite", expected="finite numbers",
                               code=ErrorCode.POLICY_BAD_ACTION)  # fmt: skip
         begin = np.asarray(observation.joints, np.float64) if self._last is None else self._last
         made = paced(robot, targets, begin, 1.0 / self._hz)
@@ -257,7 +256,7 @@ class LerobotPolicy:
         return ActionChunk(times, made, done=bool(0 < self._limit_s <= observation.time_s + times[-1]))
 
     def close(self) -> None:
-        """Forget the episode."""
+        """Discard the episode."""
         self._start = None
 
     def _load(self, root: Path, kind: Any, device: str) -> None:
@@ -310,15 +309,15 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _require_own_steps(path: Path) -> None:
-    """A processor may name any class to import; only LeRobot's own may be."""
+    """Raise PolicyError unless a processor names only LeRobot's own classes; otherwise it could import any class."""
     steps = _read_json(path).get("steps", [])
     for step in steps if isinstance(steps, list) else [steps]:
         named = step.get("class", "") if isinstance(step, dict) else str(step)
         if named and not str(named).startswith("lerobot."):
-            raise _unusable(f"{path} asks for class {str(named)[:100]!r}", "LeRobot's own processing steps")
+            raise _unusable(f"{path} names class {str(named)[:100]!r}", "LeRobot's own processing steps")
         state = step.get("state_file") if isinstance(step, dict) else None
         if state is not None and (not isinstance(state, str) or Path(state).name != state):
-            raise _unusable(f"{path} asks for file {str(state)[:100]!r}", "files of its own folder")
+            raise _unusable(f"{path} names file {str(state)[:100]!r}", "files of its own folder")
 
 
 def _unusable(what: str, expected: str) -> PolicyError:

@@ -1,12 +1,12 @@
-"""`PolicyNetwork`: a small Diffusion Policy. A picture and the joints in, a chunk of joint targets out, by denoising.
+"""`PolicyNetwork`: a small Diffusion Policy from image and joints to a chunk of joint targets, by denoising.
 
-picture ─> convolutions ─> soft keypoints ─┬─> where the grasp will be ─┐
+image ───> convolutions ─> soft keypoints ─┬─> predicted grasp ─────────┐
 joints ────────────────────────────────────┴────────────────────────────┴─> condition ─┐
 noisy chunk, noise level ─────────────────────────────────────────────────────────────┴─> residual layers ─> chunk
 
-It is made for a CPU: looking takes 6 million multiplications, a ResNet-18 on the same picture 220. The grasp head
-learns from the demonstrations alone (the joints at which the fingers began to close) and gives every picture a clear
-target, for the few hundred tables that one core can demonstrate.
+Sized for a CPU: the image encoder takes 6 million multiplications, a ResNet-18 on the same image 220 million. The
+grasp head is trained on the joints at which the fingers begin to close in the demonstrations; it gives every image a
+clear target, which helps with the few hundred scenes that one core can demonstrate.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class NetworkConfig:
     """Sizes of the network.
 
     Attributes:
-        joints: J, the arm's first and the gripper's last.
+        joints: J, arm joints first, gripper last.
         image: (height, width) of the view.
-        horizon: actions in a chunk.
+        horizon: actions per chunk.
         channels, keypoints: of the convolutions.
         width, depth: of the denoiser's layers.
-        train_levels, levels: of noise in training and in use.
+        train_levels, levels: number of noise levels in training and at inference.
     """
 
     joints: int
@@ -51,10 +51,10 @@ class NetworkConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> NetworkConfig:
-        """From a JSON object.
+        """Make the config from a JSON object.
 
         Raises:
-            PolicyError: unknown names, or values that are no sizes.
+            PolicyError: unknown names or invalid sizes.
         """
         try:
             config = cls(**{**values, "image": tuple(values.get("image", (64, 96)))})
@@ -64,14 +64,14 @@ class NetworkConfig:
         except (TypeError, ValueError) as error:
             raise PolicyError(
                 f"the network's sizes cannot be used: {error}",
-                expected="those of NetworkConfig",
+                expected="the fields of NetworkConfig",
                 code=ErrorCode.POLICY_UNAVAILABLE,
             ) from None
         return config
 
 
 class PolicyNetwork(nn.Module):
-    """Works on normalised numbers; `chunk_policy.py` and `train.py` convert."""
+    """The network on normalised values; `chunk_policy.py` and `train.py` normalise."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class PolicyNetwork(nn.Module):
         )
 
     def look(self, image: Tensor, joints: Tensor) -> tuple[Tensor, Tensor]:
-        """What the denoiser is conditioned on, and where the grasp will be.
+        """Compute the denoiser's condition and the predicted grasp.
 
         Args:
             image: (B, 3, H, W) float32, about -1 to 1.
@@ -128,7 +128,7 @@ class PolicyNetwork(nn.Module):
         return torch.cat([seen, grasp], dim=1), grasp
 
     def denoise(self, chunk: Tensor, level: Tensor, features: Tensor) -> Tensor:
-        """(B, horizon, J) the clean chunk that a noisy one comes from, as the network guesses it."""
+        """Return (B, horizon, J), the predicted clean chunk of a noisy one."""
         condition = self.condition(torch.cat([features, self.level(level)], dim=1))
         x = self.enter(chunk.flatten(1))
         for layer in self.layers:
@@ -138,10 +138,10 @@ class PolicyNetwork(nn.Module):
         return self.leave(x).view(chunk.shape)
 
     def loss(self, image: Tensor, joints: Tensor, chunk: Tensor, grasp: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-        """Mean squared error of the denoised chunk and of the grasp.
+        """Return the mean squared error of the denoised chunk and of the grasp.
 
-        `noise` (R * B, horizon, J) and `level` (R * B,) may hold several draws for each sample: looking costs more
-        than denoising.
+        `noise` (R * B, horizon, J) and `level` (R * B,) may hold several draws per sample, since encoding the image
+        costs more than denoising.
         """
         features, guessed = self.look(image, joints)
         draws = len(noise) // len(chunk)
@@ -151,7 +151,7 @@ class PolicyNetwork(nn.Module):
 
     @torch.no_grad()
     def sample(self, image: Tensor, joints: Tensor, noise: Tensor) -> Tensor:
-        """(B, horizon, J) a normalised chunk from noise of that shape."""
+        """Sample a normalised chunk (B, horizon, J) from noise of that shape."""
         features, _ = self.look(image, joints)
         scheduler = DDIMScheduler.from_config(self.scheduler.config)
         scheduler.set_timesteps(self.config.levels)

@@ -1,4 +1,4 @@
-"""Learned joint targets as motion that the arm can do: inside its limits, and no faster than its motors."""
+"""`paced`: limit learned joint targets to the arm's position and velocity limits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SPEED_SHARE = 0.9
 def paced(
     robot: Robot, joints: NDArray[np.float64], start: NDArray[np.float64], period_s: float
 ) -> NDArray[np.float64]:
-    """(N, J) the targets, each at most one period's reach from the one before; the first from `start` (J,)."""
-    # The arm's controller blends with a cubic that may be half as fast again as the mean between two samples.
+    """Return (N, J) targets, each within one period's maximum motion of the one before, beginning at `start` (J,)."""
+    # The controller's cubic interpolation can be 1.5 times as fast as the mean between two samples.
     reach = SPEED_SHARE * np.array([joint.limits.velocity for joint in robot.actuated]) * period_s
     out = np.empty_like(joints)
     last = start

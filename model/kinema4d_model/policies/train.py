@@ -1,6 +1,6 @@
-"""`train_policy`: teaches the small Diffusion Policy; stops and goes on, and ends the same either way.
+"""`train_policy`: train the small Diffusion Policy; resumable, with the same result as an uninterrupted run.
 
-DEMOS ─> Examples ─> steps ─> OUT/checkpoints/ (to go on) ─> OUT/policy/ (to use)
+DEMOS ─> Examples ─> steps ─> OUT/checkpoints/ (to resume) ─> OUT/policy/ (result)
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = ["PolicyTraining", "train_policy"]
 
 @dataclass(frozen=True)
 class PolicyTraining:
-    """How long and how fast it learns.
+    """Training parameters.
 
     Attributes:
-        steps: of the optimiser.
-        batch: samples a step.
-        draws: of noise for each sample.
-        rate: learning rate at its highest; it rises over `warmup` steps and falls to a hundredth by the end.
-        average: decay of the weights' moving average, which is what is kept.
+        steps: optimiser steps.
+        batch: samples per step.
+        draws: noise draws per sample.
+        rate: peak learning rate; it rises over `warmup` steps and falls to a hundredth by the end.
+        average: decay of the moving average of the weights, which is saved.
         every: steps between checkpoints.
-        episodes: learn from the first so many; 0 = all.
+        episodes: use only the first episodes; 0 = all.
         seed: of all randomness.
     """
 
@@ -57,7 +57,7 @@ class PolicyTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what does not train."""
+        """Raise PolicyError for invalid values."""
         counts = (self.steps, self.batch, self.draws, self.every)
         if not (
             all(type(n) is int and n >= 1 for n in counts)
@@ -68,7 +68,7 @@ class PolicyTraining:
             raise PolicyError(
                 f"steps {self.steps}, batch {self.batch}, every {self.every}, rate {self.rate}, "
                 f"episodes {self.episodes}",
-                expected="1 or more each, a rate from 0 to 1, episodes 0 or more",
+                expected="steps, batch, draws, every: 1 or more; rate: 0 to 1; average: below 1; episodes: 0 or more",
                 code=ErrorCode.ARGUMENT_INVALID,
             )
 
@@ -80,16 +80,16 @@ def train_policy(
     *,
     progress: Callable[[int, float], None] | None = None,
 ) -> TrainedPolicy:
-    """Train on a folder of demonstrations, from the newest checkpoint if there is one; write and return the policy.
+    """Train on a folder of demonstrations, resume from the newest checkpoint if any; write and return the policy.
 
     Args:
-        data: of `kinema4d policy demos`.
-        out: gets `policy/`, and `checkpoints/` to go on from.
-        training: by default 6000 steps.
-        progress: told every step and its loss.
+        data: folder written by `kinema4d policy demos`.
+        out: output folder for `policy/` and `checkpoints/`.
+        training: default 6000 steps.
+        progress: called with every step and its loss.
 
     Raises:
-        PolicyError: no demonstrations; or checkpoints of another training in `out`.
+        PolicyError: no demonstrations, or checkpoints of another training in `out`.
     """
     settings, root = training or PolicyTraining(), Path(out)
     torch.manual_seed(settings.seed)
@@ -149,7 +149,7 @@ def train_policy(
 def _step(
     network: PolicyNetwork, optimiser: torch.optim.Optimizer, examples: Examples, settings: PolicyTraining, step: int
 ) -> float:
-    # Every step has its own randomness: a resumed run sees what an uninterrupted one would have seen.
+    # Randomness depends only on the step, so a resumed run equals an uninterrupted one.
     rng = np.random.default_rng([settings.seed, step])
     batch = examples.batch(rng, settings.batch)
     count = settings.batch * settings.draws

@@ -1,4 +1,4 @@
-"""The sampling loop: from noise to latents, step by step, the same for the same seed on every device."""
+"""Sampling loop from noise to latents, reproducible by seed on every device: solvers, guidance, step cache."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ __all__ = [
     "velocity_from_residual",
 ]
 
-# Noise levels and the step from one to the next: diffusers' flow-matching solvers behind one function.
+# Noise levels and steps: diffusers' flow-matching solvers behind one function.
 #
 #     x(sigma) = (1 - sigma) * x0 + sigma * noise,   velocity = noise - x0,   timestep = 1000 * sigma
 #
-# `shift` s bends evenly spaced sigma to s * sigma / (1 + (s - 1) * sigma): more steps where the noise is high.
+# `shift` s maps evenly spaced sigma to s * sigma / (1 + (s - 1) * sigma): more steps where the noise is high.
 
 TRAIN_STEPS = 1000
-"""Timesteps that sigma = 1 stands for."""
+"""Timestep of sigma = 1."""
 
 SolverKind = Literal["euler", "unipc"]
 
 
 def make_scheduler(kind: str, steps: int, shift: float) -> Any:
-    """A diffusers scheduler ready for `steps` steps; `timesteps` (steps,) and `sigmas` (steps + 1,) are set.
+    """Make a diffusers scheduler for `steps` steps; `timesteps` (steps,) and `sigmas` (steps + 1,) are set.
 
-    "euler" spaces sigma evenly from 1 to 1 / steps before the shift; "unipc" as the official pipeline does,
-    with whole timesteps.
+    "euler" spaces sigma evenly from 1 to 1 / steps before the shift; "unipc" follows the official pipeline, with
+    integer timesteps.
     """
     if steps < 1 or shift <= 0:
-        raise _refuse(f"{steps} steps with shift {shift}", "at least one step, and a positive shift")
+        raise _refuse(f"cannot sample {steps} steps with shift {shift}", "at least one step, and a positive shift")
     if kind == "euler":
         from diffusers import FlowMatchEulerDiscreteScheduler
 
@@ -62,33 +62,35 @@ def make_scheduler(kind: str, steps: int, shift: float) -> Any:
         )
         unipc.set_timesteps(steps)
         return unipc
-    raise _refuse(f"sampler '{kind}'", "euler or unipc")
+    raise _refuse(f"unknown sampler '{kind}'", "euler or unipc")
 
 
 def _refuse(what: str, expected: str) -> GeneratorError:
     return GeneratorError(what, expected=expected, code=ErrorCode.GENERATOR_BAD_REQUEST)
 
 
-# How one velocity comes out of the network: in one pass, or in the official two.
+# Guidance: one velocity from one network pass, or from the official two.
 #
-# The official pipeline adds the robot's features a to a tensor that its second, "unconditional" pass uses again,
-# so that pass sees them twice. With guidance scale g its output is g * v(x + a) - (g - 1) * v(x + 2a).
-# "compat" computes exactly that; "none" is v(x + a), at half the cost.
+# The official pipeline adds the robot's features a to a tensor that its second, "unconditional" pass reuses, so that
+# pass sees them twice. With guidance scale g its output is g * v(x + a) - (g - 1) * v(x + 2a). "compat" computes
+# exactly that; "none" is v(x + a), at half the cost.
 
 
 class Denoiser(Protocol):
-    """The network with everything that stays the same over the steps bound."""
+    """Network with all step-independent inputs bound."""
 
     def __call__(self, noisy: torch.Tensor, timestep: torch.Tensor, injection_scale: float) -> torch.Tensor:
-        """The velocity (B, 16, F, h, 2w) of noisy latents at timestep (B,)."""
+        """Return the velocity (B, 16, F, h, 2w) of noisy latents at timestep (B,)."""
         ...
 
 
 def passes(guidance: str) -> int:
-    """Passes through the network per step."""
+    """Return the number of network passes per step."""
     counts = {"none": 1, "compat": 2}
     if guidance not in counts:
-        raise GeneratorError(f"guidance '{guidance}'", expected="none or compat", code=ErrorCode.GENERATOR_BAD_REQUEST)
+        raise GeneratorError(
+            f"unknown guidance '{guidance}'", expected="none or compat", code=ErrorCode.GENERATOR_BAD_REQUEST
+        )
     return counts[guidance]
 
 
@@ -100,7 +102,7 @@ def guided_velocity(
     scale: float,
     between: Callable[[], None] = lambda: None,
 ) -> torch.Tensor:
-    """The velocity to step with; `between` is called between two passes."""
+    """Compute the velocity of a step; `between` is called between two passes."""
     first = denoise(noisy, timestep, 1.0)
     if passes(guidance) == 1:
         return first
@@ -112,7 +114,7 @@ def guided_velocity(
 def velocity_from_residual(
     residual: torch.Tensor, noisy: torch.Tensor, timestep: torch.Tensor, base: torch.Tensor, train_steps: int = 1000
 ) -> torch.Tensor:
-    """The velocity of a network that says x0 - base: (noisy - x0) / sigma, for timesteps above 0."""
+    """Compute the velocity from a predicted x0 - base: (noisy - x0) / sigma, for timesteps above 0."""
     sigma = (timestep.to(torch.float32) / train_steps).view(-1, *[1] * (noisy.ndim - 1))
     return ((noisy.float() - base.float() - residual.float()) / sigma).to(noisy.dtype)
 
@@ -123,8 +125,8 @@ PHASE = "sample"
 def initial_noise(
     shape: Sequence[int], seed: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Standard normal noise of a seed, 0 to 2^64 - 1; drawn on the CPU, so that every device starts from the same."""
-    # torch takes signed numbers; the upper half of the seeds maps onto the negative ones.
+    """Draw standard normal noise for a seed, 0 to 2^64 - 1; on the CPU, so that every device starts from the same."""
+    # torch takes signed numbers; the upper half of the seeds maps to negative ones.
     generator = torch.Generator("cpu").manual_seed(seed if seed < 2**63 else seed - 2**64)
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float32).to(device=device, dtype=dtype)
 
@@ -141,15 +143,15 @@ def sample(
     progress: Callable[[Progress], None] | None = None,
     cancel: Cancel | None = None,
 ) -> torch.Tensor:
-    """Latents like `noise` (B, 16, F, h, 2w), float32, without noise.
+    """Sample denoised latents (B, 16, F, h, 2w), float32, of the shape of `noise`.
 
     Args:
         denoise: the network.
-        noise: where sampling starts.
+        noise: start of the sampling.
         kind, steps, shift: see `make_scheduler`.
         guidance, guidance_scale: see `guided_velocity`.
-        progress: told "sample" 0 of steps, 1 of steps, ... steps of steps.
-        cancel: asked before every pass; True raises `Cancelled`.
+        progress: called with "sample" 0 of steps, 1 of steps, ... steps of steps.
+        cancel: polled before every pass; True raises `Cancelled`.
     """
     passes(guidance)
     scheduler = make_scheduler(kind, steps, shift)
@@ -173,14 +175,13 @@ def sample(
     return latents
 
 
-# Steps that reuse what the blocks said before: diffusers' first-block cache, counted.
-#
-# While the first block's output changes by less than `threshold` (mean absolute change, relative), the other
-# blocks are skipped and their last contribution is added again. Threshold 0 never skips.
+# Step cache: diffusers' first-block cache, with counters. While the first block's output changes by less than
+# `threshold` (mean absolute change, relative), the other blocks are skipped and their last contribution is reused.
+# Threshold 0 never skips.
 
 
 class StepCache:
-    """A cache for one rollout of one network.
+    """Cache for one rollout of one network.
 
     Attributes:
         computed: passes through all blocks.
@@ -188,10 +189,10 @@ class StepCache:
     """
 
     def __init__(self, network: Any, threshold: float | None) -> None:
-        """Prepare; `threshold` None is no cache at all."""
+        """Prepare the cache; `threshold` None disables it."""
         if threshold is not None and not 0.0 <= threshold < 1.0:
             raise GeneratorError(
-                f"the cache's threshold is {threshold}",
+                f"the cache threshold is {threshold}",
                 expected="0 (never skips) to 1",
                 code=ErrorCode.GENERATOR_BAD_REQUEST,
             )
@@ -202,7 +203,7 @@ class StepCache:
 
     @contextmanager
     def active(self) -> Iterator[StepCache]:
-        """Hooks on the network for the time of a rollout, with nothing remembered from the one before."""
+        """Install the hooks on the network for one rollout; starts without state of an earlier one."""
         if self._threshold is None:
             yield self
             return
@@ -218,7 +219,7 @@ class StepCache:
             self._network.disable_cache()
 
     def for_pass(self, name: str) -> AbstractContextManager[Any]:
-        """Around one pass; each of the passes of a step has a memory of its own."""
+        """Return the context of one pass; each pass of a step has its own state."""
         if self._threshold is None:
             return nullcontext()
         return self._pass(name)

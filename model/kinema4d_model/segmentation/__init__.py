@@ -1,8 +1,8 @@
-"""The robot by SAM 2: an image or a video and a prompt in, masks out.
+"""Robot segmentation with SAM 2: an image or a video and a prompt in, masks out.
 
 weights folder ─> sam2_weights ──┐
                   sam2_package ──┤   the package `sam2`, with or without torchvision
-words ─> grounding ─> boxes ─────┴─> Sam2Segmenter ─> masks, scores
+text ─> grounding ─> boxes ──────┴─> Sam2Segmenter ─> masks, scores
 """
 
 from kinema4d_model.segmentation.grounding import GroundingDetector

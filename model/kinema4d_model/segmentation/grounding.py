@@ -1,4 +1,4 @@
-"""Boxes from words: a grounding detector of `transformers`, Grounding DINO or OWLv2, loaded from a folder."""
+"""Boxes from text: a grounding detector of `transformers`, Grounding DINO or OWLv2, loaded from a folder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KINDS = ("grounding-dino", "owlv2", "owlvit")
 
 
 class GroundingDetector:
-    """Finds what words describe.
+    """Detector of objects described by text.
 
     Args:
         folder: `config.json`, safetensors, tokenizer and preprocessor files, as `save_pretrained` writes them.
         device: of torch.
-        threshold: boxes below this score are left out.
+        threshold: boxes below this score are discarded.
     """
 
     def __init__(self, folder: str | Path, *, device: str = "cpu", threshold: float = 0.3) -> None:
@@ -33,7 +33,7 @@ class GroundingDetector:
             raise KinemaError(f"threshold is {threshold}", expected="0 to 1", code=ErrorCode.ARGUMENT_INVALID)
         root = Path(folder)
         self.kind = _kind(root)
-        find_shards(root, "model")  # safetensors, or an error that says why not
+        find_shards(root, "model")  # raises unless the weights are safetensors
         from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -45,18 +45,18 @@ class GroundingDetector:
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise FileFormatError(
                 f"the detector in {root} cannot be loaded: {error}"[:400],
-                expected="a folder that `save_pretrained` of model and processor wrote",
+                expected="a folder written by `save_pretrained` of model and processor",
             ) from None
         self._model = model.to(device).eval()
         self._device, self._threshold = device, threshold
 
     @torch.no_grad()
     def detect(self, image: NDArray[np.uint8], text: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Boxes (B, 4) left, top, right, bottom in pixels, inside the image, best first, and scores (B,).
+        """Detect boxes (B, 4) left, top, right, bottom in pixels, inside the image, best first, and scores (B,).
 
         Args:
             image: (H, W, 3) uint8 RGB.
-            text: what to look for; Grounding DINO takes several things with dots between them.
+            text: description of the object; Grounding DINO accepts several, separated by dots.
         """
         height, width = image.shape[:2]
         words = text.strip().lower()
@@ -83,7 +83,7 @@ class GroundingDetector:
 def _kind(folder: Path) -> str:
     if not folder.is_dir():
         raise FileFormatError(
-            f"{folder} is no folder", expected="a folder with a grounding detector", code=ErrorCode.FILE_MISSING
+            f"{folder} is not a folder", expected="a folder with a grounding detector", code=ErrorCode.FILE_MISSING
         )
     try:
         kind = json.loads(read_bytes(folder / "config.json", 10_000_000)).get("model_type")
@@ -91,7 +91,7 @@ def _kind(folder: Path) -> str:
         kind = None
     if kind not in KINDS:
         raise FileFormatError(
-            f"{folder / 'config.json'} is of model_type {kind!r}",
+            f"{folder / 'config.json'} has model_type {kind!r}",
             expected=f"one of {', '.join(KINDS)}",
             code=ErrorCode.FILE_UNSUPPORTED,
         )

@@ -1,4 +1,4 @@
-"""The package `sam2`, imported where torchvision is missing too: all it takes from there is how to resize a picture."""
+"""Import of the package `sam2`, also without torchvision, from which it only uses image resizing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from kinema4d_ros.core.errors import ErrorCode, SetupError
 
 __all__ = ["Normalize", "Resize", "Sam2Package", "ToTensor", "import_sam2"]
 
-# What sam2 takes from torchvision: a picture to a tensor, to another size, normalised. Made for `torch.jit.script`.
-#
-# No annotations from the future here: the script compiler does not read them.
+# Replacements for what sam2 uses from torchvision: image to tensor, resize, normalise. sam2 compiles them with
+# `torch.jit.script`.
 
 
 class ToTensor:
-    """(H, W, 3) uint8 to (3, H, W) float32, 0 to 1."""
+    """Conversion of (H, W, 3) uint8 to (3, H, W) float32 in [0, 1]."""
 
     def __call__(self, image: np.ndarray) -> torch.Tensor:
         """Convert one image."""
@@ -29,7 +28,7 @@ class ToTensor:
 
 
 class Resize(nn.Module):
-    """(C, H, W) to another size, bilinear with antialiasing, as torchvision does with tensors."""
+    """Resizing of (C, H, W), bilinear with antialiasing, as torchvision does for tensors."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         super().__init__()
@@ -41,7 +40,7 @@ class Resize(nn.Module):
 
 
 class Normalize(nn.Module):
-    """(C, H, W) less the mean, over the deviation of each channel."""
+    """Normalisation of (C, H, W): subtract the mean and divide by the deviation of each channel."""
 
     def __init__(self, mean: list[float], std: list[float]) -> None:
         super().__init__()
@@ -56,16 +55,16 @@ class Normalize(nn.Module):
 
 
 class Sam2Package(NamedTuple):
-    """What we call of `sam2`."""
+    """Parts of `sam2` used here."""
 
     build_video_predictor: Any
     ImagePredictor: Any
     names: dict[str, tuple[str, str]]
-    """Published model: its configuration and the name of its checkpoint."""
+    """Published model -> its configuration and the name of its checkpoint."""
 
 
 def import_sam2() -> Sam2Package:
-    """Import the package; without torchvision, or with one that was built for another torch, its resizing is ours."""
+    """Import sam2; if torchvision is missing or built for another torch, use our replacements for it."""
     stand_in = not _torchvision_works()
     kept = {name: sys.modules.pop(name) for name in list(sys.modules) if stand_in and _is_torchvision(name)}
     if stand_in:
@@ -85,7 +84,7 @@ def import_sam2() -> Sam2Package:
         ) from None
     finally:
         if stand_in:
-            # Nobody else may take it for the real one.
+            # Remove the replacement, so that other code does not import it.
             for name in ("torchvision", "torchvision.transforms"):
                 sys.modules.pop(name, None)
             sys.modules.update(kept)

@@ -1,6 +1,6 @@
-"""`Sam2Segmenter`: the robot by SAM 2, prompted by words, clicks, boxes or the rendered robot; images and videos.
+"""`Sam2Segmenter`: robot segmentation with SAM 2, prompted by text, clicks, boxes or the rendered robot.
 
-With real weights it was not run here: tests run sam2's own classes with small random ones.
+Works on images and videos. Tests use sam2's classes with small random weights; it was not run with the real ones here.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from kinema4d_ros.segmentation.protocol import as_stack, result_of
 
 __all__ = ["Sam2Segmenter", "mask_box", "mask_logits", "mask_points"]
 
-# The rendered robot as SAM's prompts: a box, points well inside, and logits at the size its decoder takes.
+# The rendered robot as prompts for SAM: a box, points well inside, and logits at the decoder's size.
 
 POINTS = 6
 _STRENGTH = 8.0
-"""Logit far inside; far outside its negative. SAM's own masks reach about twice that."""
+"""Logit far inside; its negative far outside. SAM's own masks reach about twice that."""
 
 _SOFT_SHARE = 0.01
-"""The logits pass zero over this share of the image's width: the rendered robot may be that far off."""
+"""The logits change sign over this share of the image's width: the tolerated offset of the rendered robot."""
 
 
 def mask_box(mask: NDArray[np.bool_], margin_share: float = 0.02) -> NDArray[np.float64]:
-    """(4,) left, top, right, bottom in pixels around a mask (H, W) that is not empty, a little larger."""
+    """Compute the box (4,) left, top, right, bottom in pixels around a non-empty mask (H, W), with a margin."""
     rows, columns = np.nonzero(mask)
     height, width = mask.shape
     margin = margin_share * max(height, width)
@@ -44,9 +44,9 @@ def mask_box(mask: NDArray[np.bool_], margin_share: float = 0.02) -> NDArray[np.
 
 
 def mask_points(mask: NDArray[np.bool_], count: int = POINTS) -> NDArray[np.float64]:
-    """(N, 2) pixels x, y: up to `count` points deep inside the mask (H, W), far from each other, the deepest first."""
+    """Select up to `count` points (N, 2), x, y in pixels, deep inside the mask (H, W), far apart, the deepest first."""
     depth = cv2.distanceTransform(np.pad(mask.astype(np.uint8), 1), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
-    # Ridges: no neighbour is deeper.
+    # Ridges: pixels without a deeper neighbour.
     ridge = mask & (depth >= cv2.dilate(depth, np.ones((5, 5), np.uint8))) & (depth >= 0.3 * depth.max())
     rows, columns = np.nonzero(ridge)
     places = np.stack([columns, rows], axis=1) + 0.5
@@ -59,7 +59,7 @@ def mask_points(mask: NDArray[np.bool_], count: int = POINTS) -> NDArray[np.floa
 
 
 def mask_logits(mask: NDArray[np.bool_], side: int) -> NDArray[np.float32]:
-    """(1, side, side) float32: the mask (H, W) as logits, soft around its outline."""
+    """Convert a mask (H, W) to logits (1, side, side) float32, soft around its outline."""
     inside = cv2.distanceTransform(mask.astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
     outside = cv2.distanceTransform(1 - mask.astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
     soft = _STRENGTH * np.tanh((inside - outside) / (_SOFT_SHARE * mask.shape[1]))
@@ -69,19 +69,19 @@ def mask_logits(mask: NDArray[np.bool_], side: int) -> NDArray[np.float32]:
 Masks = NDArray[np.bool_]
 
 _HOLE_SHARE = 8 / 256**2
-"""Holes up to this share of the image are filled: what sam2 does on CUDA."""
+"""Holes up to this share of the image are filled, as sam2 does on CUDA."""
 
 
 class Sam2Segmenter:
-    """One network for images and videos.
+    """Segmenter for images and videos with one network.
 
-    A mask for each image (the rendered robot) is refined image by image. Any other prompt belongs to one image; if
-    there are more, the video predictor carries it forward and backward through them.
+    With a mask for each image (the rendered robot), every image is refined separately. Any other prompt belongs to one
+    image; the video predictor propagates it forward and backward through the others.
 
     Args:
-        weights: folder, see `sam2_weights`; or a network that `load_sam2` made.
+        weights: folder, see `sam2_weights`; or a network from `load_sam2`.
         detector: folder of a grounding detector, or the detector; only for prompts with text.
-        device: of torch; "auto" is CUDA where there is one.
+        device: of torch; "auto" is CUDA if available.
     """
 
     name = "sam2"
@@ -95,19 +95,19 @@ class Sam2Segmenter:
         self._detector = GroundingDetector(detector, device=device) if isinstance(detector, (str, Path)) else detector
         self._predictor = import_sam2().ImagePredictor(self._model)
         side = int(self._model.image_size)
-        # The predictor has these numbers for 1024 pixels written in.
+        # The predictor hard-codes these sizes for 1024 pixels.
         self._predictor._bb_feat_sizes = [(side // k, side // k) for k in (4, 8, 16)]
         self._logit_side = side // 4
 
     def segment(
         self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
     ) -> Segmentation:
-        """Masks; a prompt is needed."""
+        """Segment the images; a prompt is required."""
         if prompt is None or prompt.is_empty:
             raise SegmentationError(
-                "SAM 2 was given no prompt",
+                "SAM 2 needs a prompt, got none",
                 expected="text, points, boxes or the rendered robot's mask",
-                hint="robot, joint positions and camera give a mask",
+                hint="a robot, joint positions and a camera give a mask",
             )
         stack = as_stack(images, prompt)
         notes: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Sam2Segmenter:
         points, labels = prompt.point_array, prompt.label_array
         if not (labels.any() or len(prompt.box_array) or (prompt.mask is not None and prompt.mask.any())):
             if len(points):
-                raise SegmentationError("every point lies beside the robot", expected="one on it, or a box")
+                raise SegmentationError("no point lies on the robot", expected="at least one on it, or a box")
             return result_of(images, np.zeros(stack.shape[:3], np.bool_), np.zeros(len(stack)), self.name, notes)
         if len(stack) == 1 or prompt.each:
             masks, scores = self._images(stack, prompt, progress)
@@ -126,12 +126,12 @@ class Sam2Segmenter:
         return result_of(images, masks, scores, self.name, notes)
 
     def _ground(self, stack: NDArray[np.uint8], prompt: Prompt) -> tuple[Prompt, tuple[str, ...]]:
-        """The prompt with boxes instead of words."""
+        """Replace the prompt's text by boxes."""
         if self._detector is None:
             raise SegmentationError(
-                f"the prompt has the text '{prompt.text}', and there is no detector",
+                f"the prompt has the text '{prompt.text}', but there is no detector",
                 expected="the folder of a grounding detector (Grounding DINO or OWLv2)",
-                hint="or points, a box, or the rendered robot",
+                hint="or use points, a box, or the rendered robot",
                 code=ErrorCode.SETUP_MISSING,
             )
         boxes, scores = self._detector.detect(stack[prompt.frame], prompt.text)
@@ -156,7 +156,7 @@ class Sam2Segmenter:
         return masks, scores
 
     def _image(self, image: NDArray[np.uint8], prompt: Prompt, frame: int) -> tuple[Masks, float]:
-        """The union of what every box holds, or what points and mask mean; the score is SAM's own guess of the IoU."""
+        """Return the union of the masks of all boxes, or that of points and mask, and SAM's own estimate of the IoU."""
         clicked = frame == prompt.frame
         points = prompt.point_array if clicked else np.empty((0, 2))
         labels = prompt.label_array if clicked else np.empty(0, np.bool_)
@@ -172,7 +172,7 @@ class Sam2Segmenter:
         self._predictor.set_image(np.ascontiguousarray(image))
         mask, scores = np.zeros(image.shape[:2], np.bool_), []
         for box in boxes or [None]:
-            vague = box is None and len(points) == 1  # one click may mean a part or the whole
+            vague = box is None and len(points) == 1  # a single click is ambiguous: a part or the whole
             found, quality, _ = self._predictor.predict(
                 point_coords=points if len(points) else None,
                 point_labels=labels.astype(np.int32) if len(points) else None,
@@ -188,11 +188,11 @@ class Sam2Segmenter:
     def _video(
         self, stack: NDArray[np.uint8], prompt: Prompt, progress: ReportFrame | None
     ) -> tuple[Masks, NDArray[np.float64]]:
-        """One prompted image, carried through the others; the score is the mean probability of the mask's pixels."""
+        """Propagate one prompted image to the others; the score is the mean probability of the mask's pixels."""
         masks, scores = np.zeros(stack.shape[:3], np.bool_), np.zeros(len(stack))
         with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
             for i, image in enumerate(stack):
-                # sam2 takes folders of .jpg alone; what is inside is read by its content, and PNG loses nothing.
+                # sam2 accepts only folders of .jpg; it detects the format from the content, and PNG is lossless.
                 _, data = cv2.imencode(".png", image[..., ::-1])
                 (Path(folder) / f"{i:05d}.jpg").write_bytes(data.tobytes())
             state = self._model.init_state(folder, offload_video_to_cpu=True)
@@ -211,7 +211,7 @@ class Sam2Segmenter:
 
     def _start(self, state: Any, stack: NDArray[np.uint8], prompt: Prompt) -> None:
         if prompt.mask is not None:
-            # The video predictor takes a mask for the truth; the rendered one is a guess: the image's decides.
+            # The video predictor takes a mask as exact; the rendered one is not, so refine it on the image first.
             refined, _ = self._image(stack[prompt.frame], prompt, prompt.frame)
             self._model.add_new_mask(state, prompt.frame, 1, refined if refined.any() else prompt.mask)
             return
@@ -223,7 +223,7 @@ class Sam2Segmenter:
 
 
 def _fill_holes(mask: Masks) -> Masks:
-    """The mask without holes of a few pixels."""
+    """Fill holes of a few pixels."""
     count, pieces, stats, _ = cv2.connectedComponentsWithStats((~mask).astype(np.uint8), connectivity=4)
     small = stats[:, cv2.CC_STAT_AREA] <= max(1, round(_HOLE_SHARE * mask.size))
     small[0] = False

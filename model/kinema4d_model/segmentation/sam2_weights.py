@@ -1,4 +1,4 @@
-"""SAM 2 from a folder: a published checkpoint as it is named, or any other with a `sam2.yaml` beside it.
+"""SAM 2 from a folder: a published checkpoint under its own name, or any other with a `sam2.yaml`.
 
 FOLDER/
   sam2.1_hiera_tiny.safetensors   tensors by name; or .pt as published, read with `weights_only=True`
@@ -25,10 +25,10 @@ DESCRIPTION = "sam2.yaml"
 _SUFFIXES = (".safetensors", ".pt")
 
 _OVERRIDE = re.compile(r"\+{0,2}model\.[a-z0-9_.]+=[-a-z0-9_., \[\]]*", re.IGNORECASE)
-"""Numbers and words of the configuration; a `_target_` would name code to run."""
+"""Overrides of numbers and words in the configuration; a `_target_` could name code to run."""
 
 _AS_PUBLISHED = (
-    # What sam2 switches on for use, but for filling holes, which it can do on CUDA alone.
+    # What sam2 enables for inference, except filling holes, which it can only do on CUDA.
     "++model.sam_mask_decoder_extra_args.dynamic_multimask_via_stability=true",
     "++model.sam_mask_decoder_extra_args.dynamic_multimask_stability_delta=0.05",
     "++model.sam_mask_decoder_extra_args.dynamic_multimask_stability_thresh=0.98",
@@ -37,11 +37,11 @@ _AS_PUBLISHED = (
 
 
 def build_sam2(config: str, overrides: list[str] | tuple[str, ...] = (), device: str = "cpu") -> Any:
-    """A SAM 2 video predictor with random weights, by the name of one of sam2's configurations."""
+    """Build a SAM 2 video predictor with random weights from the name of one of sam2's configurations."""
     package = import_sam2()
     known = sorted({config for config, _ in package.names.values()})
     if config not in known:
-        raise FileFormatError(f"configuration {config!r} is not sam2's", expected=f"one of {', '.join(known)}")
+        raise FileFormatError(f"configuration {config!r} is not one of sam2's", expected=f"one of {', '.join(known)}")
     for line in overrides:
         if not isinstance(line, str) or "_target_" in line or not _OVERRIDE.fullmatch(line):
             raise FileFormatError(f"override {line!r} is refused", expected="a number, as model.image_size=512")
@@ -53,25 +53,25 @@ def build_sam2(config: str, overrides: list[str] | tuple[str, ...] = (), device:
             hydra_overrides_extra=[*_AS_PUBLISHED, *overrides],
             apply_postprocessing=False,
         )
-    except Exception as error:  # hydra's own errors, or any that a wrong number makes in a constructor
+    except Exception as error:  # hydra's own errors, or any that a wrong number raises in a constructor
         raise FileFormatError(
             f"sam2 cannot be built from {config} with {list(overrides)}: {error}"[:400],
-            expected="numbers that fit together",
+            expected="consistent numbers",
         ) from error
 
 
 def load_sam2(folder: str | Path, device: str = "cpu") -> Any:
-    """The SAM 2 of a folder with its weights, for images and videos, in evaluation mode.
+    """Load the SAM 2 network of a folder with its weights, for images and videos, in evaluation mode.
 
     Raises:
-        FileFormatError: no folder, no checkpoint, one that could run code, or one that does not fill the network.
+        FileFormatError: no folder, no checkpoint, one that could run code, or one that does not match the network.
     """
     root = Path(folder)
     if not root.is_dir():
         raise FileFormatError(
-            f"{root} is no folder",
+            f"{root} is not a folder",
             expected="a folder with SAM 2's weights",
-            hint="sam2.1_hiera_tiny.pt and its like are published by the SAM 2 project",
+            hint="the SAM 2 project publishes them, for example sam2.1_hiera_tiny.pt",
             code=ErrorCode.FILE_MISSING,
         )
     path = _checkpoint(root)
@@ -102,7 +102,7 @@ def _configuration(folder: Path, checkpoint: Path) -> tuple[str, list[str]]:
     if not (folder / DESCRIPTION).is_file():
         if checkpoint.stem not in published:
             raise FileFormatError(
-                f"{checkpoint} has a name that says nothing about its network",
+                f"the name of {checkpoint} does not identify its network",
                 expected=f"one of {', '.join(sorted(published))}, or a {DESCRIPTION} beside it",
             )
         return published[checkpoint.stem], []

@@ -1,10 +1,10 @@
-"""What makes a rollout faster or smaller without other weights: one spec, applied once after loading.
+"""Options that make a rollout faster or smaller with the same weights: one spec, applied once after loading.
 
     SpeedSpec: dtype, quantise, attention, cache_threshold, offload, tiling, compile, context_parallel
-    apply_speed(transformer, codec, encoder, spec, device) -> where the modules live, what was done
+    apply_speed(transformer, codec, encoder, spec, device) -> placement of the modules, applied options
 
-Order matters and is fixed here: precision, then quantisation, then attention, parallelism, compilation,
-and placement last, because offloading wants the modules in their final form.
+The order is fixed: precision, then quantisation, attention, parallelism, compilation, and placement last, because
+offloading needs the modules in their final form.
 """
 
 from kinema4d_model.speed.apply import (

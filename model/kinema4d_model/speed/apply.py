@@ -1,4 +1,4 @@
-"""Applies a preset's speed options to loaded modules, in the order that works."""
+"""Applying a preset's speed options to loaded modules: offload, parallelism, quantisation, attention, precision."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ __all__ = [
     "torch_dtype",
 ]
 
-# Where the weights live: on the device, on the host until a part is needed, or block by block in between.
+# Placement of the weights: on the device, on the host until a part is needed, or block by block.
 
 OFFLOADS = ("none", "model", "group")
 _GROUP = 2
 
 
 class Residence:
-    """Brings modules to the device for as long as they are used.
+    """Placement of modules: moves them to the device while they are in use.
 
-    "none": everything is on the device from the start. "model": each part is there only while it works.
-    "group": the same for the codec and the image encoder, and the transformer comes two blocks at a time, the
-    next ones copied while these compute (diffusers' group offloading).
-    On the CPU all three give the same result and save nothing.
+    "none": everything stays on the device. "model": each part is there only while it runs. "group": the same for the
+    codec and the image encoder; the transformer is copied two blocks at a time, the next ones while these compute
+    (diffusers' group offloading). On the CPU all three give the same result and save nothing.
     """
 
     def __init__(self, transformer: Any, others: list[Any], offload: str, device: torch.device) -> None:
         """Place the modules."""
         if offload not in OFFLOADS:
             raise GeneratorError(
-                f"offload '{offload}'", expected=" or ".join(OFFLOADS), code=ErrorCode.GENERATOR_BAD_REQUEST
+                f"unknown offload '{offload}'", expected=" or ".join(OFFLOADS), code=ErrorCode.GENERATOR_BAD_REQUEST
             )
         self.device = device
         self._visiting = [] if offload == "none" else list(others)
@@ -67,7 +66,7 @@ class Residence:
 
     @contextmanager
     def using(self, *modules: Any) -> Iterator[None]:
-        """The modules are on the device inside, and back on the host after if they are only visitors."""
+        """Keep the modules on the device inside the context; move offloaded ones back to the host afterwards."""
         visitors = [m for m in modules if any(m is v for v in self._visiting)]
         for module in visitors:
             module.to(self.device)
@@ -78,7 +77,7 @@ class Residence:
                 module.to("cpu")
 
 
-# One rollout on several GPUs: the tokens are split, attention exchanges heads (Ulysses), by diffusers' own engine.
+# One rollout on several GPUs: the tokens are split, attention exchanges heads (Ulysses), by diffusers.
 #
 # Start one process per GPU with `torchrun`; every process runs the same code and gets the same result.
 
@@ -90,9 +89,9 @@ def enable_context_parallel(transformer: Any, degree: int) -> None:
     if not torch.cuda.is_available() or int(os.environ.get("WORLD_SIZE", "1")) != degree:
         raise SetupError(
             f"context_parallel {degree} needs {degree} processes with a GPU each; "
-            f"here are {os.environ.get('WORLD_SIZE', '1')} and {torch.cuda.device_count()} GPUs",
+            f"found {os.environ.get('WORLD_SIZE', '1')} processes and {torch.cuda.device_count()} GPUs",
             expected=f"`torchrun --nproc-per-node {degree}` on a machine with {degree} GPUs",
-            hint="context_parallel: 1",
+            hint="set context_parallel: 1",
         )
     from diffusers import ContextParallelConfig
 
@@ -102,14 +101,12 @@ def enable_context_parallel(transformer: Any, degree: int) -> None:
     transformer.enable_parallelism(config=ContextParallelConfig(ulysses_degree=degree))
 
 
-# Weights of the blocks in one byte each: torchao's weight-only int8 and fp8.
-#
-# Only the large matrices of the transformer blocks: they are 97 % of Wan 14B's bytes, and embeddings, norms and
-# output layer, which are sensitive, keep their precision.
+# Weights of the blocks in one byte each: torchao's weight-only int8 and fp8. Only the large matrices of the transformer
+# blocks, 97 % of Wan 14B's bytes; embeddings, norms and output layer are sensitive and keep their precision.
 
 
 def quantise_blocks(transformer: torch.nn.Module, kind: str) -> int:
-    """Replace the weights of all linear layers in `transformer.blocks`, in place; how many.
+    """Quantise the weights of all linear layers in `transformer.blocks` in place; return their number.
 
     Args:
         transformer: a network with a module list `blocks`; may be on the meta device.
@@ -124,30 +121,30 @@ def quantise_blocks(transformer: torch.nn.Module, kind: str) -> int:
     configs: dict[str, Any] = {"int8": Int8WeightOnlyConfig, "fp8": Float8WeightOnlyConfig}
     if kind not in configs:
         raise GeneratorError(
-            f"quantisation '{kind}'", expected=" or ".join(configs), code=ErrorCode.GENERATOR_BAD_REQUEST
+            f"unknown quantisation '{kind}'", expected=" or ".join(configs), code=ErrorCode.GENERATOR_BAD_REQUEST
         )
     changed = [m for m in transformer.blocks.modules() if isinstance(m, torch.nn.Linear)]  # type: ignore[union-attr]
     quantize_(transformer.blocks, configs[kind]())
     return len(changed)
 
 
-# Which implementation computes attention: diffusers' dispatcher, with what this machine can run.
+# Attention back-ends: diffusers' dispatcher.
 
 
 def attention_backends() -> tuple[str, ...]:
-    """Names the dispatcher knows; not all run everywhere."""
+    """Return the names that the dispatcher knows; not all run on every machine."""
     from diffusers.models.attention_dispatch import AttentionBackendName
 
     return tuple(sorted(member.value for member in AttentionBackendName))
 
 
 def set_attention(transformer: Any, name: str) -> None:
-    """Let every attention layer use back-end `name`; "auto" leaves torch's own choice."""
+    """Use back-end `name` in every attention layer; "auto" keeps torch's choice."""
     if name == "auto":
         return
     if name not in attention_backends():
         raise GeneratorError(
-            f"attention back-end '{name}'",
+            f"unknown attention back-end '{name}'",
             expected=f"auto or one of {', '.join(attention_backends())}",
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         )
@@ -158,12 +155,12 @@ def set_attention(transformer: Any, name: str) -> None:
         transformer.set_attention_backend(name)
     except (ImportError, RuntimeError, ValueError) as error:
         raise SetupError(
-            f"attention back-end '{name}' cannot be used here: {error}",
+            f"attention back-end '{name}' cannot be used on this machine: {error}",
             expected="its package, and a device that it supports",
-            hint="attention: auto works everywhere",
+            hint="set attention: auto, which works everywhere",
         ) from error
     finally:
-        # diffusers also changes the default of every other model in the process; this one has its own now.
+        # diffusers also changes the process-wide default; restore it, the transformer now has its own back-end.
         Registry.set_active_backend(everyone)
 
 
@@ -171,25 +168,25 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of a spec's name."""
+    """Return the torch dtype of a spec's name."""
     return _DTYPES[name]
 
 
 def choose_device(name: str) -> torch.device:
-    """ "auto" is the first accelerator, else the CPU; a device that is not there is refused."""
+    """Select a device: "auto" is the first GPU, else the CPU; raise if the named device is not available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
         raise GeneratorError(
-            f"device '{name}'", expected="auto, cpu or cuda", code=ErrorCode.GENERATOR_BAD_REQUEST
+            f"unknown device '{name}'", expected="auto, cpu or cuda", code=ErrorCode.GENERATOR_BAD_REQUEST
         ) from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SetupError(
-            "device 'cuda' was asked for, and torch sees none",
+            "device 'cuda' is not available to torch",
             expected="a CUDA device and a torch built for it",
-            hint="device: cpu, or `kinema4d doctor`",
+            hint="set device: cpu, or run `kinema4d doctor`",
         )
     return device
 
@@ -197,14 +194,14 @@ def choose_device(name: str) -> torch.device:
 def apply_speed(
     transformer: Any, vae: Any, encoder: Any | None, spec: SpeedSpec, device: torch.device
 ) -> tuple[Residence, tuple[str, ...]]:
-    """Change the modules in place; where they live now, and what was done, for logs and provenance.
+    """Apply the options to the modules in place; return their placement and notes for logs and provenance.
 
     Args:
         transformer: the network (a diffusers model).
         vae: `AutoencoderKLWan`.
         encoder: of the first image, or None.
         spec: the options.
-        device: where computing happens.
+        device: device for the computation.
     """
     notes = []
     dtype = torch_dtype(spec.dtype)
@@ -225,7 +222,7 @@ def apply_speed(
         enable_context_parallel(transformer, spec.context_parallel)
         notes.append(f"tokens over {spec.context_parallel} devices")
     if spec.compile:
-        # Block by block: one compilation serves all layers, and the cache's hooks stay outside of it.
+        # Block by block: one compilation serves all layers, and the cache's hooks stay outside it.
         transformer.compile_repeated_blocks(backend=spec.compile_backend)
         notes.append(f"blocks compiled by {spec.compile_backend}")
     if spec.cache_threshold is not None:
@@ -238,7 +235,7 @@ def apply_speed(
 
 
 def cast(module: Any, dtype: torch.dtype) -> None:
-    """Weights in another precision, except what Wan keeps in float32: norms, modulation tables, time embedding."""
+    """Convert weights to another precision, except Wan's float32 parts: norms, modulation tables, time embedding."""
     keep = tuple(getattr(module, "_keep_in_fp32_modules", None) or ())
     for name, parameter in module.named_parameters():
         if parameter.is_floating_point() and not any(part in keep for part in name.split(".")):

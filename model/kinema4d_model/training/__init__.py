@@ -1,9 +1,9 @@
-"""Training: from episodes to weights that `ModelBundle.from_pretrained` opens.
+"""Training: from episodes to weights for `ModelBundle.from_pretrained`.
 
-episodes ─ examples.py ─> Example ─ fit_codec.py ─> codec
-                             └──── encode.py ─────> latents/ (safetensors, bits)
+episodes ─ examples.py ─> Example ─ codec_task.py ─> codec
+                             └──── latents.py ─────> latents/ (safetensors, bits)
                                                         │ latents.py
-config.py ─> stages.py ─> loop.py (Trainer) <─ network_task.py ─ objective.py
-                             │ optimisers.py, ema.py, randomness.py
-                             └─> checkpoints.py, metrics_log.py, strips.py ─> export.py
+config.py ─> stages.py ─> loop.py (Trainer) <─ network_task.py
+                             │ optimisers.py, randomness.py
+                             └─> checkpoints.py, metrics_log.py ─> export.py
 """

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or not there: written beside, flushed to the disk, renamed, verified when read.
+"""Atomic checkpoints: written to a temporary folder, flushed to disk, renamed, verified when read.
 
 CHECKPOINTS/step-00001000/
-  weights.safetensors     what learns
-  average.safetensors     its moving average, where the run keeps one
-  optimiser.safetensors   the optimiser's state, by the parameters' names
+  weights.safetensors     trainable parameters
+  average.safetensors     their moving average, if enabled
+  optimiser.safetensors   state of the optimiser, by parameter name
   progress.json           step, seconds, best validation, size and sha256 of the files above: written last
 CHECKPOINTS/best-00001000/
   the same without the optimiser: the best validation so far
@@ -37,14 +37,14 @@ _NAME = re.compile(r"(step|best)-(\d{8})")
 
 @dataclass
 class Progress:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes:
-        step: optimiser steps that are done.
-        seconds: spent in them, over all sittings.
+        step: completed optimiser steps.
+        seconds: training time over all restarts.
         best: smallest validation loss so far, with its step; None before the first.
         config_sha256: of the run's config.
-        data: fingerprint of what it learns from.
+        data: fingerprint of the training data.
     """
 
     step: int = 0
@@ -57,13 +57,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint on the disk."""
+    """A complete checkpoint on disk."""
 
     path: Path
     progress: Progress
 
     def tensors(self, part: str) -> dict[str, torch.Tensor]:
-        """ "weights", "average" or "optimiser"; empty if it has none."""
+        """Read "weights", "average" or "optimiser"; empty if missing."""
         path = self.path / f"{part}.safetensors"
         return dict(read_tensors(path)) if path.is_file() else {}
 
@@ -82,16 +82,16 @@ class CheckpointFolder:
         parts: Mapping[str, Mapping[str, torch.Tensor]],
         extra: Callable[[Path], None] | None = None,
     ) -> Path:
-        """Write a checkpoint of kind "step" or "best" and remove those that are no longer needed.
+        """Write a checkpoint of kind "step" or "best" and remove old ones.
 
-        `extra` may put more into the folder before it gets its name.
+        `extra` may add files to the folder before it is renamed.
         """
         target = self.folder / f"{kind}-{progress.step:08d}"
         temporary = self.folder / f".{target.name}.{uuid.uuid4().hex[:12]}"
         try:
             with writing(target, temporary):
                 self._write(temporary, progress, parts, extra)
-                # The same step again, after a resumed run: the same content, and never nothing in between.
+                # The same step again after a resume: replace it without a moment in which none exists.
                 if not (target.exists() and swap(temporary, target)):
                     if target.exists():
                         target.rename(temporary.with_name(f"{temporary.name}.old"))
@@ -125,7 +125,7 @@ class CheckpointFolder:
         _flush(folder)
 
     def newest(self, kind: str = "step") -> Checkpoint | None:
-        """The newest complete checkpoint; a damaged one is passed over, one of another format is refused."""
+        """Return the newest complete checkpoint; skip damaged ones, raise FileFormatError for another format."""
         for path in reversed(self._named(kind)):
             checkpoint = _open(path)
             if checkpoint is not None:
@@ -133,7 +133,7 @@ class CheckpointFolder:
         return None
 
     def clean(self) -> None:
-        """Remove what an interrupted run left half-written."""
+        """Remove incomplete checkpoints of an interrupted run."""
         for path in self.folder.glob(".*-*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -174,7 +174,7 @@ def _flush(path: Path) -> None:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, torch.Tensor]:
-    """The optimiser's state as named tensors; `names` by id of the parameter."""
+    """Return the optimiser's state as named tensors; `names` by id of the parameter."""
     return {
         f"{names[id(parameter)]}|{key}": value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
         for parameter, state in optimiser.state.items()
@@ -185,18 +185,18 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, names: Mapping[int, str]
 def restore_optimiser(
     optimiser: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor]
 ) -> None:
-    """Put the state back that `optimiser_tensors` gave."""
+    """Restore the state returned by `optimiser_tensors`."""
     optimiser.state.clear()
     for name, tensor in tensors.items():
         parameter_name, _, key = name.rpartition("|")
         if parameter_name not in parameters:
-            raise FileFormatError(f"the optimiser's state names '{parameter_name}', which does not learn")
+            raise FileFormatError(f"the optimiser's state names '{parameter_name}', which is not trainable")
         parameter = parameters[parameter_name]
         optimiser.state[parameter][key] = tensor.to(parameter.device) if key != "step" else tensor
 
 
 def restore_weights(tensors: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.Tensor], where: Path) -> None:
-    """Write tensors into parameters; every name and shape must fit."""
+    """Copy tensors into parameters; every name and shape must match."""
     raise_if(
         differences(
             {n: tuple(p.shape) for n, p in parameters.items()}, {n: tuple(t.shape) for n, t in tensors.items()}

@@ -1,6 +1,7 @@
-"""The task of learning Wan's autoencoder at a small size: reconstruct clips, small moving things above all.
+"""Codecs: training task of a small Wan autoencoder (`CodecTask`), and the linear codec fitted by PCA.
 
-Diffusers' decoder clamps what it says, and a clamped value has no gradient: the loss is on what comes before.
+`CodecTask` reconstructs clips with more weight on small moving objects. The loss uses the decoder output before
+diffusers' clamp, because clamped values have no gradient.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ __all__ = [
 ]
 
 ROBOT_SHARE = 0.2
-"""Of the clips, those that show the robot alone on black."""
+"""Share of clips that show the robot alone on black."""
 START_LOG_VARIANCE = -6.0
-"""A posterior that begins almost without noise learns pictures first."""
+"""Initial log-variance of the posterior: almost no noise, so that images are learnt first."""
 
 
 def codec_config(config: TrainConfig) -> TrainConfig:
-    """The run of the codec: its own length, batch and learning rate; everything else as in the config."""
+    """Return the config of the codec run: its own steps, batch and learning rate, the rest unchanged."""
     fit = config.codec
     return dataclasses.replace(
         config,
@@ -57,14 +58,14 @@ def codec_config(config: TrainConfig) -> TrainConfig:
 
 
 def start_codec(codec: VideoCodec) -> None:
-    """Set the posterior's start."""
+    """Initialise the posterior's variance."""
     bias = codec.vae.quant_conv.bias
     with torch.no_grad():
         bias[len(bias) // 2 :] = START_LOG_VARIANCE
 
 
 def unclamped(vae: Any, latents: torch.Tensor) -> torch.Tensor:
-    """What the decoder says of raw latents (B, C, F, h, w) before it is clamped: (B, 3, T, H, W)."""
+    """Decode raw latents (B, C, F, h, w) to (B, 3, T, H, W) without the clamp."""
     parts: list[torch.Tensor] = []
     handle = vae.decoder.register_forward_hook(lambda module, inputs, output: parts.append(output))
     try:
@@ -92,7 +93,7 @@ class _Loss(nn.Module):
         self.kl_weight = kl_weight
 
     def forward(self, batch: CodecBatch) -> torch.Tensor:
-        """Each clip's weighted mean squared error, and a little of the posterior's distance from a normal."""
+        """Return the weighted mean squared error per clip plus `kl_weight` times the KL divergence."""
         posterior = self.vae.encode(batch.clips).latent_dist
         said = unclamped(self.vae, posterior.mean + posterior.std * batch.noise)
         error = (said - batch.clips).square().mean(1, keepdim=True)
@@ -102,7 +103,7 @@ class _Loss(nn.Module):
 
 
 class CodecTask:
-    """What a trainer asks of a task; see `loop.Task`."""
+    """Training task of the Wan codec; implements `loop.Task`."""
 
     kind = "codec"
 
@@ -121,17 +122,17 @@ class CodecTask:
 
     @property
     def samples(self) -> int:
-        """Training samples."""
+        """Number of training samples."""
         count = len(self._train.names)
         return count if self._config.codec.episodes is None else min(count, self._config.codec.episodes)
 
     @property
     def validation_samples(self) -> int:
-        """Samples that a validation looks at."""
+        """Number of samples per validation."""
         return 0 if self._validation is None else min(len(self._validation.names), self._config.run.validation_samples)
 
     def batch(self, step: int, numbers: NDArray[np.int64], places: Sequence[int], device: torch.device) -> CodecBatch:
-        """Clips of these examples: which, and from where on, by chance."""
+        """Return random clips of these examples."""
         found = [
             self._draw(self._train.load(int(n)), generator(self._config.seed, "clip", step, place))
             for n, place in zip(numbers, places, strict=True)
@@ -139,7 +140,7 @@ class CodecTask:
         return _stack(found, device)
 
     def validation_batch(self, number: int, device: torch.device) -> CodecBatch:
-        """Two clips of a validation example, always the same: torch convolves a batch of one much more slowly."""
+        """Return two fixed clips of a validation example; torch convolutions are much slower with a batch of one."""
         if self._validation is None:
             raise IndexError(number)
         example = self._validation.load(number)
@@ -171,7 +172,7 @@ class CodecTask:
 
     @torch.no_grad()
     def pictures(self, count: int, device: torch.device) -> tuple[dict[str, float], list[NDArray[np.uint8]]]:
-        """PSNR of reconstructions, everywhere and where something moves; strips of truth and reconstruction."""
+        """Return the PSNR of reconstructions, overall and of moving pixels, and strips of truth and reconstruction."""
         if self._validation is None:
             return {}, []
         numbers: dict[str, list[float]] = {"psnr": [], "psnr_dynamic": [], "xyz_error": []}
@@ -200,7 +201,7 @@ def _stack(found: Sequence[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]]
 
 @torch.no_grad()
 def measured_spec(codec: VideoCodec, spec: CodecSpec, source: ExampleSource, count: int) -> CodecSpec:
-    """The spec with the statistics of this codec's latents: channel by channel for pictures, then for pointmaps."""
+    """Return the spec with the latent statistics of this codec, per channel, for images and for pointmaps."""
     raw: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     for number in np.unique(np.linspace(0, len(source.names) - 1, count).astype(int)):
         example = source.load(int(number))
@@ -218,7 +219,7 @@ def measured_spec(codec: VideoCodec, spec: CodecSpec, source: ExampleSource, cou
     )
 
 
-# The linear codec from data: exact covariances of patches, their principal components, one pass, no gradients.
+# Linear codec: principal components of patches from exact covariances, in one pass without gradients.
 
 
 class PatchStatistics:
@@ -234,23 +235,23 @@ class PatchStatistics:
         heavy = patches * weight[:, None]
         self.weight += float(weight.double().sum())
         self.total += heavy.double().sum(0)
-        # The product in float32: patches are in [-1, 1], and an episode has few thousand of them.
+        # float32 is enough for the product: patches are in [-1, 1] and an episode has a few thousand.
         self.product += (patches.T @ heavy).double()
 
     def components(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Mean (D,), the first `count` orthonormal components (count, D), and their variances (count,)."""
+        """Return mean (D,), the first `count` orthonormal components (count, D), and their variances (count,)."""
         if not self.weight:
             raise GeneratorError("no patches to fit a codec to", expected="at least one episode")
         mean = self.total / self.weight
         covariance = self.product / self.weight - torch.outer(mean, mean)
         variances, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
         basis = vectors.flip(1)[:, :count].T
-        # A component's sign is arbitrary: the same on every machine, so that latents mean the same.
+        # The sign of a component is arbitrary: fix it so that latents are equal on all machines.
         signs = torch.sign(basis.gather(1, basis.abs().argmax(1, keepdim=True)))
         return mean, basis * signs, variances.flip(0)[:count].clamp(min=0)
 
     def variances(self, basis: torch.Tensor) -> torch.Tensor:
-        """Variance (C,) of the data along the rows of a basis (C, D)."""
+        """Return the variance (C,) of the data along the rows of a basis (C, D)."""
         mean = self.total / self.weight
         covariance = self.product / self.weight - torch.outer(mean, mean)
         return ((basis @ covariance) * basis).sum(1).clamp(min=0)
@@ -262,13 +263,13 @@ def fit_linear_codec(
     fit: CodecFitSpec,
     progress: Callable[[int], object] = lambda done: None,
 ) -> LinearCodec:
-    """A codec for the examples of a source: truth, composite and robot alike, moving things with more weight."""
+    """Fit a codec to the truth, composite and robot videos of a source, with more weight on moving objects."""
     codec = LinearCodec.from_spec(spec)
     vae = codec.vae
     sizes = {"first": vae.first_mean.shape[1], "group": vae.group_mean.shape[1]}
     statistics = {(part, m): PatchStatistics(size) for part, size in sizes.items() for m in range(2)}
     count = len(source.names) if fit.episodes is None else min(fit.episodes, len(source.names))
-    # Spread over the whole set: neighbours in it may be of one scene.
+    # Spread over the whole set: neighbours may share a scene.
     for number in np.linspace(0, len(source.names) - 1, count).astype(int):
         _add(vae, statistics, source.load(int(number)), fit)
         progress(1)
@@ -292,7 +293,7 @@ def _add(
     example: Example,
     fit: CodecFitSpec,
 ) -> None:
-    """Truth everywhere; the composite where it differs from it; the robot alone where it is, and once its black."""
+    """Add all truth patches, composite patches that differ, robot patches, and black for patches without the robot."""
     inputs = example.inputs
     moving, robot = _maps((example.dynamic | example.focus), inputs.robot_mask)
     inside = inputs.robot_mask[..., None]
@@ -321,14 +322,14 @@ def _add(
 
 
 def _maps(*maps: NDArray[np.bool_]) -> list[torch.Tensor]:
-    """(1, 3, T, H, W) float32 of maps (T, H, W), to be cut into patches like a picture."""
+    """Return (1, 3, T, H, W) float32 of maps (T, H, W), so that they can be patched like images."""
     return [torch.from_numpy(m.astype(np.float32))[None, None].expand(-1, 3, -1, -1, -1) for m in maps]
 
 
 def _align(group: torch.Tensor, first: torch.Tensor, frames: int) -> torch.Tensor:
-    """The same subspace, turned so that a patch at rest has about the numbers that its first frame has.
+    """Rotate the basis within its subspace so that a static patch has about the latents of its first frame.
 
-    `first` (C, D / frames) has rows as long as they matter.
+    `first` (C, D / frames) has rows whose length is their importance.
     """
     still = first.unflatten(1, (3, 1, -1)).expand(-1, -1, frames, -1).flatten(1)
     left, _, right = torch.linalg.svd(still @ group.T)

@@ -1,4 +1,4 @@
-"""What a training run is: frozen dataclasses read from `config/train/*.yaml` and checked once.
+"""Training configs: frozen dataclasses read from `config/train/*.yaml` and validated.
 
 >>> config = load_config("nano")
 >>> config.preset, config.optimiser.kind
@@ -36,18 +36,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Where episodes and latents are.
+    """Episodes and latents.
 
     Attributes:
-        train: folder of episodes to learn from, or several with ":" between them; None when the latents are there.
-        validation: folder of episodes that are never learnt from; None leaves validation out.
-        latents: folder of encoded episodes; None puts it into the run's own folder.
-        shard_episodes: episodes in one file of latents.
-        limit: the first so many training episodes only; None takes all.
+        train: folder of training episodes, or several separated by ":"; None if the latents exist.
+        validation: folder of held-out episodes; None disables validation.
+        latents: folder of encoded episodes; None uses the run's folder.
+        shard_episodes: episodes per latents file.
+        limit: use only the first training episodes; None = all.
         validation_limit: the same for validation.
-        depth_ratio: share of episodes whose world comes from measured depth; the others assume a plane, as a
-            camera without depth does. Chosen by the episode's name.
-        lifter: guesses the depth of those others instead: "shipped", or the folder of a trained one.
+        depth_ratio: share of episodes that use measured depth, chosen by episode name; the others assume a plane, as
+            for a camera without depth.
+        lifter: estimates the depth of the others instead: "shipped", or the folder of a trained lifter.
     """
 
     train: str | None = None
@@ -62,12 +62,12 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class StartSpec:
-    """The weights before the first step; without any, random ones by the seed.
+    """Initial weights; random by the seed if none are given.
 
     Attributes:
-        bundle: folder that `ModelBundle.save_pretrained` wrote.
+        bundle: folder written by `ModelBundle.save_pretrained`.
         base: folder of plain Wan.
-        checkpoint: on top of `base`: official or 4DNeX files.
+        checkpoint: official or 4DNeX files on top of `base`.
         codec: a `vae/` folder, instead of fitting or training one.
     """
 
@@ -79,18 +79,18 @@ class StartSpec:
 
 @dataclass(frozen=True)
 class CodecFitSpec:
-    """How the codec comes about when none is given.
+    """Fitting or training of the codec if none is given.
 
     Attributes:
-        episodes: to fit or train on; None takes all.
-        focus_weight: how much more moving and small things count than the rest.
-        robot_weight: linear codec: what patches with the robot count of the others; the exact robot is pasted over them
-            in the end.
-        whiten: linear codec: 0 keeps the components' own sizes, 1 gives all the same.
-        align: linear codec: turn the components of groups towards those of the first frame; costs nothing.
-        steps: wan codec: iterations of training.
-        batch: wan codec: clips a step.
-        frames: wan codec: frames of a clip; shorter ones never reach the causal cache's steady state.
+        episodes: to fit or train on; None = all.
+        focus_weight: relative weight of moving and small objects.
+        robot_weight: linear codec: relative weight of patches with the robot, since the exact robot is pasted over
+            them in the result.
+        whiten: linear codec: 0 keeps the variances of the components, 1 makes them equal.
+        align: linear codec: rotate the components of frame groups towards those of the first frame; lossless.
+        steps: wan codec: training iterations.
+        batch: wan codec: clips per step.
+        frames: wan codec: frames per clip; shorter clips never reach the causal cache's steady state.
         lr: wan codec.
         kl_weight: wan codec.
     """
@@ -109,17 +109,17 @@ class CodecFitSpec:
 
 @dataclass(frozen=True)
 class ObjectiveSpec:
-    """Flow matching: which noise levels, and where an error counts.
+    """Flow matching: noise levels and loss weights.
 
     Attributes:
-        timesteps: "uniform" (the paper's) or "logit_normal".
+        timesteps: "uniform" (as in the paper) or "logit_normal".
         logit_mean, logit_std: of the normal before the sigmoid.
-        shift: bends noise levels as the sampler's shift does.
+        shift: shifts noise levels like the sampler's shift.
         dynamic_weight: added to the weight 1 of cells where the truth differs from the composite.
-        focus_weight: added to the weight of cells that show an object which can move.
-        carried_weight: added to the weight of cells where the carry hypothesis differs from the composite: where the
-            outcome shows.
-        robot_weight: factor on cells that show the robot, which is exact whatever the network says.
+        focus_weight: added to the weight of cells that show a movable object.
+        carried_weight: added to the weight of cells where the carry hypothesis differs from the composite, which
+            show the outcome.
+        robot_weight: factor on cells that show the robot, which is replaced by the exact robot at inference.
     """
 
     timesteps: Literal["uniform", "logit_normal"] = "uniform"
@@ -134,12 +134,12 @@ class ObjectiveSpec:
 
 @dataclass(frozen=True)
 class AugmentSpec:
-    """What is made worse on purpose.
+    """Data augmentation.
 
     Attributes:
-        soft_ratio: share of the mask's robot cells set to 0.5; None takes the preset's.
+        soft_ratio: share of the mask's robot cells set to 0.5; None = the preset's.
         pointmap_noise: standard deviation of noise on the robot's pointmap latents.
-        noise_ratio: share of samples that get it.
+        noise_ratio: share of samples with this noise.
     """
 
     soft_ratio: float | None = None
@@ -149,7 +149,7 @@ class AugmentSpec:
 
 @dataclass(frozen=True)
 class OptimiserSpec:
-    """How the weights move. "muon" orthogonalises the steps of the blocks' matrices and leaves the rest to AdamW."""
+    """Optimiser. "muon" orthogonalises the steps of the blocks' matrices and uses AdamW for the rest."""
 
     kind: Literal["adamw", "muon"] = "adamw"
     lr: float = 2e-5
@@ -165,23 +165,23 @@ class OptimiserSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """How long, how large, how often.
+    """Length, batch size, precision, checkpoints and logging of a run.
 
     Attributes:
         steps: optimiser steps.
-        batch: samples a step, over all processes and accumulated passes.
-        accumulate: passes a step.
-        precision: of computing; on a CPU without native bf16 that is slower.
-        frozen_dtype: of weights that do not learn.
-        gradient_checkpointing: blocks are computed twice instead of being remembered.
-        ema_decay: of the averaged weights, which are validated and exported; None keeps none.
-        checkpoint_every, keep: steps between checkpoints, and how many of them stay.
+        batch: samples per step, over all processes and accumulated passes.
+        accumulate: passes per step.
+        precision: of the computation; bf16 is slower on a CPU without native support.
+        frozen_dtype: of frozen weights.
+        gradient_checkpointing: recompute blocks in the backward pass instead of storing activations.
+        ema_decay: of the averaged weights, which are validated and exported; None disables averaging.
+        checkpoint_every, keep: steps between checkpoints, and number of checkpoints to keep.
         validate_every: steps between validations.
-        validation_samples: episodes a validation looks at.
-        strips: of those, sampled and drawn beside the truth.
-        log_every: steps between lines of the log.
-        wandb: project of Weights & Biases that gets the numbers too; needs the package wandb.
-        threads: of one process on a CPU; None leaves torch's choice.
+        validation_samples: episodes per validation.
+        strips: number of these that are sampled and shown next to the truth.
+        log_every: steps between log lines.
+        wandb: project of Weights & Biases for the metrics; needs the package wandb.
+        threads: CPU threads per process; None = torch's default.
         export_dtype: of the network's weights in the exported folder.
     """
 
@@ -205,7 +205,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One run. Equal configs, data and start weights give equal losses on a CPU."""
+    """Config of one run. Equal configs, data and initial weights give equal losses on a CPU."""
 
     name: str
     preset: str
@@ -223,13 +223,13 @@ class TrainConfig:
         problems = _problems(self)
         if problems:
             raise FileFormatError(
-                f"training config '{self.name}' cannot be run: " + "; ".join(problems),
+                f"training config '{self.name}' is not valid: " + "; ".join(problems),
                 expected="values as in config/train/wan14b_lora.yaml",
             )
 
     @property
     def sha256(self) -> str:
-        """Of everything that decides the losses; how often something is logged or saved does not."""
+        """Hash of all values that affect the losses; logging and checkpoint intervals do not."""
         document = plain(self)
         for key in ("checkpoint_every", "keep", "strips", "log_every", "wandb", "threads"):
             del document["run"][key]
@@ -295,7 +295,7 @@ def _problems(c: TrainConfig) -> list[str]:
     if run.accumulate > 0 and run.batch % run.accumulate:
         found.append(f"run.batch {run.batch} is not a multiple of run.accumulate {run.accumulate}")
     if opt.warmup_steps >= run.steps:
-        found.append(f"optimiser.warmup_steps {opt.warmup_steps} leaves nothing of run.steps {run.steps}")
+        found.append(f"optimiser.warmup_steps {opt.warmup_steps} is not less than run.steps {run.steps}")
     if c.codec.frames < 13:
         found.append(f"codec.frames {c.codec.frames} is less than 13: the causal cache would never be full")
     if c.data.train is None and c.data.latents is None:
@@ -312,12 +312,12 @@ def _folder() -> Path:
 
 
 def config_names() -> tuple[str, ...]:
-    """Names of the configs that come with the package."""
+    """Return the names of the shipped configs."""
     return names_in(_folder())
 
 
 def load_config(name_or_path: str | Path, **overrides: Any) -> TrainConfig:
-    """A config by its name, or by the path of a YAML file; `overrides` replace keys at the top."""
+    """Load a config by name or path of a YAML file; `overrides` replace top-level keys."""
     path = find_named(name_or_path, _folder(), "training config")
     config: TrainConfig = build(TrainConfig, read_extended(path, _folder()) | overrides, str(path))
     if (
@@ -332,5 +332,5 @@ def load_config(name_or_path: str | Path, **overrides: Any) -> TrainConfig:
 
 
 def save_config(config: TrainConfig, path: str | Path) -> None:
-    """Write a config so that `load_config(path)` gives an equal one."""
+    """Write a config that `load_config(path)` reads back unchanged."""
     write_yaml(path, plain(config), "A training run of kinema4d_model, as it was run.")

@@ -1,9 +1,9 @@
-"""What a run would learn and take: parameters, memory of each GPU, FLOPs of a step; counted on meta tensors.
+"""Dry run of a training config: parameters, memory per GPU and FLOPs per step, counted on meta tensors.
 
-Parameters and FLOPs are counted on the preset's own modules without memory. Memory is the sum of what is known:
-weights, gradients and optimiser state in shares (FSDP's full sharding), one block gathered, the blocks' inputs that
-gradient checkpointing keeps, and the activations of one block, counted while it runs. What the allocator wastes and
-what kernels and communication use is not in it.
+Parameters and FLOPs are counted on the preset's modules without allocating memory. Memory is the sum of sharded
+weights, gradients and optimiser state (FSDP full sharding), one gathered block, the block inputs kept by gradient
+checkpointing, and the activations of one block, counted while it runs. Allocator overhead, kernel workspaces and
+communication buffers are not included.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class GpuMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total bytes."""
         return self.frozen + self.learning + self.gathered + self.activations
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """The numbers of a run.
+    """Costs of a run.
 
     Attributes:
-        parameters: of the network.
-        learning: of those, the ones that learn.
-        adapter: of those, the ones of LoRA.
-        tokens: of one sample in the network.
-        forward_flops: of one sample.
-        step_flops: of a whole step: forward, again for gradient checkpointing, backward.
-        memory: for every number of GPUs that was asked for.
+        parameters: parameters of the network.
+        learning: trainable parameters.
+        adapter: LoRA parameters among them.
+        tokens: per sample.
+        forward_flops: per sample.
+        step_flops: of a whole step: forward, recomputation for gradient checkpointing, backward.
+        memory: for each requested number of GPUs.
     """
 
     config: TrainConfig
@@ -69,7 +69,7 @@ class DryRun:
 
 
 def dry_run(config: TrainConfig, gpus: Sequence[int]) -> DryRun:
-    """Count everything; nothing is loaded, nothing is computed."""
+    """Count parameters, FLOPs and memory without loading weights or computing."""
     preset = load_preset(config.preset)
     bundle = ModelBundle.from_preset(preset, device="meta")
     network = bundle.transformer
@@ -83,7 +83,7 @@ def dry_run(config: TrainConfig, gpus: Sequence[int]) -> DryRun:
     compute = torch.bfloat16 if config.run.precision == "bf16" else torch.float32
     low = 2 if config.run.frozen_dtype == "bfloat16" else 4
     frozen = sum(size for name, size in sizes.items() if name not in names) * low
-    # Weights, gradients and two moments in float32; one moment less for Muon's matrices is not counted.
+    # Weights, gradients and two moments in float32; Muon's matrices have one moment less, which is ignored.
     learnt = learning * (16 + (4 if config.run.ema_decay is not None else 0))
 
     cast(network, compute)
@@ -95,7 +95,7 @@ def dry_run(config: TrainConfig, gpus: Sequence[int]) -> DryRun:
             network(noisy, torch.empty(1, device="meta"), prepared)
     forward = int(counter.get_total_flops())
     adapted = config.learn == "lora"
-    # Backward: gradients of activations cost a forward pass; those of weights another, for weights that learn.
+    # Backward: activation gradients cost one forward pass, weight gradients another for trainable weights.
     backward = forward + (round(forward * learning / (parameters + learning)) if adapted else forward)
     again = forward if config.run.gradient_checkpointing else 0
     tokens = _tokens(preset)
@@ -126,7 +126,7 @@ def _tokens(preset: Preset) -> int:
 
 
 def _block_bytes(network: KinemaTransformer, preset: Preset, tokens: int, dtype: torch.dtype) -> int:
-    """The most alive at once in forward and backward of one block."""
+    """Return the peak bytes of activations in forward and backward of one block."""
     width = preset.transformer.width
     block: Any = network.blocks[0]
     hidden = torch.empty(1, tokens, width, device="meta", dtype=dtype, requires_grad=True)
@@ -141,7 +141,7 @@ def _block_bytes(network: KinemaTransformer, preset: Preset, tokens: int, dtype:
 
 
 def dry_run_table(found: DryRun) -> str:
-    """Lines for a terminal."""
+    """Format a dry run as text."""
     run, optimiser = found.config.run, found.config.optimiser
     schedule = f"{optimiser.kind}, peak {optimiser.lr:g}, {optimiser.warmup_steps} warm-up steps, {optimiser.schedule}"
     lines = [

@@ -1,7 +1,7 @@
-"""`Example`: one episode as a sampler would be given it, and beside it what really happened.
+"""`Example`: the network inputs of one episode as at inference, and the ground truth.
 
-Episode ─ first image, first depth, robot drawn from the actions ─> request ─> NetworkInputs   (as at inference)
-        └ rgb, points ─────────────────────────────────────────────────────> truth, normalised with their bounds
+Episode ─ first image, first depth, robot rendered from the actions ─> request ─> NetworkInputs   (as at inference)
+        └ rgb, points ───────────────────────────────────────────────────────> truth, normalised with their bounds
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from kinema4d_ros.generators.protocol import GenerateRequest
 __all__ = ["EpisodeExamples", "Example", "ExampleSource", "example_from_episode", "picture", "values", "video"]
 
 RGB_DIFFERS = 24
-"""Levels of 255 between truth and composite that count as something having happened."""
+"""Difference between truth and composite, in levels of 255, above which a pixel is dynamic."""
 XYZ_DIFFERS = 0.02
-"""The same of normalised coordinates."""
+"""The same for normalised coordinates."""
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """What the network is given and what it should say; T, H, W are the preset's.
+    """Inputs and ground truth of the network; T, H, W are the preset's.
 
     Attributes:
         name: of the episode.
-        inputs: as `prepare_inputs` makes them.
+        inputs: result of `prepare_inputs`.
         truth_rgb: (T, H, W, 3) uint8.
         truth_xyz01: (T, H, W, 3) float32 in [0, 1], by the bounds of `inputs`.
-        focus: (T, H, W) bool: pixels that show an object which can move; all False if unknown.
+        focus: (T, H, W) bool: pixels that show a movable object; all False if unknown.
         actions: (T, A) float32, or None.
     """
 
@@ -58,27 +58,27 @@ class Example:
 
     @property
     def dynamic(self) -> NDArray[np.bool_]:
-        """(T, H, W) bool: where the truth is not what the composite says."""
+        """(T, H, W) bool: pixels where the truth differs from the composite."""
         colours = np.abs(self.truth_rgb.astype(np.int16) - self.inputs.composite_rgb).max(-1) > RGB_DIFFERS
         points = np.abs(self.truth_xyz01 - self.inputs.composite_xyz01).max(-1) > XYZ_DIFFERS
         return np.asarray(colours | points)
 
 
 class ExampleSource(Protocol):
-    """Examples by number, always in the same order."""
+    """Examples by number, in a fixed order."""
 
     @property
     def names(self) -> Sequence[str]:
-        """One a number."""
+        """Name of each example."""
         ...
 
     @property
     def identity(self) -> str:
-        """The same for the same examples."""
+        """Identifier that is equal for equal examples."""
         ...
 
     def load(self, number: int) -> Example:
-        """An example; `DataError` with its name if it cannot be used."""
+        """Load an example; raise DataError with its name if it is unusable."""
         ...
 
 
@@ -86,12 +86,11 @@ class EpisodeExamples:
     """Examples from shards of episodes.
 
     Args:
-        where: a folder of shards, or FOLDER/NAME for the shards NAME-*.tar of a folder; several, one dataset after
-            the other, with ":" between them.
-        preset: frames and size that are wanted.
-        limit: the first so many only.
+        where: a folder of shards, or FOLDER/NAME for the shards NAME-*.tar of a folder; separate several by ":".
+        preset: gives the number of frames and the size.
+        limit: use only the first episodes.
         depth_ratio: share of episodes that use their measured depth.
-        lifter: guesses the depth of the others; None assumes the table's plane.
+        lifter: estimates the depth of the others; None assumes the table plane.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class EpisodeExamples:
         self.identity = f"{derive(depth_ratio_text(depth_ratio) + guess, *hashes):016x}"
 
     def load(self, number: int) -> Example:
-        """An example of the preset's size."""
+        """Load an example at the preset's size."""
         index, within = self._places[number]
         name = self.names[number]
         measured = derive(name, "depth") / 2**63 < self._depth_ratio
@@ -129,36 +128,36 @@ class EpisodeExamples:
             raise DataError(
                 f"episode '{name}' of {index.path.name}: {error.what}",
                 expected=error.expected,
-                hint=error.hint or "run `kinema4d data check`, and leave it out or make it again",
+                hint=error.hint or "run `kinema4d data check`, and exclude the episode or generate it again",
                 code=error.code,
             ) from error
 
 
 def _shards(path: Path) -> list[Path]:
     found = path.glob("*.tar") if path.is_dir() else path.parent.glob(f"{path.name}-*.tar")
-    # Names that begin with a dot are still being written.
+    # Files that begin with a dot are still being written.
     shards = sorted(p for p in found if not p.name.startswith("."))
     if not shards:
         raise DataError(
             f"{path} holds no episodes",
             expected="a folder of shards, or FOLDER/SPLIT for its SPLIT-*.tar",
-            hint="make some with `kinema4d data make`",
+            hint="generate some with `kinema4d data make`",
             code=ErrorCode.FILE_MISSING,
         )
     return shards
 
 
 def depth_ratio_text(ratio: float) -> str:
-    """A part of the identity of examples."""
+    """Format a depth ratio for the identity of examples."""
     return f"depth {ratio:g}"
 
 
 def example_from_episode(
     episode: Episode, preset: Preset, *, use_depth: bool = True, lifter: Lifter | None = None
 ) -> Example:
-    """An episode at the preset's length and size; frames are picked evenly.
+    """Convert an episode to the preset's length and size; frames are selected evenly.
 
-    `use_depth` takes the first frame's measured depth; otherwise it comes from the lifter, or is the table's plane.
+    `use_depth` uses the first frame's measured depth; otherwise depth comes from the lifter or the table plane.
     """
     if len(episode) < preset.frames:
         raise DataError(f"episode '{episode.key}' has {len(episode)} frames", expected=f"at least {preset.frames}")
@@ -166,7 +165,7 @@ def example_from_episode(
     if episode.depth_m is None and episode.pointmap01 is not None:
         return _without_metres(episode, preset, chosen)
     if episode.depth_m is None:
-        raise DataError(f"episode '{episode.key}' has no depth", expected="depth, or a lifter that makes it")
+        raise DataError(f"episode '{episode.key}' has no depth", expected="depth, or a lifter that estimates it")
     condition = episode.robot_condition()
     robot = PointmapSequence(
         condition.xyz[chosen],
@@ -194,13 +193,13 @@ def example_from_episode(
 
 
 def _without_metres(episode: Episode, preset: Preset, chosen: NDArray[np.int64]) -> Example:
-    """Pointmaps that only exist in [0, 1], as the released dataset has them: nothing to composite with."""
+    """Convert an episode with normalised pointmaps only, as in the released dataset; it has no composite."""
     stored = episode.condition
     if stored is None or stored.pointmap01 is None or episode.condition_ids is None or episode.pointmap01 is None:
-        raise DataError(f"episode '{episode.key}' has no robot sequence", expected="its pictures and pointmaps")
+        raise DataError(f"episode '{episode.key}' has no robot sequence", expected="its images and pointmaps")
     if preset.prediction == "residual" or preset.condition.environment:
         raise DataError(
-            f"episode '{episode.key}' has no metres, and preset '{preset.name}' builds on a composite",
+            f"episode '{episode.key}' is not metric, and preset '{preset.name}' builds on a composite",
             expected="prediction: velocity, or episodes with depth",
         )
     size = (preset.width, preset.height)
@@ -232,15 +231,15 @@ def _objects(episode: Episode) -> NDArray[np.bool_]:
 
 
 def picture(images: NDArray[np.uint8]) -> torch.Tensor:
-    """(T, 3, H, W) float32 in [-1, 1] of (T, H, W, 3) uint8."""
+    """Convert (T, H, W, 3) uint8 to (T, 3, H, W) float32 in [-1, 1]."""
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def video(images: NDArray[np.uint8]) -> torch.Tensor:
-    """(1, 3, T, H, W) float32 in [-1, 1] of (T, H, W, 3) uint8."""
+    """Convert (T, H, W, 3) uint8 to (1, 3, T, H, W) float32 in [-1, 1]."""
     return picture(images).transpose(0, 1)[None]
 
 
 def values(array: NDArray[Any]) -> torch.Tensor:
-    """(1, 3, T, H, W) float32 of (T, H, W, 3)."""
+    """Convert (T, H, W, 3) to (1, 3, T, H, W) float32."""
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).permute(3, 0, 1, 2)[None]

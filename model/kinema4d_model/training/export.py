@@ -1,4 +1,4 @@
-"""The result of a run: weights that the ordinary code opens, a model card, one sha256 for all of it."""
+"""`export`: write the weights of a run in loadable form, with a model card and a sha256 manifest."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CARD = "README.md"
 
 
 def export(config: TrainConfig, bundle: ModelBundle, learning: Sequence[str], out: Path) -> Path:
-    """Write OUT/model from the best checkpoint (by validation), or the newest where nothing was validated.
+    """Write OUT/model from the best checkpoint by validation, or the newest one without validation.
 
-    Averaged weights are taken where the run keeps them. A full training becomes a model folder; LoRA becomes the two
-    files of the official layout, which go on top of the base.
+    Averaged weights are used if the run has them. Full training gives a model folder; LoRA gives the two files of the
+    official layout, which are loaded on top of the base.
     """
     folder = CheckpointFolder(out / "checkpoints")
     found = folder.newest("best") or folder.newest("step")
@@ -60,7 +60,7 @@ def _card(
     target: Path,
     learnt: dict[str, torch.nn.Parameter],
 ) -> str:
-    """What a reader must know before trusting the weights."""
+    """Format the model card: data, validation, seed, training time, versions."""
     progress, run = found.progress, config.run
     newest = CheckpointFolder(out / "checkpoints").newest("step")
     hours = (progress if newest is None else newest.progress).seconds / 3600
@@ -91,7 +91,7 @@ def _card(
 
 Validation loss is the training objective on episodes kept apart; PSNR is against what the codec makes of the truth.
 
-Made again with `kinema4d train --config FILE`, with this as FILE:
+Reproduce with `kinema4d train --config FILE`, with this as FILE:
 
 ```json
 {json.dumps(plain(config), indent=1)}

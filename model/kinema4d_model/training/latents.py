@@ -1,4 +1,4 @@
-"""Encoded episodes as training samples: read in place from shards, so that any number fits."""
+"""Latents: encode episodes once (`encode_source`) and read them as training samples (`LatentSet`)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from kinema4d_ros.io.files import read_json, reading, replacing_file
 
 __all__ = ["INDEX", "LatentSet", "Sample", "collate", "encode_example", "encode_source", "fingerprint"]
 
-# Episodes to latents, once: sharded safetensors, resumable, masks in bits; training then never sees a pixel.
+# Encoding to sharded safetensors: resumable, masks as bits; training then reads no pixels.
 #
-# LATENTS/index.json          what was encoded with which codec: a mismatch is refused
-# LATENTS/00000.safetensors   `shard_episodes` episodes, tensors stacked, complete or not there
+# LATENTS/index.json          names and fingerprint of data and codec; a mismatch is an error
+# LATENTS/00000.safetensors   `shard_episodes` episodes, tensors stacked, complete or absent
 
 INDEX = "index.json"
 FORMAT = "kinema4d-latents-1"
@@ -39,7 +39,7 @@ STORED = torch.float16
 
 
 def fingerprint(bundle: ModelBundle, source_identity: str) -> str:
-    """What latents depend on: examples, sizes, condition, weights of codec and image encoder."""
+    """Return a hash of everything that latents depend on: examples, sizes, condition, codec and encoder weights."""
     preset = bundle.preset
     document = {
         "source": source_identity,
@@ -57,13 +57,13 @@ def fingerprint(bundle: ModelBundle, source_identity: str) -> str:
 
 
 def _hard(preset: Preset) -> Preset:
-    """Cells are softened in training, differently each time."""
+    """Return the preset without softened cells; training softens them randomly."""
     return preset.with_condition(dataclasses.replace(preset.condition, soft_ratio=0.0))
 
 
 @torch.no_grad()
 def encode_example(bundle: ModelBundle, example: Example) -> dict[str, torch.Tensor]:
-    """The tensors of one example, without a batch axis; maps of cells as bits."""
+    """Return the tensors of one example, without a batch axis; cell maps as bits."""
     preset, codec, inputs = bundle.preset, bundle.codec, example.inputs
     device = next((t.device for t in [*codec.parameters(), *codec.buffers()]), torch.device("cpu"))
     image = picture(inputs.image[None]).to(device)
@@ -108,12 +108,12 @@ def encode_example(bundle: ModelBundle, example: Example) -> dict[str, torch.Ten
     stored["focus"] = _bits(_any_pixel(example.focus, *grid))
     bad = [name for name, tensor in stored.items() if tensor.is_floating_point() and not torch.isfinite(tensor).all()]
     if bad:
-        raise DataError(f"episode '{example.name}' encodes to numbers that are not finite ({', '.join(bad)})")
+        raise DataError(f"episode '{example.name}' encodes to values that are not finite ({', '.join(bad)})")
     return stored
 
 
 def _any_pixel(pixels: NDArray[np.bool_], height: int, width: int, factor: int) -> torch.Tensor:
-    """(F, h, w) bool: any pixel of the cell in any frame of the group."""
+    """Return (F, h, w) bool: any pixel of the cell in any frame of the group."""
     frames, rows, columns = pixels.shape
     cells = pixels.reshape(frames, height, rows // height, width, columns // width).any((2, 4))
     return downsample_mask(torch.from_numpy(cells)[None], height, width, factor)[0] > 0
@@ -134,16 +134,16 @@ def encode_source(
     progress: Callable[[int], object] = lambda done: None,
     finish: Callable[[], None] = lambda: None,
 ) -> None:
-    """Encode every example that is not encoded yet.
+    """Encode all examples that are not encoded yet.
 
     Args:
         bundle: codec and image encoder.
         source: the examples.
         folder: of the latents.
-        shard_episodes: episodes in a file.
+        shard_episodes: episodes per file.
         rank, processes: this process encodes every `processes`-th file.
-        progress: told how many examples were done since it was last called.
-        finish: called when this process has no more to do; returns when all have.
+        progress: called with the number of examples done since the last call.
+        finish: called when this process is done; returns when all processes are.
     """
     mark = fingerprint(bundle, source.identity)
     names = list(source.names)
@@ -152,7 +152,7 @@ def encode_source(
     folder.mkdir(parents=True, exist_ok=True)
     twice = len(names) - len(set(names))
     if twice:
-        raise DataError(f"{twice} episodes have a name that another has", expected="every name once")
+        raise DataError(f"{twice} episodes have a duplicate name", expected="unique names")
     for shard in range(rank, -(-len(names) // shard_episodes), processes):
         numbers = range(shard * shard_episodes, min(len(names), (shard + 1) * shard_episodes))
         path = folder / f"{shard:05d}.safetensors"
@@ -193,7 +193,7 @@ def _write_shard(
 
 
 def _refuse_other(folder: Path, document: dict[str, Any]) -> None:
-    """Latents of other data, another codec or another condition must not be mixed with these."""
+    """Raise DataError if the folder holds latents of other data, another codec or another condition."""
     from safetensors import safe_open
 
     found = ""
@@ -219,17 +219,17 @@ class Sample:
 
     name: str
     target: torch.Tensor
-    """(C, F, h, 2w), what really happened."""
+    """(C, F, h, 2w), latents of the ground truth."""
     conditions: Conditions
-    """Of a batch of one."""
+    """With a batch axis of one."""
     dynamic: torch.Tensor
     """(F, h, w) bool: the truth differs from the composite."""
     focus: torch.Tensor
-    """(F, h, w) bool: an object that can move is seen."""
+    """(F, h, w) bool: the cell shows a movable object."""
 
 
 class LatentSet:
-    """A folder that `encode_source` wrote."""
+    """Samples of a folder written by `encode_source`, read in place, so that the set may exceed memory."""
 
     def __init__(self, folder: str | Path, preset: Preset) -> None:
         self.folder = Path(folder)
@@ -242,7 +242,7 @@ class LatentSet:
             self._per_shard = int(document["shard_episodes"])
             known = document["format"] == FORMAT
             if self._per_shard < 1:
-                raise ValueError(f"{self._per_shard} episodes a shard")
+                raise ValueError(f"{self._per_shard} episodes per shard")
         except (FileFormatError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise DataError(
                 f"{self.folder} holds no latents ({type(error).__name__})",
@@ -251,7 +251,7 @@ class LatentSet:
                 code=ErrorCode.FILE_MISSING,
             ) from None
         if not known or not self.names:
-            raise DataError(f"{index} is not an index of latents, or an empty one", expected=FORMAT)
+            raise DataError(f"{index} is not an index of latents, or is empty", expected=FORMAT)
         self._files: dict[int, Any] = {}
         with reading(self.folder, "latents of this preset", error=DataError):
             self._check(self._read(0))
@@ -261,7 +261,7 @@ class LatentSet:
         return len(self.names)
 
     def sample(self, number: int, augment: AugmentSpec, generator: torch.Generator) -> Sample:
-        """Sample `number`, with what the generator chooses to make worse."""
+        """Read sample `number` with random augmentation."""
         with reading(self.folder, "latents of this preset", error=DataError):
             return self._sample(number, augment, generator)
 
@@ -271,7 +271,7 @@ class LatentSet:
         mask, dynamic, focus = (_cells(row[name], grid) for name in ("mask", "dynamic", "focus"))
         robot_mask = soft_robot_mask(mask[None].float(), preset.condition, generator, augment.soft_ratio)
         robot = row["robot"].float()[None]
-        # Drawn whether it is used or not: what follows must not depend on chance.
+        # Always draw, even if unused, so that later random numbers do not depend on the choice.
         noisy = float(torch.rand((), generator=generator)) < augment.noise_ratio
         if augment.pointmap_noise and noisy:
             half = robot.shape[-1] // 2
@@ -305,7 +305,7 @@ class LatentSet:
             if shard not in self._files:
                 file = safe_open(str(path), framework="pt")
                 if (file.metadata() or {}).get("fingerprint") != self.fingerprint:
-                    raise DataError(f"{path} is not of the same latents as {INDEX}", hint="encode them again")
+                    raise DataError(f"{path} is not of the same latents as {INDEX}", hint="encode the episodes again")
                 self._files[shard] = file
             file = self._files[shard]
             return {name: file.get_slice(name)[within] for name in file.keys()}  # noqa: SIM118
@@ -333,7 +333,7 @@ def _cells(bits: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
 
 
 def collate(samples: Sequence[Sample]) -> tuple[torch.Tensor, Conditions, torch.Tensor, torch.Tensor]:
-    """Targets (B, C, F, h, 2w), conditions, dynamic and focus maps (B, F, h, w) of a batch."""
+    """Return targets (B, C, F, h, 2w), conditions, dynamic and focus maps (B, F, h, w) of a batch."""
     first = samples[0].conditions
     joined: dict[str, Any] = {
         name: None if value is None else torch.cat([getattr(s.conditions, name) for s in samples])

@@ -1,7 +1,7 @@
-"""`Trainer`: steps, checkpoints, validation. Stopped anywhere, it goes on with the same numbers.
+"""`Trainer`: training loop with checkpoints and validation; an interrupted run resumes with identical results.
 
-Nothing random has a state: what a step does follows from the config, the step's number and the weights. A checkpoint
-is therefore weights, average, optimiser and the number; a run that is killed repeats at most `checkpoint_every` steps.
+Randomness is stateless: a step depends only on the config, its number and the weights. A checkpoint is therefore
+weights, average, optimiser state and step number; a killed run repeats at most `checkpoint_every` steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
 
 class Task(Protocol):
-    """What is learnt: a module that gives the loss of a batch, and the batches."""
+    """A training task: a module that computes the loss of a batch, and its batches."""
 
     kind: str
     module: nn.Module
@@ -50,29 +50,29 @@ class Task(Protocol):
 
     @property
     def samples(self) -> int:
-        """Training samples."""
+        """Number of training samples."""
         ...
 
     @property
     def validation_samples(self) -> int:
-        """Samples that a validation looks at."""
+        """Number of samples per validation."""
         ...
 
     def batch(self, step: int, numbers: NDArray[np.int64], places: Sequence[int], device: torch.device) -> Any:
-        """Samples `numbers` at `places` of a step's batch; has `names`."""
+        """Return samples `numbers` at `places` of a step's batch; the result has `names`."""
         ...
 
     def validation_batch(self, number: int, device: torch.device) -> Any:
-        """One validation sample as a batch."""
+        """Return one validation sample as a batch."""
         ...
 
     def pictures(self, count: int, device: torch.device) -> tuple[dict[str, float], list[NDArray[np.uint8]]]:
-        """Numbers and strips of a few validation samples."""
+        """Return metrics and image strips of a few validation samples."""
         ...
 
 
 def make_accelerator(config: TrainConfig) -> Accelerator:
-    """One process or many, CPU or GPUs: `accelerate launch` and its config file decide."""
+    """Make the accelerator; `accelerate launch` and its config file set processes and devices."""
     if config.run.threads is not None:
         torch.set_num_threads(config.run.threads)
     return Accelerator(
@@ -83,14 +83,14 @@ def make_accelerator(config: TrainConfig) -> Accelerator:
 
 
 class Trainer:
-    """One task, one folder.
+    """Trainer of one task in one folder.
 
     Args:
-        task: what is learnt.
-        config: how.
+        task: the training task.
+        config: the training config.
         folder: of the run; holds `checkpoints/`, `metrics.jsonl`, `strips/`.
-        accelerator: where.
-        resume: go on from the newest checkpoint; without one, start.
+        accelerator: processes and devices.
+        resume: resume from the newest checkpoint; start from step 0 if there is none.
         bar: show a progress bar.
     """
 
@@ -111,12 +111,12 @@ class Trainer:
         share = run.accumulate * accelerator.num_processes
         if run.batch % share:
             raise FileFormatError(
-                f"run.batch {run.batch} cannot be shared by {accelerator.num_processes} processes in "
+                f"run.batch {run.batch} cannot be divided over {accelerator.num_processes} processes in "
                 f"{run.accumulate} passes",
                 expected=f"a multiple of {share}",
             )
         if self._sharded and run.ema_decay is not None:
-            raise FileFormatError("run.ema_decay is given, and the weights are sharded", expected="ema_decay: null")
+            raise FileFormatError("run.ema_decay is set, but the weights are sharded", expected="ema_decay: null")
         self._micro = run.batch // share
         self.checkpoints = CheckpointFolder(folder / "checkpoints", keep=run.keep)
         task.module.train()
@@ -127,14 +127,14 @@ class Trainer:
         found = self._find(resume)
         plugin = getattr(accelerator.state, "deepspeed_plugin", None)
         if plugin is not None:
-            # DeepSpeed asks a data loader for it, and there is none here.
+            # DeepSpeed reads it from a data loader, which does not exist here.
             plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = self._micro
         self._module, self._optimiser = accelerator.prepare(task.module, optimiser)
         if found is not None:
             self._restore(found)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Progress:
-        """Train to the end, or until `stop` says True after a step; both end with a checkpoint."""
+        """Train to the end, or until `stop` returns True after a step; write a checkpoint in both cases."""
         run, accelerator = self.config.run, self.accelerator
         log = MetricsLog(
             self.folder,
@@ -145,7 +145,7 @@ class Trainer:
             wandb=run.wandb,
         )
         saved = self.progress.step
-        # Numbers below 1e-38 cost a CPU a hundred times as much and mean nothing here; elsewhere they may.
+        # Denormals (below 1e-38) are a hundred times slower on a CPU and irrelevant here; restore the mode afterwards.
         torch.set_flush_denormal(True)
         try:
             while self.progress.step < run.steps:
@@ -171,7 +171,7 @@ class Trainer:
         rate = learning_rate(self.config.optimiser, step, run.steps)
         for group in self._optimiser.param_groups:
             group["lr"] = rate
-        # For modules that draw from the default generator: their numbers follow from the step as well.
+        # Modules that use torch's default generator also depend only on the step.
         torch.manual_seed(derive(self.config.seed, "step", step, accelerator.process_index))
         chosen = batch_indices(self.task.samples, run.batch, step, self.config.seed)
         total, norm = torch.zeros((), device=accelerator.device), float("nan")
@@ -212,7 +212,7 @@ class Trainer:
         averaged = nullcontext() if self.ema is None else self.ema.applied(self.task.learning)
         with averaged:
             total = torch.zeros(2, device=accelerator.device, dtype=torch.float64)
-            # The same number of passes in every process: sharded weights are gathered by all of them at once.
+            # Equal number of passes in every process: sharded weights are gathered collectively.
             for turn in range(-(-count // accelerator.num_processes)):
                 number = turn * accelerator.num_processes + accelerator.process_index
                 loss = self._module(self.task.validation_batch(min(number, count - 1), accelerator.device))
@@ -248,7 +248,7 @@ class Trainer:
         accelerator.wait_for_everyone()
 
     def _save_sharded(self, kind: str) -> None:
-        """Weights and optimiser in pieces, by accelerate; the folder gets its name when all processes are done."""
+        """Save sharded weights and optimiser state with accelerate; rename the folder when all processes are done."""
         accelerator = self.accelerator
         staging = self.folder / "checkpoints" / f".{kind}-staging"
         accelerator.save_state(str(staging))
@@ -265,8 +265,8 @@ class Trainer:
         if not resume:
             if self.checkpoints.newest() is not None:
                 raise FileFormatError(
-                    f"{self.folder} holds a run already",
-                    expected="a new folder, or --resume to go on with it",
+                    f"{self.folder} already holds a run",
+                    expected="a new folder, or --resume to continue it",
                     code=ErrorCode.FILE_NOT_WRITABLE,
                 )
             return None
@@ -298,7 +298,7 @@ class Trainer:
         restore_optimiser(inner, found.tensors("optimiser"), self.task.learning)
 
     def _agreed(self, stopping: bool) -> bool:
-        """True in all processes if it is in one."""
+        """Return True in all processes if it is True in one."""
         if self.accelerator.num_processes == 1:
             return stopping
         flag = torch.tensor(float(stopping), device=self.accelerator.device)
@@ -306,11 +306,11 @@ class Trainer:
 
 
 def gather_learning(module: nn.Module, names: Iterable[str]) -> dict[str, torch.Tensor]:
-    """What learns, whole and on the CPU, from a module whose weights may be in pieces; all processes must call it."""
+    """Gather trainable parameters of a possibly sharded module on the CPU; collective over all processes."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
     found: dict[str, Any] = get_model_state_dict(module, options=options)
     wanted = set(names)
-    # The trained module is one level above the network.
+    # The trained module wraps the network, which adds one level to the names.
     return {own: tensor for name, tensor in found.items() if (own := name.partition(".")[2]) in wanted}
 
 
@@ -320,7 +320,7 @@ def _require_finite(loss: torch.Tensor, step: int, batch: Any) -> None:
         raise GeneratorError(
             f"the loss is {value} in step {step + 1}",
             expected="a finite number",
-            hint=f"look at episodes {', '.join(batch.names)}, or lower optimiser.lr; --resume starts before it",
+            hint=f"check episodes {', '.join(batch.names)}, or lower optimiser.lr; --resume starts before this step",
         )
 
 

@@ -1,4 +1,4 @@
-"""Numbers of a run: one JSON line each, TensorBoard where it is installed, W&B where asked for, a progress bar."""
+"""Metrics of a run: JSON lines, optional TensorBoard and W&B, a progress bar; strips of predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["MetricsLog", "psnr", "read_log", "rows_of", "write_strips"]
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a log; a last line that was cut off by a crash is left out."""
+    """Read the lines of a log; a last line truncated by a crash is skipped."""
     lines = []
     for line in read_bytes(path).splitlines():
         try:
@@ -36,15 +36,15 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
 
 
 class MetricsLog:
-    """Writes metrics.jsonl, feeds TensorBoard and a bar.
+    """Writer of metrics.jsonl, TensorBoard, W&B and the progress bar.
 
     Args:
         folder: of the run.
-        start: steps that are done; lines of later ones, from before a crash, are removed.
+        start: completed steps; lines of later steps, written before a crash, are removed.
         steps: of the whole run.
-        active: False for all but one process: then nothing happens.
+        active: False in all but one process; then nothing is written.
         bar: show a progress bar.
-        wandb: project of Weights & Biases; None tells nobody.
+        wandb: project of Weights & Biases; None disables it.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class MetricsLog:
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
         except ImportError:
-            self.say(f"TensorBoard is not installed (pip install tensorboard): the numbers are in {path} alone")
+            self.say(f"TensorBoard is not installed (pip install tensorboard): metrics are only in {path}")
         self._bar = tqdm(total=steps, initial=start, unit="step", disable=not bar, dynamic_ncols=True)
 
     def write(self, step: int, **values: float) -> None:
-        """One line, flushed."""
+        """Write one line and flush it."""
         if not self._active:
             return
         with writing(self._path):
@@ -92,22 +92,22 @@ class MetricsLog:
             self._run.log(dict(values), step=step)
 
     def advance(self, shown: Mapping[str, str] | None = None) -> None:
-        """One step on the bar."""
+        """Advance the bar by one step."""
         if self._active:
             if shown:
                 self._bar.set_postfix(shown, refresh=False)
             self._bar.update(1)
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         if self._active:
             tqdm.write(text)
 
     def close(self) -> None:
-        """End the bar and the files."""
+        """Close the bar and the files."""
         if self._active:
             self._bar.close()
-            # Every line was flushed when it was written: what a full disk did not take then was told of then.
+            # Lines are flushed when written, so a full disk was already reported there.
             with suppress(OSError):
                 self._file.close()
             if self._board is not None:
@@ -118,13 +118,13 @@ class MetricsLog:
 
 
 def _wandb_run(project: str, folder: Path) -> Any:
-    """A run of the project that goes on when the training does: its id is the folder's own."""
+    """Open the W&B run of a folder; its id is derived from the folder, so that a resumed training continues it."""
     try:
         import wandb
     except ImportError as error:
         raise SetupError(
-            "run.wandb is set, and the package wandb is not installed",
-            expected="it, or no run.wandb in the config",
+            "run.wandb is set, but the package wandb is not installed",
+            expected="the package, or no run.wandb in the config",
             hint="pip install wandb",
         ) from error
     known = folder / "wandb_id.txt"
@@ -133,20 +133,20 @@ def _wandb_run(project: str, folder: Path) -> Any:
     return wandb.init(project=project, dir=str(folder), id=known.read_text(encoding="utf-8").strip(), resume="allow")
 
 
-# Predictions beside the truth: rows of a few frames, for people.
+# Strips: a few frames of predictions next to the truth.
 
 SHOWN = 7
 GAP = 2
 
 
 def psnr(difference: torch.Tensor) -> float:
-    """In dB, of differences of values in [0, 1]; 99 where there is none."""
+    """Return the PSNR in dB of differences of values in [0, 1]; 99 if they are zero."""
     error = float(difference.square().mean())
     return min(99.0, -10 * float(np.log10(max(error, 1e-12))))
 
 
 def rows_of(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> NDArray[np.uint8]:
-    """One picture (rows, columns, 3): for RGB first, then for the pointmap, one row of frames a pair.
+    """Return one image (rows, columns, 3) uint8: a row of frames per pair, first RGB, then pointmaps.
 
     Each pair is RGB and XYZ (1, 3, T, H, W) in [-1, 1].
     """
@@ -162,6 +162,6 @@ def rows_of(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> NDArray[np.ui
 
 
 def write_strips(path: Path, strips: Sequence[NDArray[np.uint8]]) -> None:
-    """All strips below each other in one PNG."""
+    """Write all strips as one PNG, stacked vertically."""
     gap = np.zeros((4 * GAP, strips[0].shape[1], 3), np.uint8)
     write_image(path, np.concatenate([part for strip in strips for part in (strip, gap)]))

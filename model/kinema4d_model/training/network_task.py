@@ -1,4 +1,4 @@
-"""The task of learning the network: batches of latents with noise, the loss, validation and its pictures."""
+"""`NetworkTask`: training task of the network: noisy latents, loss, validation and sampled strips."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ __all__ = [
     "weighted_loss",
 ]
 
-# What the network learns: noise levels, noisy latents, the target of the preset's `prediction`, a weighted error.
+# Objective: noise levels, noisy latents, the target of the preset's `prediction`, a weighted error.
 #
 # x(sigma) = (1 - sigma) * x0 + sigma * noise
 # "velocity": noise - x0        "residual": x0 - base, with `base` the latent of the composite
 
 CARRIED_ENERGY = 0.05
-"""Of a cell's latent difference, above which the two worlds differ there."""
+"""Squared latent difference of a cell above which carry hypothesis and composite count as different."""
 
 
 def sample_sigma(spec: ObjectiveSpec, generator: torch.Generator) -> torch.Tensor:
-    """One noise level in (0, 1), float32 of shape ()."""
+    """Sample one noise level in (0, 1), float32 of shape ()."""
     if spec.timesteps == "uniform":
-        # Away from 0, where "residual" has nothing to divide by at sampling and the input has no noise at all.
+        # Keep away from 0, where the input has no noise and sampling with "residual" would divide by zero.
         sigma = torch.rand((), generator=generator).clamp(min=1.0 / TRAIN_STEPS)
     else:
         sigma = torch.sigmoid(torch.randn((), generator=generator) * spec.logit_std + spec.logit_mean)
@@ -51,13 +51,13 @@ def sample_sigma(spec: ObjectiveSpec, generator: torch.Generator) -> torch.Tenso
 
 
 def noisy_latents(clean: torch.Tensor, noise: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """(B, C, F, h, 2w) between clean (sigma 0) and noise (sigma 1); sigma (B,)."""
+    """Interpolate (B, C, F, h, 2w) between clean (sigma 0) and noise (sigma 1); sigma (B,)."""
     s = sigma.view(-1, *[1] * (clean.ndim - 1)).to(clean)
     return (1 - s) * clean + s * noise
 
 
 def loss_target(prediction: str, clean: torch.Tensor, noise: torch.Tensor, base: torch.Tensor | None) -> torch.Tensor:
-    """What the network should say, (B, C, F, h, 2w)."""
+    """Return the target of the network, (B, C, F, h, 2w)."""
     if prediction == "residual" and base is not None:
         return clean - base
     return noise - clean
@@ -70,7 +70,7 @@ def weight_map(
     robot: torch.Tensor | None = None,
     carried: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """(B, F, h, 2w) float32, where an error counts how much; None = all alike.
+    """Return the (B, F, h, 2w) float32 weight of each cell's error; None = uniform.
 
     Args:
         spec: the weights.
@@ -92,7 +92,7 @@ def weight_map(
 
 
 def weighted_loss(output: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """Mean squared error, shape (): each sample's own weighted mean, so that batches can be split at will."""
+    """Return the mean squared error, shape (), weighted per sample, so that batches can be split."""
     if weight is None:
         return functional.mse_loss(output.float(), target.float())
     error = (output.float() - target.float()).square().mean(dim=1)
@@ -101,7 +101,7 @@ def weighted_loss(output: torch.Tensor, target: torch.Tensor, weight: torch.Tens
 
 @dataclass(frozen=True)
 class NetworkBatch:
-    """A batch on the device: what goes in, what should come out, where it counts."""
+    """A batch on the device: inputs, targets and weights."""
 
     names: tuple[str, ...]
     noisy: torch.Tensor
@@ -112,25 +112,25 @@ class NetworkBatch:
 
 
 class _Loss(nn.Module):
-    """The network with its loss: one `forward`, which is what data-parallel wrappers can wrap."""
+    """The network with its loss in one `forward`, as data-parallel wrappers require."""
 
     def __init__(self, transformer: KinemaTransformer) -> None:
         super().__init__()
         self.transformer = transformer
 
     def forward(self, batch: NetworkBatch) -> torch.Tensor:
-        """The loss, shape ()."""
+        """Return the loss, shape ()."""
         prepared = self.transformer.prepare(batch.conditions)
         output = self.transformer(batch.noisy, batch.timestep, prepared)
         return weighted_loss(output, batch.target, batch.weight)
 
 
 class NetworkTask:
-    """What a trainer asks of a task.
+    """Training task of the network; implements `loop.Task`.
 
     Attributes:
-        module: gives the loss of a batch.
-        learning: parameters that learn, by name.
+        module: computes the loss of a batch.
+        learning: trainable parameters by name.
         fingerprint: of the data.
     """
 
@@ -155,16 +155,16 @@ class NetworkTask:
 
     @property
     def samples(self) -> int:
-        """Training samples."""
+        """Number of training samples."""
         return len(self._train)
 
     @property
     def validation_samples(self) -> int:
-        """Samples that a validation looks at."""
+        """Number of samples per validation."""
         return 0 if self._validation is None else min(len(self._validation), self._config.run.validation_samples)
 
     def batch(self, step: int, numbers: NDArray[np.int64], places: Sequence[int], device: torch.device) -> NetworkBatch:
-        """Samples `numbers`, which have `places` in the batch of all processes."""
+        """Return samples `numbers`, which have `places` in the batch of all processes."""
         seed = self._config.seed
         drawn = [
             self._draw(self._train, int(n), generator(seed, "sample", step, place))
@@ -173,7 +173,7 @@ class NetworkTask:
         return self._collate(drawn, device)
 
     def validation_batch(self, number: int, device: torch.device) -> NetworkBatch:
-        """One validation sample; always the same noise."""
+        """Return one validation sample with fixed noise."""
         if self._validation is None:
             raise IndexError(number)
         return self._collate([self._draw(self._validation, number, generator("validation", number))], device)
@@ -204,10 +204,10 @@ class NetworkTask:
 
     @torch.no_grad()
     def pictures(self, count: int, device: torch.device) -> tuple[dict[str, float], list[NDArray[np.uint8]]]:
-        """Sample the first validation episodes: numbers, and strips of truth, prediction and composite.
+        """Sample the first validation episodes; return metrics and strips of truth, prediction and composite.
 
-        The truth is what the codec makes of it, so its own loss is not in the numbers. `psnr_dynamic` counts the cells
-        where the truth differs from the composite.
+        The truth is decoded by the codec, so its reconstruction error is not in the metrics. `psnr_dynamic` covers the
+        cells where the truth differs from the composite.
         """
         if self._validation is None or count == 0:
             return {}, []
@@ -236,7 +236,7 @@ class NetworkTask:
 
 
 class _Denoise:
-    """The network with one sample's conditions bound, as the sampler wants it."""
+    """The network with one sample's conditions bound, as the sampler expects it."""
 
     def __init__(self, network: KinemaTransformer, conditions: Conditions, prediction: str) -> None:
         self._network = network
@@ -249,7 +249,7 @@ class _Denoise:
 
 
 def _pixels(cells: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """(T, H, W) bool of cells (F, h, w): the first frame alone, then groups."""
+    """Expand cells (F, h, w) to (T, H, W) bool: the first frame alone, then groups."""
     frames, height, width = shape
     group = (frames - 1) // max(1, cells.shape[0] - 1) if frames > 1 else 1
     large = cells.repeat_interleave(height // cells.shape[1], 1).repeat_interleave(width // cells.shape[2], 2)

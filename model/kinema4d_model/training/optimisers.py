@@ -1,4 +1,4 @@
-"""AdamW for everything, or Muon in float32 for the matrices of the blocks; and the learning rate of a step."""
+"""Optimisers (AdamW, or Muon in float32 for the blocks' matrices), learning-rate schedule, and weight averaging."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Ema", "MuonAdamW", "learning_rate", "make_optimiser", "orthogonalise
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 RMS = 0.2
-"""Size of an AdamW step, which Muon's steps are scaled to: both can have one learning rate."""
+"""RMS of an AdamW step; Muon's steps are scaled to it so that both share one learning rate."""
 
 
 def learning_rate(spec: OptimiserSpec, step: int, steps: int) -> float:
-    """Of step 0, 1, ...: a straight warm-up to the peak, then the schedule down to `final_ratio` of it."""
+    """Return the rate of step 0, 1, ...: linear warm-up to the peak, then the schedule down to `final_ratio` of it."""
     if step < spec.warmup_steps:
         return spec.lr * (step + 1) / spec.warmup_steps
     done = (step - spec.warmup_steps) / max(1, steps - spec.warmup_steps)
@@ -30,7 +30,7 @@ def learning_rate(spec: OptimiserSpec, step: int, steps: int) -> float:
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
-    """(N, r, c) to the nearest matrices with all singular values about 1 (0.7 to 1.2), by Newton-Schulz in float32."""
+    """Orthogonalise (N, r, c): singular values become about 1 (0.7 to 1.2), by Newton-Schulz in float32."""
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
@@ -42,7 +42,7 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Groups with `muon: True` take orthogonalised momentum steps, all others AdamW's."""
+    """Optimiser with orthogonalised momentum steps for groups with `muon: True`, AdamW for the others."""
 
     def __init__(self, groups: list[dict[str, Any]], spec: OptimiserSpec) -> None:
         defaults = {
@@ -57,7 +57,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step from the gradients."""
+        """Apply one step."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             learning = [p for p in group["params"] if p.grad is not None]
@@ -116,12 +116,12 @@ class MuonAdamW(torch.optim.Optimizer):
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
     gradient = parameter.grad
     if gradient is None:
-        raise ValueError("a parameter without a gradient")
+        raise ValueError("a parameter has no gradient")
     return gradient
 
 
 def make_optimiser(spec: OptimiserSpec, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-    """The optimiser of named parameters. Vectors, norms and embeddings are not decayed."""
+    """Make the optimiser of named parameters; vectors, norms and embeddings have no weight decay."""
     matrices, decayed, plain = [], [], []
     for name, p in parameters:
         if spec.kind == "muon" and p.ndim == 2 and "blocks." in name and "scale_shift_table" not in name:
@@ -139,13 +139,13 @@ def make_optimiser(spec: OptimiserSpec, parameters: Iterable[tuple[str, nn.Param
     return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.weight_decay)
 
 
-# The average of the weights over the last steps: what is validated and exported.
+# Moving average of the weights, used for validation and export.
 
 
 class Ema:
-    """Float32 copies of named parameters that follow them slowly.
+    """Exponential moving average of named parameters, in float32.
 
-    After n steps the decay is min(`decay`, (1 + n) / (10 + n)): early weights are forgotten soon.
+    After n steps the decay is min(`decay`, (1 + n) / (10 + n)), so that initial weights are forgotten quickly.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
@@ -154,14 +154,14 @@ class Ema:
 
     @torch.no_grad()
     def update(self, parameters: Mapping[str, nn.Parameter], step: int) -> None:
-        """Follow the weights after step 1, 2, ..."""
+        """Update the averages after step 1, 2, ..."""
         decay = min(self.decay, (1 + step) / (10 + step))
         for name, average in self.average.items():
             average.lerp_(parameters[name].detach().float(), 1 - decay)
 
     @contextmanager
     def applied(self, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-        """Inside, the parameters hold the averages; after, exactly what they held before."""
+        """Put the averages into the parameters for the `with` block and restore them exactly afterwards."""
         kept = {name: parameters[name].detach().clone() for name in self.average}
         self.copy_to(parameters)
         try:
@@ -173,6 +173,6 @@ class Ema:
 
     @torch.no_grad()
     def copy_to(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Write the averages into the parameters."""
+        """Copy the averages into the parameters."""
         for name, average in self.average.items():
             parameters[name].copy_(average.to(parameters[name]))

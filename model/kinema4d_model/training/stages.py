@@ -1,10 +1,10 @@
-"""A whole run from its config: codec, latents, network, export; each stage is skipped when its result is there.
+"""`run_stages`: run a config: codec, latents, network, export; a stage is skipped if its result exists.
 
-OUT/config.yaml     the config as it was run
-OUT/codec/          the codec's weights, fitted or trained
-OUT/latents/        encoded episodes (or where data.latents says)
+OUT/config.yaml     the config
+OUT/codec/          weights of the codec, fitted or trained
+OUT/latents/        encoded episodes (or the folder data.latents)
 OUT/checkpoints/    metrics.jsonl  strips/  tensorboard/
-OUT/model/          the export: what `ModelBundle.from_pretrained` opens, with a model card
+OUT/model/          the export for `ModelBundle.from_pretrained`, with a model card
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from kinema4d_ros.io.files import replacing_folder
 
 __all__ = ["ADAPTER", "STAGES", "make_bundle", "run_stages", "set_trainable"]
 
-# Which parameters learn: all of them, or only what Wan does not have; never those that the condition leaves idle.
+# Trainable parameters: all, or only those that Wan does not have; never those that the condition does not use.
 
 
 def set_trainable(
@@ -48,12 +48,12 @@ def set_trainable(
     scope: Literal["all", "added"],
     ablation: Ablation = Ablation.RGB_POINTMAP,
 ) -> list[str]:
-    """Set `requires_grad` everywhere and return the names of what learns.
+    """Set `requires_grad` of all parameters and return the names of trainable ones.
 
     Args:
         transformer: the network, with or without adapters.
-        scope: "all" for training from nothing, "added" for adapters and the parts that Wan does not have.
-        ablation: parts that it does not feed get no gradient, so they do not learn.
+        scope: "all" for training from scratch, "added" for adapters and the parts that Wan does not have.
+        ablation: parts that it does not feed get no gradient and are frozen.
     """
     idle = ["condition_embedder.text_embedder."] if ablation is not Ablation.TEXT else []
     if ablation is not Ablation.EMBEDDING:
@@ -85,7 +85,7 @@ def run_stages(
     stop: Callable[[], bool] = lambda: False,
     bar: bool = True,
 ) -> Progress | None:
-    """Run the stages that are asked for; the progress of the network, if it was trained."""
+    """Run the requested stages; return the progress of the network, if it was trained."""
     accelerator = make_accelerator(config)
     preset = load_preset(config.preset)
     out.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def run_stages(
 
 
 def make_bundle(config: TrainConfig, out: Path) -> ModelBundle:
-    """The model before the first step: start weights, codec, adapter; everything that does not learn is frozen."""
+    """Make the model before the first step: initial weights, codec, adapter; all other weights are frozen."""
     preset, start = run_preset(config, out), config.start
     dtype = torch.bfloat16 if config.run.frozen_dtype == "bfloat16" else None
     if start.bundle is not None:
@@ -119,7 +119,7 @@ def make_bundle(config: TrainConfig, out: Path) -> ModelBundle:
     else:
         bundle = ModelBundle.from_preset(preset, seed=config.seed)
         if preset.prediction == "residual":
-            # The first prediction is then the composite itself.
+            # The initial prediction is then the composite itself.
             torch.nn.init.zeros_(bundle.transformer.proj_out.weight)
             torch.nn.init.zeros_(bundle.transformer.proj_out.bias)
     folder = Path(start.codec) if start.codec is not None else out / "codec"
@@ -138,13 +138,13 @@ def make_bundle(config: TrainConfig, out: Path) -> ModelBundle:
 
 
 def run_preset(config: TrainConfig, out: Path) -> Preset:
-    """The config's preset, with the statistics of a codec that this run has trained."""
+    """Return the config's preset, with the statistics of a codec trained by this run."""
     own = out / PRESET_FILE
     return load_preset(own if own.is_file() and (out / "codec_run").is_dir() else config.preset)
 
 
 def learning_names(config: TrainConfig, bundle: ModelBundle) -> list[str]:
-    """Choose what learns, and return its names."""
+    """Select the trainable parameters and return their names."""
     scope = "all" if config.learn == "all" else "added"
     names = set_trainable(bundle.transformer, "all" if scope == "all" else "added", bundle.preset.condition.ablation)
     for name, parameter in bundle.transformer.named_parameters():
@@ -185,7 +185,7 @@ def _require_same(found: Preset, wanted: Preset, where: str) -> None:
 
 
 def latents_folder(config: TrainConfig, out: Path, split: str) -> Path:
-    """Where the latents of a split are."""
+    """Return the latents folder of a split."""
     return (out / "latents" if config.data.latents is None else Path(config.data.latents)) / split
 
 

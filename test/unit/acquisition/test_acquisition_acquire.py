@@ -1,4 +1,4 @@
-"""`kinema4d acquire` from files to a robot: what it covers, what it remembers, and what it refuses."""
+"""`kinema4d acquire` from files to a robot: IoU of the result, resumed runs, and errors."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def acquire(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, A
     return out
 
 
-def test_from_pictures_to_a_robot(
+def test_from_images_to_a_robot(
     world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -103,7 +103,7 @@ def test_from_pictures_to_a_robot(
     found = Robot.load(report["urdf"])
     held = small_orbit(yam, Q, 6, seed=9, turns=1.3, board=False).views()
     assert coverage(redraw(found, Q[None], held), held).mean() > 0.9
-    # Every link's mesh is where the true one is; cuts between links are where the rough shapes put them.
+    # Every link mesh is at its true pose; links are separated according to the approximate shapes.
     true = LinkShapes.of(yam).surfaces
     for name, surface in true.items():
         mesh = found.link(name).visuals[0].mesh.vertices
@@ -113,7 +113,7 @@ def test_from_pictures_to_a_robot(
     again = acquire(arguments(world, out), capsys)
     assert again["made"] == []
     assert again["iou_mean"] == report["iou_mean"]
-    # Only what depends on the alignment is made anew.
+    # Only the stages that depend on the alignment run again.
     assert acquire(arguments(world, out, **{"no-refine": True}), capsys)["made"] == ["align", "links", "robot"]
 
 
@@ -134,7 +134,7 @@ def test_two_configurations_agree(
     assert len(report["iou_by_orbit"]) == 2
     assert min(report["iou_by_orbit"]) > 0.88
     assert not any("do not fit" in note for note in report["notes"])
-    # A third configuration, never seen.
+    # A third configuration, not in the videos.
     q = np.array([0.1, 1.7, 1.9, -0.9, 0.1, 0.5, 0.04])
     held = small_orbit(yam, q, 4, seed=5, board=False).views()
     assert coverage(redraw(Robot.load(report["urdf"]), q[None], held), held).mean() > 0.82
@@ -170,7 +170,7 @@ def refuse(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return str(caught.value)
 
 
-def test_bad_pictures_are_refused(world: Path, tmp_path: Path, yam: Robot, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_images_are_refused(world: Path, tmp_path: Path, yam: Robot, capsys: pytest.CaptureFixture[str]) -> None:
     import cv2
 
     for i, file in enumerate(sorted((world / "frames").iterdir())):
@@ -205,10 +205,10 @@ def test_bad_masks_are_refused_by_name(
     words = arguments(world, tmp_path / "out", masks=tmp_path / "masks")
     assert "mask of frame f007 is empty" in refuse(words, capsys)
     write_image(tmp_path / "masks/f007.png", black + np.uint8(255))
-    assert "f007 holds 100%" in refuse(words, capsys)
+    assert "f007 covers 100%" in refuse(words, capsys)
     (tmp_path / "masks/f007.png").unlink()
     assert "no mask for frame f007" in refuse(words, capsys)
-    # The stages before are kept: only the masks are asked for again.
+    # Earlier stages are reused: the run resumes at the masks.
     orbit.write(tmp_path / "unused", tmp_path / "masks")
     assert acquire(words, capsys)["made"][0] == "masks"
 
@@ -224,10 +224,10 @@ def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot,
         align_mesh(hull, primitive_arm, primitive_arm.home_position(), base_T_world=np.eye(4))
     with pytest.raises(CalibrationError, match="does not fit 'yam'"):
         align_mesh(hull, yam, Q_OTHER, base_T_world=np.eye(4))
-    # A board measured wrongly by more than the refinement may correct.
+    # A board pose with a larger error than the refinement may correct.
     with pytest.raises(CalibrationError, match="does not fit"):
         align_mesh(hull, yam, Q, base_T_world=from_rpy([0, 0, 0.4], [0.05, 0.03, 0.0]))
-    # 4 mm off is corrected.
+    # An error of 4 mm is corrected.
     near = align_mesh(hull, yam, Q, base_T_world=from_rpy([0, 0, 0.01], [0.004, 0.0, 0.0]))
     assert near.refined
     assert np.abs(near.base_T_world - np.eye(4)).max() < 0.004
@@ -240,9 +240,9 @@ def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot,
         ({"camera": None}, "--camera"),
         ({"masks": None}, "exactly one of --masks and --segmenter"),
         ({"board-pose": None}, "exactly one of --board-pose and --pairs"),
-        ({"views": 3}, "3 views"),
-        ({"voxel": "0"}, "a voxel of 0"),
-        ({"max-blur": "0"}, "a blur of 0"),
+        ({"views": 3}, "views is 3"),
+        ({"voxel": "0"}, "the voxel size is 0"),
+        ({"max-blur": "0"}, "the blur limit is 0"),
         ({"similarity": True}, "--pairs with --similarity"),
         ({"command": "x {images} {out}", "board-pose": None}, "--board-pose for the cameras"),
         ({"masks": None, "segmenter": "sam2"}, "SAM 2 needs --weights"),
@@ -251,7 +251,7 @@ def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot,
         ({"weights": "."}, "--weights without --segmenter sam2"),
     ],
 )
-def test_options_that_do_not_go_together(
+def test_incompatible_options_are_refused(
     world: Path, tmp_path: Path, changed: dict[str, Any], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert text in refuse(arguments(world, tmp_path / "out", **changed), capsys)
@@ -262,10 +262,10 @@ QUICK = {"views": 8, "voxel": "0.01"}
 
 
 @pytest.mark.full
-def test_masks_by_the_classical_segmenter_and_a_place_by_pairs(
+def test_classical_masks_and_pose_from_pairs(
     world: Path, tmp_path: Path, yam: Robot, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Picked pairs alone are enough to show the segmenter where the robot is."""
+    """Picked pairs are enough to prompt the segmenter."""
     picks = robot_surface(yam, Q, 8, seed=1).points
     place = np.linalg.inv(BASE_T_BOARD)
     rough = picks + np.random.default_rng(2).normal(0, 0.004, picks.shape)
@@ -286,10 +286,10 @@ def test_masks_by_the_classical_segmenter_and_a_place_by_pairs(
 
 
 @pytest.mark.full
-def test_poses_by_files_and_depth(
+def test_poses_from_files_and_depth(
     world: Path, tmp_path: Path, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """COLMAP's text files instead of a board, in the base's own frame, and a depth camera."""
+    """Use COLMAP text files in the base frame instead of a board, and a depth camera."""
     camera = orbit.cameras[0]
     write_colmap(tmp_path / "colmap", orbit)
     for i, metres in enumerate(orbit.depth_m):
@@ -329,10 +329,10 @@ def test_a_mirrored_video_and_a_wrong_description_are_refused(
 
 
 @pytest.mark.full
-def test_joint_positions_that_do_not_fit_are_complained_of(
+def test_wrong_joint_positions_are_reported(
     world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second video shows the wrist turned further than its row says: the joints' anchors cannot be checked."""
+    """The second video shows the wrist at another angle than its row states, so the joint origins do not fit."""
     seen = Q_OTHER.copy()
     seen[3] += 0.6
     other = small_orbit(yam, seen, 8, seed=3)
@@ -353,7 +353,7 @@ def write_colmap(folder: Path, orbit: SmallOrbit) -> None:
     folder.mkdir()
     c = orbit.cameras[0]
     K = c.K_opencv
-    # COLMAP counts from the corner of the first pixel, OpenCV from its centre.
+    # COLMAP's origin is the corner of the first pixel, OpenCV's is its centre.
     numbers = f"{K[0, 0]} {K[1, 1]} {K[0, 2] + 0.5} {K[1, 2] + 0.5}"
     (folder / "cameras.txt").write_text(f"1 PINHOLE {c.width} {c.height} {numbers}\n")
     lines = []

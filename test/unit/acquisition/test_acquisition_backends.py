@@ -1,4 +1,4 @@
-"""External back-ends: what they are given, what they leave, and every way in which they fail."""
+"""External back-ends: their input, their output, and all their failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OBJ = "'v 0 0 0\\nv 1 0 0\\nv 0 1 0\\nv 0 0 1\\nf 1 3 2\\nf 1 2 4\\nf 1 4 3\\nf 
 START = "import sys, os, pathlib; images, masks, out = map(pathlib.Path, sys.argv[1:4]);"
 
 
-def test_it_sees_pictures_and_masks_and_its_mesh_is_read() -> None:
+def test_images_and_masks_are_passed_and_the_mesh_is_read() -> None:
     script = START + (
         "names = sorted(p.name for p in images.iterdir());"
         "assert names == ['v0.png', 'v1.png', 'v2.png'] == sorted(p.name for p in masks.iterdir());"
@@ -69,26 +69,26 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
         assert sorted(map(tuple, mesh.rgb.tolist())) == sorted(map(tuple, TETRAHEDRON.rgb.tolist()))  # type: ignore[union-attr]
 
 
-def test_a_failure_is_reported_with_its_last_words() -> None:
-    with pytest.raises(AssetError, match=r"code 3; it said last:\n  loading\n  no GPU here") as caught:
+def test_failure_is_reported_with_the_last_output() -> None:
+    with pytest.raises(AssetError, match=r"code 3; last output:\n  loading\n  no GPU here") as caught:
         run("import sys; print('loading'); print('no GPU here', file=sys.stderr); sys.exit(3)")
     assert caught.value.code == ErrorCode.GENERATOR_FAILED
 
 
 @pytest.mark.full
-def test_a_hang_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_hanging_program_is_killed_with_its_children(tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, time; print('thinking', flush=True);"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); time.sleep(600)"
     )
-    with pytest.raises(AssetError, match=r"did not finish in 10 s; it said last:\n  thinking") as caught:
+    with pytest.raises(AssetError, match=r"did not finish in 10 s; last output:\n  thinking") as caught:
         run(script, 10)
     assert caught.value.code == ErrorCode.GENERATOR_TIMEOUT
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):
         state = Path(f"/proc/{pid}/stat")
-        # A killed orphan may wait a moment for somebody to collect it.
+        # A killed orphan may remain a zombie until it is reaped.
         if not state.exists() or state.read_text().split(")")[1].split()[0] == "Z":
             break
         time.sleep(0.1)
@@ -96,11 +96,11 @@ def test_a_hang_is_ended_with_its_children(tmp_path: Path) -> None:
         pytest.fail("the child outlived its parent")
 
 
-def test_nothing_written() -> None:
-    with pytest.raises(MeshError, match=r"wrote no mesh; its folder holds log\.txt") as caught:
+def test_no_mesh_written() -> None:
+    with pytest.raises(MeshError, match=r"wrote no mesh; its folder contains log\.txt") as caught:
         run(START + "(out / 'log.txt').write_text('fine')")
     assert caught.value.code == ErrorCode.MESH_MISSING
-    with pytest.raises(MeshError, match="its folder holds nothing"):
+    with pytest.raises(MeshError, match="its folder contains nothing"):
         run("pass")
 
 
@@ -120,7 +120,7 @@ def test_empty_and_broken_meshes(name: str, content: str) -> None:
     assert name in str(caught.value)
 
 
-def test_paths_that_lead_out_are_not_followed(tmp_path: Path) -> None:
+def test_symlinks_out_of_the_folder_are_ignored(tmp_path: Path) -> None:
     write_mesh_ply(tmp_path / "elsewhere.ply", TETRAHEDRON)
     with pytest.raises(MeshError, match="wrote no mesh"):
         run(START + f"os.symlink({str(tmp_path / 'elsewhere.ply')!r}, out / 'mesh.ply')")
@@ -130,7 +130,7 @@ def test_paths_that_lead_out_are_not_followed(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.MESH_UNSAFE_PATH
 
 
-def test_commands_that_cannot_work() -> None:
+def test_invalid_commands_are_refused() -> None:
     for template in ("", "make {out}", "make {images}", "make '{images} {out}"):
         with pytest.raises(AssetError, match="--command") as caught:
             ExternalCommand(template)

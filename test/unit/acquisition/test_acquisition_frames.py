@@ -1,4 +1,4 @@
-"""Sharp frames from all around: blur in pixels, spread of views, and what is refused."""
+"""Frame selection: blur in pixels, spread of views, and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kinema4d_ros.io.video import VideoWriter
 
 
 def scene(seed: int = 0, size: int = 256) -> np.ndarray:
-    """Bright and dark polygons, edges every way, drawn at four times the size."""
+    """Draw bright and dark polygons with edges in all directions, at four times the size."""
     rng = np.random.default_rng(seed)
     big = np.full((4 * size, 4 * size), 120, np.uint8)
     for _ in range(40):
@@ -43,11 +43,11 @@ def spoiled(image: np.ndarray, sigma: float, noise: float = 2.0) -> np.ndarray:
 @pytest.mark.parametrize("sigma", [1.0, 2.0, 3.0])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_blur_is_measured_in_pixels(sigma: float, seed: int) -> None:
-    # The drawing itself is as soft as its pixels: about 0.4.
+    # The drawing itself has the blur of its pixels: about 0.4.
     assert blur_px(spoiled(scene(seed), sigma)) == pytest.approx(np.hypot(sigma, 0.4), rel=0.25)
 
 
-def test_a_smear_in_one_direction_counts() -> None:
+def test_motion_blur_in_one_direction_is_measured() -> None:
     kernel = np.zeros((15, 15), np.float32)
     kernel[7] = 1 / 15
     smeared = spoiled(np.asarray(cv2.filter2D(scene(), -1, kernel)), 0.5)
@@ -56,7 +56,7 @@ def test_a_smear_in_one_direction_counts() -> None:
     assert blur_px(spoiled(scene(), 6.0)) > 3.0
 
 
-def test_pictures_without_edges() -> None:
+def test_images_without_edges() -> None:
     assert blur_px(np.full((64, 64), 90, np.uint8)) == float("inf")
     with pytest.raises(AssetError, match="float64"):
         blur_px(np.zeros((64, 64)))
@@ -81,23 +81,23 @@ def test_chosen_frames_are_sharp_and_spread(known: bool) -> None:
     poses = np.stack([c.base_T_camera for c in orbit_cameras(80, distortion=())])
     ways = view_directions(poses)
     angle = np.degrees(np.arccos(np.clip(ways @ ways[chosen].T, -1, 1)))
-    # Wherever the camera was, a chosen view is near.
+    # Every camera pose has a chosen view nearby.
     assert angle.min(axis=1).max() < 26.0
     between = angle[chosen] + 1e3 * np.eye(len(chosen))
     assert between.min() > (9.0 if known else 3.0)
 
 
-def test_fewer_frames_than_asked_for_are_all_used() -> None:
+def test_all_frames_are_used_if_there_are_too_few() -> None:
     assert choose_frames(measured(9), 20).tolist() == list(range(9))
 
 
-def test_blurred_videos_are_refused_with_the_share_of_sharp_frames() -> None:
+def test_blurred_videos_are_refused() -> None:
     with pytest.raises(AssetError, match="12% of the frames are sharp") as caught:
         choose_frames(measured(80, set(range(70))), 20)
     assert caught.value.code == ErrorCode.IMAGE_INVALID
     with pytest.raises(AssetError, match=r"\(5 of 8\)"):
         choose_frames(measured(8, {0, 1, 2}), 20)
-    with pytest.raises(AssetError, match="3 views"):
+    with pytest.raises(AssetError, match="views is 3"):
         choose_frames(measured(30), 3)
 
 

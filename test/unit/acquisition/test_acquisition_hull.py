@@ -1,4 +1,4 @@
-"""Carving and surfaces against shapes whose size is known."""
+"""Carving and surface extraction, compared with shapes of known size."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_surface_that_meets_the_border_is_closed_there() -> None:
     assert not len(surface_net(np.full(GRID.shape, -1, np.float32), GRID).faces)
 
 
-def test_crumbs_and_hollows_go() -> None:
+def test_small_components_and_cavities_are_removed() -> None:
     values = np.maximum(np.minimum(ball(0.08), -ball(0.04)), ball(0.02, centre=CENTRE + 0.09))
     mesh = surface_net(values, GRID)
     whole = drop_crumbs(mesh, 0.05)
@@ -81,7 +81,7 @@ def test_the_hull_of_a_ball() -> None:
     views = views_of(truth)
     hull = visual_hull(views, 0.004)
     away = np.linalg.norm(hull.vertices - CENTRE, axis=1)
-    # A hull of 14 views has corners; it never cuts into the thing by more than the pixels' steps (3 mm).
+    # A hull of 14 views has corners; it cuts into the object by at most the size of a pixel (3 mm).
     assert away.min() > 0.077
     assert np.mean(away) < 0.086
     iou = coverage([draw_mesh(mesh_scene(hull), v.camera).mask[0] for v in views], views)
@@ -90,14 +90,14 @@ def test_the_hull_of_a_ball() -> None:
     assert visual_hull(views, 0.004, floor=floor).vertices[:, 2].min() > 0.196
 
 
-def test_colours_come_from_the_pictures() -> None:
+def test_colours_come_from_the_images() -> None:
     truth = surface_net(ball(0.08), GRID)
     painted = coloured(truth, views_of(truth), slack=0.01)
     assert painted.rgb is not None
     assert np.abs(painted.rgb.astype(int) - (200, 40, 30)).max() < 30
 
 
-def test_a_bad_mask_is_forgiven_if_asked() -> None:
+def test_misses_tolerate_a_bad_mask() -> None:
     truth = surface_net(ball(0.08), GRID)
     views = views_of(truth)
     hole = views[3].robot.copy()
@@ -109,8 +109,8 @@ def test_a_bad_mask_is_forgiven_if_asked() -> None:
     assert volume(whole) > 0.97 * full
 
 
-def test_depth_carves_what_outlines_cannot() -> None:
-    # A bowl: a ball with a hollow on top, which no outline shows.
+def test_depth_carves_cavities() -> None:
+    # A bowl: a ball with a cavity on top, which no outline shows.
     values = np.minimum(ball(0.08), -ball(0.05, centre=CENTRE + np.array([0, 0, 0.06])))
     truth = surface_net(values, GRID)
     by_outline = visual_hull(views_of(truth), 0.005)
@@ -120,7 +120,7 @@ def test_depth_carves_what_outlines_cannot() -> None:
 
 
 def test_depth_agrees_with_open3d() -> None:
-    o3d = pytest.importorskip("open3d", reason="the peer of this test")
+    o3d = pytest.importorskip("open3d", reason="Open3D is the reference of this test")
     truth = surface_net(ball(0.08), GRID)
     views = views_of(truth, depth=True)
     fused = o3d.pipelines.integration.UniformTSDFVolume(
@@ -146,16 +146,16 @@ def test_depth_agrees_with_open3d() -> None:
     assert away[0].std() < 0.002
 
 
-def test_what_cannot_be_carved() -> None:
+def test_carving_errors() -> None:
     views = views_of(surface_net(ball(0.05), GRID))
     moved = [View(v.name, 0, v.image, v.camera, np.roll(v.robot, 90 * (i % 2), axis=1)) for i, v in enumerate(views)]
-    with pytest.raises(MeshError, match="nothing in common"):
+    with pytest.raises(MeshError, match="no common volume"):
         visual_hull(moved, 0.005)
     with pytest.raises(AssetError, match="voxels"):
         Grid.over(np.zeros(3), np.ones(3), 1e-4)
-    with pytest.raises(AssetError, match="a voxel of 0"):
+    with pytest.raises(AssetError, match="the voxel size is 0"):
         Grid.over(np.zeros(3), np.ones(3), 0.0)
-    with pytest.raises(AssetError, match="9 misses"):
+    with pytest.raises(AssetError, match="misses is 9"):
         carve(Outlines.of(views), GRID, misses=9)
     with pytest.raises(AssetError, match="0 has no mask"):
         Outlines.of([View("0", 0, views[0].image, views[0].camera)])

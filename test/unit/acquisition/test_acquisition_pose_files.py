@@ -1,4 +1,4 @@
-"""COLMAP's text files and transforms JSON as cameras, and what is wrong with broken ones."""
+"""Cameras from COLMAP text files and transforms JSON, and errors for broken files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_transforms(tmp_path: Path) -> None:
             read_pose_file(path)
 
 
-def test_broken_colmap_files_are_named_by_line(tmp_path: Path) -> None:
+def test_broken_colmap_files_are_reported_by_line(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"cameras\.txt does not exist"):
         read_pose_file(tmp_path)
     write_colmap(tmp_path, "FISHEYE")
@@ -98,7 +98,7 @@ def test_broken_colmap_files_are_named_by_line(tmp_path: Path) -> None:
         read_pose_file(tmp_path)
 
 
-def test_frames_that_the_file_does_not_know(tmp_path: Path) -> None:
+def test_frames_missing_in_the_pose_file(tmp_path: Path) -> None:
     write_colmap(tmp_path)
     locate = FileLocator(read_pose_file(tmp_path))
     c = cameras()[0]

@@ -1,4 +1,4 @@
-"""Acquired robots on disk: what `Robot.load` gets back, and names that try to lead elsewhere."""
+"""Files of acquired robots: round trip through `Robot.load`, and hostile link names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BOX = ColouredMesh(
 
 
 @given(st.lists(st.text(max_size=120), max_size=12))
-def test_no_name_leads_elsewhere(names: list[str]) -> None:
+def test_file_names_stay_in_the_folder(names: list[str]) -> None:
     taken: set[str] = set()
     files = [file_name(name, taken) for name in names]
     assert len({f.lower() for f in files}) == len(files)
@@ -40,7 +40,7 @@ def test_no_name_leads_elsewhere(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["yam", "primitive_arm"])
-def test_joints_come_back_as_they_were(tmp_path: Path, name: str) -> None:
+def test_joints_round_trip(tmp_path: Path, name: str) -> None:
     given_ = Robot.load(name)
     shaped = [link.name for link in given_.links if link.visuals]
     found = Robot.load(write_robot(tmp_path, given_, dict.fromkeys(shaped, BOX)))
@@ -88,7 +88,7 @@ def test_links_with_hostile_names(tmp_path: Path) -> None:
     assert all(p.is_relative_to(out) for p in tmp_path.joinpath("deep").rglob("*") if p.is_file())
     found = Robot.load(path)
     assert {link.name for link in found.links} == {"../../../evil", "/etc/passwd"}
-    # A mesh of the old package cannot be referred to from here: the new shape's hull takes its place.
+    # A mesh of the input package cannot be referenced from here, so the hull of the new shape replaces it.
     assert found.link("/etc/passwd").collisions[0].mesh.closed
 
 
@@ -106,7 +106,7 @@ def test_colours_survive(tmp_path: Path) -> None:
     assert load_mesh(tmp_path / "plain.obj").face_rgb is None
 
 
-def test_many_colours_become_64_near_ones(tmp_path: Path) -> None:
+def test_many_colours_are_reduced_to_64(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(20, 230, (5, 3))
     which = np.repeat(rng.integers(0, 5, 400), 3)
@@ -119,16 +119,16 @@ def test_many_colours_become_64_near_ones(tmp_path: Path) -> None:
     text = (tmp_path / "m.mtl").read_text()
     assert text.count("newmtl") <= 64
     for face, colour in zip(read.faces, read.face_rgb, strict=True):
-        # Files have six digits, and reading may begin a face at another corner: the nearest vertex is the one.
+        # Files have six digits, and reading may rotate the corners of a face, so compare with the nearest vertex.
         apart = np.abs(mesh.vertices - read.vertices[face[0]]).max(axis=1)
         assert apart.min() < 1e-5
         assert np.abs(colour - base[which[apart.argmin()]]).max() < 12
 
 
-def test_refusals(tmp_path: Path, yam: Robot) -> None:
+def test_invalid_input_is_refused(tmp_path: Path, yam: Robot) -> None:
     with pytest.raises(AssetError, match="nosuch"):
         write_robot(tmp_path, yam, {"nosuch": BOX})
-    with pytest.raises(AssetError, match="meshes for links"):
+    with pytest.raises(AssetError, match="unknown links in meshes"):
         write_robot(tmp_path, yam, {})
     made = Robot("bare", yam.links, yam.joints, yam.tool_link)
     with pytest.raises(AssetError, match="not loaded from a file"):

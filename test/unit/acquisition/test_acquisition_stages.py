@@ -1,4 +1,4 @@
-"""Stages are made once, made again when what they depend on changes, and never left half done."""
+"""Cached stages: run once, run again when their inputs change, and never left incomplete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def chain(out: Path, first: int = 1, second: int = 1, third: int = 1) -> StageRu
     return runner
 
 
-def test_a_second_run_makes_nothing(tmp_path: Path) -> None:
+def test_second_run_reuses_all_stages(tmp_path: Path) -> None:
     assert chain(tmp_path / "out").made == ["a", "b", "c"]
     before = (tmp_path / "out/2_b" / STAMP).stat().st_mtime_ns
     assert chain(tmp_path / "out").made == []
@@ -34,14 +34,14 @@ def test_a_second_run_makes_nothing(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out/2_b" / STAMP).read_text())["options"] == {"x": 1}
 
 
-def test_a_changed_option_redoes_what_depends_on_it(tmp_path: Path) -> None:
+def test_changed_option_reruns_dependent_stages(tmp_path: Path) -> None:
     chain(tmp_path)
     assert chain(tmp_path, second=2).made == ["b"]
     assert (tmp_path / "2_b/result.txt").read_text() == "b2"
     assert chain(tmp_path, first=2, second=2).made == ["a", "b", "c"]
 
 
-def test_an_interrupted_stage_leaves_nothing_and_is_made_again(tmp_path: Path) -> None:
+def test_interrupted_stage_leaves_nothing_and_runs_again(tmp_path: Path) -> None:
     runner = StageRunner(tmp_path)
     runner.run(1, "a", {}, (), work("a"))
 
@@ -59,13 +59,13 @@ def test_an_interrupted_stage_leaves_nothing_and_is_made_again(tmp_path: Path) -
     assert (folder / "result.txt").read_text() == "b"
 
 
-def test_a_broken_stamp_means_not_done(tmp_path: Path) -> None:
+def test_broken_stamp_reruns_the_stage(tmp_path: Path) -> None:
     chain(tmp_path)
     (tmp_path / "2_b" / STAMP).write_text("{ nonsense")
     assert chain(tmp_path).made == ["b"]
 
 
-def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_folders_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "1_a").mkdir()
     (tmp_path / "1_a/precious.txt").write_text("mine")
     with pytest.raises(FileFormatError, match="holds something else"):
@@ -77,7 +77,7 @@ def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
         StageRunner(file)
 
 
-def test_hashes_see_names_and_contents(tmp_path: Path) -> None:
+def test_hashes_depend_on_names_and_contents(tmp_path: Path) -> None:
     for name, text in (("a", "1"), ("b", "2")):
         (tmp_path / name).write_text(text)
     first = hash_files([tmp_path])

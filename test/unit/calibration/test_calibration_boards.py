@@ -1,4 +1,4 @@
-"""Boards: found where they are, to a few hundredths of a pixel; what is not there is named."""
+"""Board detection: corners to a few hundredths of a pixel, and errors for missing, wrong and mirrored boards."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ POSE = from_rpy([0.35, -0.3, 0.2], [-0.1, -0.07, 0.38])
 
 
 @pytest.mark.parametrize("board", [CHARUCO, CHESSBOARD, TAG], ids=lambda b: b.kind)
-def test_corners_are_found_where_they_are(board: Board) -> None:
+def test_corner_positions_are_accurate(board: Board) -> None:
     pose = POSE if board is not TAG else from_rpy([0.35, -0.3, 0.2], [0.01, 0.0, 0.38])
     view = board.find(BoardPainter(board, CAMERA, seed=1).draw(pose))
     truth = CAMERA.project(apply(pose, board.points[view.ids]))
     error = view.uv - truth
     assert len(view.ids) == len(board.points)
     assert np.abs(error).max() < (0.5 if board is TAG else 0.3)
-    # A half pixel of wrong convention would show as a mean.
+    # A wrong pixel convention (half a pixel) would appear as a mean offset.
     assert np.abs(error.mean(axis=0)).max() < (0.15 if board is TAG else 0.03)
 
 
-def test_a_chessboard_with_two_ends_is_found_the_right_way_round_at_half_a_turn() -> None:
+def test_asymmetric_chessboard_rotated_by_180_degrees() -> None:
     pose = POSE @ from_rpy([0, 0, np.pi], [0.21, 0.18, 0])
     view = CHESSBOARD.find(BoardPainter(CHESSBOARD, CAMERA).draw(pose))
     truth = CAMERA.project(apply(pose, CHESSBOARD.points))
@@ -42,14 +42,14 @@ def test_a_chessboard_with_two_ends_is_found_the_right_way_round_at_half_a_turn(
 
 
 @pytest.mark.parametrize("board", [CHARUCO, TAG], ids=lambda b: b.kind)
-def test_a_mirrored_image_is_named(board: Board) -> None:
+def test_mirrored_board_is_reported(board: Board) -> None:
     pose = POSE if board is CHARUCO else from_rpy([0.2, 0.1, 0.0], [0.0, 0.0, 0.4])
     image = BoardPainter(board, CAMERA).draw(pose)
     with pytest.raises(CalibrationError, match="mirrored_board"):
         board.find(image[:, ::-1])
 
 
-def test_no_board_and_another_board_are_named() -> None:
+def test_missing_and_wrong_boards_are_reported() -> None:
     with pytest.raises(CalibrationError, match="no_board"):
         CHARUCO.find(np.full((360, 480), 120, np.uint8), "wall.png")
     with pytest.raises(CalibrationError, match=r"no_board.*but markers"):
@@ -60,7 +60,7 @@ def test_no_board_and_another_board_are_named() -> None:
         CHARUCO.find(np.zeros((20, 20)))  # type: ignore[arg-type]
 
 
-def test_a_blurred_board_is_not_half_found() -> None:
+def test_blurred_board_is_not_detected() -> None:
     image = BoardPainter(CHARUCO, CAMERA, blur_px=14.0).draw(POSE)
     with pytest.raises(CalibrationError, match="no_board"):
         CHARUCO.find(image)
@@ -71,12 +71,12 @@ def test_a_blurred_board_is_not_half_found() -> None:
     ["charuco:7x5:30:22", "charuco:7x5:0.03", "chessboard:2x2:0.03", "round:7x5:0.03", "charuco:7x5:0.03:0.04",
      "charuco:40x40:0.03:0.02", "charuco:7x5:0.03:0.02:9X9_5", "apriltag:900:0.1", "apriltag:-1:0.1", ""],
 )  # fmt: skip
-def test_descriptions_of_no_board_are_refused(text: str) -> None:
+def test_invalid_board_text_is_refused(text: str) -> None:
     with pytest.raises(CalibrationError):
         parse_board(text)
 
 
 @pytest.mark.parametrize("board", [CHARUCO, CHESSBOARD, TAG], ids=lambda b: b.kind)
-def test_text_and_board_are_the_same(board: Board) -> None:
+def test_board_text_round_trip(board: Board) -> None:
     assert parse_board(board.text) == board
     assert board.picture(40).dtype == np.uint8

@@ -1,4 +1,4 @@
-"""`kinema4d calibrate`: every way from files to a file, with numbers a program can read, and refusals."""
+"""`kinema4d calibrate`: every method from input files to a result file, JSON output, and errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def info(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_board_to_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_board_for_printing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "board.png"
     assert main(["calibrate", "board", "--board", BOARD.text, "--out", str(out), "--dpi", "100"]) == 0
     assert "140.0 x 100.0 mm" in capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_extrinsics_from_a_board_on_the_table(tmp_path: Path, info: Path, capsys
     assert found["px"] < 0.5
     assert found["findings"] == ["unchecked_size"]
     assert pose_error(out, CAMERA)[0] < 4.0
-    # What a hand-eye calibration would have found: it reveals a square that was measured 5 % too large.
+    # The result of a hand-eye calibration: it reveals a square that was measured 5 % too large.
     other = tmp_path / "handeye.yaml"
     known = Extrinsics(
         "base_link", CAMERA.frame_id, CAMERA.base_T_camera, "hand-eye", covariance=np.diag([1e-7] * 3 + [1e-8] * 3)
@@ -217,7 +217,7 @@ def test_markerless_and_check(yam: Robot, tmp_path: Path, capsys: pytest.Capture
     look = ["calibrate", "check", str(blank), "--joints", str(tmp_path / "first.csv"), "--camera", str(out)]
     assert main([*look, "--out", str(tmp_path / "none.png"), "--json"]) == 1
     assert numbers(capsys)["verdict"] == "unknown"
-    # A drawn robot on grey has edges enough for the check that needs no mask.
+    # A rendered robot on grey has enough edges for the check without masks.
     write_gray(tmp_path / "edges.png", np.where(seen.masks[0], 40, 200).astype(np.uint8))
     look[2] = str(tmp_path / "edges.png")
     assert main([*look, "--out", str(tmp_path / "none.png"), "--json"]) == 0
@@ -232,7 +232,7 @@ def test_recon(yam: Robot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     points = robot_surface(yam, home, 4000).points
     mesh = apply(invert(truth), points) / scale
     lines = [f"v {x:.6f} {y:.6f} {z:.6f}" for x, y, z in mesh]
-    # A scan's triangles: each point with two neighbours a tenth of a millimetre away.
+    # Triangles of a scan: each point with two neighbours at a distance of 0.1 mm.
     lines += [f"v {x + 1e-3:.6f} {y:.6f} {z:.6f}\nv {x:.6f} {y + 1e-3:.6f} {z:.6f}" for x, y, z in mesh]
     count = len(mesh)
     lines += [f"f {i + 1} {count + 2 * i + 1} {count + 2 * i + 2}" for i in range(count)]
@@ -255,10 +255,10 @@ def test_recon(yam: Robot, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     np.testing.assert_allclose(apply(matrix, picks) * scale, apply(invert(truth), picks), atol=0.004)
     write_yaml(tmp_path / "pairs.yaml", {"recon": [[0, 0]], "base": "none"})
     assert main(command) == 2
-    assert "no list of points" in capsys.readouterr().err
+    assert "is not a list of points" in capsys.readouterr().err
 
 
-def test_missing_files_are_named(tmp_path: Path, info: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_are_reported(tmp_path: Path, info: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "intrinsics", str(tmp_path / "none"), "--board", BOARD.text]) == 2
     assert "does not exist" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
@@ -268,11 +268,11 @@ def test_missing_files_are_named(tmp_path: Path, info: Path, capsys: pytest.Capt
     assert main(["calibrate", "intrinsics", str(tmp_path / "small.png"), "--board", BOARD.text]) == 2
     assert "no_board" in capsys.readouterr().err
     assert main(["calibrate", "intrinsics", str(tmp_path / "small.png"), "--board", "paper"]) == 2
-    assert "describes no board" in capsys.readouterr().err
+    assert "is not a valid board" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["images", "--topic", "camera/image_raw"]])
-def test_intrinsics_want_images_or_a_topic(
+def test_intrinsics_need_images_or_a_topic(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "camera.yaml")
@@ -280,12 +280,12 @@ def test_intrinsics_want_images_or_a_topic(
     assert "expected one of them" in capsys.readouterr().err
 
 
-def test_masks_that_were_drawn_confirm_nothing(tmp_path: Path) -> None:
-    """A mask drawn from the calibration itself would agree with a camera that was moved."""
+def test_rendered_masks_are_refused(tmp_path: Path) -> None:
+    """Rendered masks are refused: they agree with the calibration even if the camera moved."""
     mask = tmp_path / "masks" / "a.png"
     mask.parent.mkdir()
     write_image(mask, np.full((4, 4, 3), 255, np.uint8))
     assert read_seen_masks([mask]).all()
     (tmp_path / "segmentation.json").write_text('{"drawn": ["a"]}')
-    with pytest.raises(CalibrationError, match="1 of 1 masks are the drawn robot"):
+    with pytest.raises(CalibrationError, match="1 of 1 masks are rendered"):
         read_seen_masks([mask])

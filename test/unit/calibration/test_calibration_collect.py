@@ -24,7 +24,7 @@ def pose(seed: int, spread: float = 0.3) -> np.ndarray:
 
 
 def smeared(image: np.ndarray, pixels: int, along: int) -> np.ndarray:
-    """As seen while the board moves along rows (0) or columns (1)."""
+    """Blur an image as if the board moved along rows (0) or columns (1)."""
     kernel = np.ones((1, pixels) if along == 0 else (pixels, 1), np.float32) / pixels
     return np.asarray(cv2.filter2D(image, -1, kernel))
 
@@ -41,12 +41,12 @@ def test_blur_is_measured(painter: BoardPainter, sigma: float) -> None:
 
 
 @pytest.mark.parametrize("along", [0, 1])
-def test_motion_blur_counts_although_edges_along_it_stay_sharp(painter: BoardPainter, along: int) -> None:
+def test_motion_blur_in_one_direction_is_detected(painter: BoardPainter, along: int) -> None:
     image = painter.draw(pose(0))
     assert blur_px(smeared(image, 11, along), BOARD.find(image, ""), BOARD) > 1.4 * BLUR_PX
 
 
-def test_only_sharp_pictures_of_new_poses_are_kept(painter: BoardPainter) -> None:
+def test_only_sharp_images_of_new_poses_are_kept(painter: BoardPainter) -> None:
     collector = ViewCollector(BOARD)
     first = painter.draw(pose(0))
     assert collector.offer(first).word == "kept"
@@ -62,13 +62,13 @@ def test_only_sharp_pictures_of_new_poses_are_kept(painter: BoardPainter) -> Non
     assert int(collector.coverage.sum()) == sum(len(view.ids) for view in collector.views)
 
 
-def test_a_picture_of_another_size_is_refused(painter: BoardPainter) -> None:
+def test_image_of_another_size_is_refused(painter: BoardPainter) -> None:
     collector = ViewCollector(BOARD)
     collector.offer(painter.draw(pose(0)))
     with pytest.raises(CalibrationError, match="320 x 240"):
         collector.offer(np.zeros((240, 320), np.uint8))
 
 
-def test_the_map_shows_where_nothing_was() -> None:
+def test_coverage_map_marks_empty_cells() -> None:
     counts = np.array([[0, 8], [4, 0]])
     assert coverage_map(counts) == "· ██\n▅▅· "

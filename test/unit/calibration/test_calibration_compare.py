@@ -1,4 +1,4 @@
-"""Results of several ways to one camera are held against each other, in pairs."""
+"""Pairwise comparison of calibration results for one camera."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def result(shift_mm: float, covariance: np.ndarray | None = SURE, frame: str = "
     return Extrinsics(frame, "eye", pose, covariance=covariance)
 
 
-def test_near_results_agree_and_far_ones_do_not() -> None:
+def test_agreement_depends_on_distance() -> None:
     found = compare({"a": result(0), "b": result(2)})
     assert found.verdict == "agree"
     assert found.pairs[0][2].shift_mm == pytest.approx(2.0)
     assert compare({"a": result(0), "b": result(9)}).verdict == "disagree"
 
 
-def test_few_degrees_of_freedom_allow_more() -> None:
+def test_few_degrees_of_freedom_widen_the_limit() -> None:
     far = replace(result(7), degrees_of_freedom=8.0)
     assert compare({"a": result(0), "b": far}).verdict == "agree"
     assert compare({"a": result(0), "b": result(7)}).verdict == "disagree"
 
 
-def test_the_odd_one_of_three_is_named() -> None:
+def test_outlier_of_three_results_is_reported() -> None:
     found = compare({"a": result(0), "b": result(40), "c": result(1)})
     assert found.verdict == "disagree"
     assert found.odd_one == "b"
     assert "b differs" in found.lines()[-1]
-    # Three that are all apart have no odd one; nor have two.
+    # Three results that all disagree have no odd one, and neither have two.
     assert compare({"a": result(0), "b": result(40), "c": result(80)}).odd_one == ""
     assert compare({"a": result(0), "b": result(40)}).odd_one == ""
 
 
-def test_without_any_uncertainty_nothing_can_be_told() -> None:
+def test_verdict_is_unknown_without_uncertainty() -> None:
     assert compare({"a": result(0, None), "b": result(1, None)}).verdict == "unknown"
     assert compare({"a": result(0, None), "b": result(1)}).verdict == "agree"
     assert compare({"a": result(0, None), "b": result(50)}).verdict == "disagree"

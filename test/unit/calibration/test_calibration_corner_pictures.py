@@ -1,4 +1,4 @@
-"""Pictures of boards: found corners ringed where they are, computed ones coloured by how far away they are."""
+"""Board images: rings at detected corners, reprojected corners coloured by their distance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def count(picture: np.ndarray, colour: tuple[int, int, int]) -> int:
     return int((np.abs(picture.astype(int) - colour).max(axis=-1) < 12).sum())
 
 
-def test_colours_tell_how_far_off_corners_are() -> None:
+def test_corner_colours_depend_on_residual() -> None:
     ids = np.arange(0, len(BOARD.points), 2)
     view = BoardView(ids, CAMERA.project(apply(POSE, BOARD.points[ids])), "a.png")
     image = np.full((240, 320, 3), 120, np.uint8)
@@ -34,7 +34,7 @@ def test_colours_tell_how_far_off_corners_are() -> None:
     assert count(wrong, BOTH) == 0
 
 
-def test_the_worst_and_the_best_are_shown() -> None:
+def test_worst_and_best_views_are_chosen() -> None:
     assert telling_views([0.2, 0.9, 0.1, 0.5, 0.3]) == [1, 4, 2]
     assert telling_views([0.2, float("nan"), 0.1])[0] == 1
     assert telling_views([0.2]) == [0]

@@ -1,4 +1,4 @@
-"""Drift: a bump of 5 mm is seen, an unmoved camera is left in peace, masks of nothing are not judged."""
+"""Drift check: detects a bump of 5 mm, no false alarm without a bump, "unknown" for unusable masks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def look(robot: Robot, q: np.ndarray, camera: PinholeCamera, seed: int = 0) -> n
 
 
 @pytest.mark.parametrize("axis", range(3))
-def test_a_bump_of_five_millimetres_is_seen(yam: Robot, axis: int) -> None:
+def test_bump_of_five_millimetres_is_detected(yam: Robot, axis: int) -> None:
     camera, q = scene(yam, axis)
     bumped = camera.posed(changed(camera.base_T_camera, 0.005 * np.eye(6)[axis]))
     found = check_drift(yam, q, look(yam, q, bumped), camera)
@@ -45,13 +45,13 @@ def test_a_bump_of_five_millimetres_is_seen(yam: Robot, axis: int) -> None:
     assert "moved by" in found.text
 
 
-def test_a_turn_of_half_a_degree_is_seen(yam: Robot) -> None:
+def test_rotation_of_half_a_degree_is_detected(yam: Robot) -> None:
     camera, q = scene(yam, 5)
     bumped = camera.posed(changed(camera.base_T_camera, [0, 0, 0, 0, np.radians(0.5), 0]))
     assert check_drift(yam, q, look(yam, q, bumped), camera).verdict == "moved"
 
 
-def test_a_large_bump_is_followed(yam: Robot) -> None:
+def test_large_bump_is_estimated(yam: Robot) -> None:
     camera, q = scene(yam, 6)
     bumped = camera.posed(changed(camera.base_T_camera, [0.03, -0.02, 0.01, 0.03, 0.04, 0.02]))
     found = check_drift(yam, q, look(yam, q, bumped), camera)
@@ -61,21 +61,21 @@ def test_a_large_bump_is_followed(yam: Robot) -> None:
 
 
 @pytest.mark.parametrize("seed", [7, 8])
-def test_an_unmoved_camera_is_left_in_peace(yam: Robot, seed: int) -> None:
+def test_unmoved_camera_is_still(yam: Robot, seed: int) -> None:
     camera, q = scene(yam, seed)
     found = check_drift(yam, q, look(yam, q, camera, seed), camera)
     assert found.verdict == "still"
     assert found.distance < found.threshold or found.shift_mm < 2.0
 
 
-def test_what_the_calibration_did_not_know_is_not_held_against_the_camera(yam: Robot) -> None:
+def test_calibration_uncertainty_is_not_reported_as_drift(yam: Robot) -> None:
     camera, q = scene(yam, 1)
     bumped = camera.posed(changed(camera.base_T_camera, [0.005, 0, 0, 0, 0, 0]))
     loose = np.diag([0.01**2] * 3 + [0.01**2] * 3)
     assert check_drift(yam, q, look(yam, q, bumped), camera, covariance=loose).verdict == "still"
 
 
-def test_masks_that_show_nothing_are_not_judged(yam: Robot, primitive_arm: Robot) -> None:
+def test_unusable_masks_give_unknown(yam: Robot, primitive_arm: Robot) -> None:
     camera, q = scene(yam, 9)
     masks = look(yam, q, camera)
     assert check_drift(yam, q, masks & False, camera).verdict == "unknown"
@@ -91,7 +91,7 @@ def test_masks_that_show_nothing_are_not_judged(yam: Robot, primitive_arm: Robot
 
 
 def seen_from(robot: Robot, shift_m: float, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Joint positions (C, J) and pictures of the arm by a camera that stands that far to the side of EYE."""
+    """Render the arm from a camera shifted sideways from EYE: joint positions (C, J) and images."""
     q = np.array(HOME) + np.random.default_rng(1).normal(0, 0.4, (count, 7))
     aside = shift_m * EYE.base_T_camera[:3, 0]
     masks = draw_masks(robot, q, EYE.posed(changed(EYE.base_T_camera, [*aside, 0, 0, 0])))
@@ -110,26 +110,26 @@ def by_edges(robot: Robot, shift_m: float, count: int, covariance: np.ndarray | 
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_edges_are_not_held_to_more_than_the_calibration_promises(panda: Robot, count: int) -> None:
+def test_edge_check_allows_for_calibration_uncertainty(panda: Robot, count: int) -> None:
     assert by_edges(panda, 0.012, count, None).verdict == "moved"
     assert by_edges(panda, 0.012, count, LOOSE).verdict == "still"
     assert by_edges(panda, 0.1, count, LOOSE).verdict == "moved"
 
 
-def test_more_images_tell_more(panda: Robot) -> None:
+def test_more_images_reduce_the_uncertainty(panda: Robot) -> None:
     one, four = (by_edges(panda, 0.0, count, None) for count in (1, 4))
     assert four.sigma_px < one.sigma_px
     assert four.allowed_px < one.allowed_px
     assert (one.verdict, four.verdict) == ("still", "still")
 
 
-def test_a_calibration_that_promises_nothing_cannot_be_judged(panda: Robot) -> None:
+def test_calibration_with_large_uncertainty_gives_unknown(panda: Robot) -> None:
     found = by_edges(panda, 0.06, 1, 100 * LOOSE)
     assert found.verdict == "unknown"
     assert "calibrate again with more arm poses" in found.text
 
 
-def test_check_says_one_number_and_what_it_means(
+def test_check_prints_one_offset_and_its_limit(
     panda: Robot, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     robot = str(panda_like(tmp_path) and tmp_path / "panda_like.urdf")
@@ -155,7 +155,7 @@ def test_check_says_one_number_and_what_it_means(
     code, text = said["far"]
     assert (code, numbers[0]) == (2, 2)
     assert text.startswith("moved: the robot is")
-    # The number that is printed is the one that a program reads, and it stands there once.
+    # The printed number is the one in the JSON output, and it is printed once.
     assert f"{numbers[1]['seen_px']:.1f} ± {numbers[1]['sigma_px']:.1f} px" in text
     assert f"{numbers[1]['allowed_px']:.1f} px" in text
     assert len(re.findall(r"[\d.]+ px", text)) == 2

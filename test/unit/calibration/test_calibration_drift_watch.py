@@ -35,11 +35,11 @@ def states(verdicts: str) -> list[DriftState]:
         ("sssuuuu", "unknown"),
     ],
 )
-def test_only_a_row_of_checks_changes_the_verdict(verdicts: str, held: str) -> None:
+def test_verdict_changes_after_consecutive_checks(verdicts: str, held: str) -> None:
     assert states(verdicts)[-1].verdict == held
 
 
-def test_figures_belong_to_the_verdict_that_holds() -> None:
+def test_numbers_belong_to_the_current_verdict() -> None:
     *_, before, doubt = states("sssm")
     assert before.sure
     assert not doubt.sure
@@ -49,6 +49,6 @@ def test_figures_belong_to_the_verdict_that_holds() -> None:
 
 
 @given(st.text("su", max_size=40), st.integers(0, 2))
-def test_fewer_bad_pictures_than_needed_never_raise_it(quiet: str, bad: int) -> None:
+def test_fewer_bad_images_than_needed_do_not_change_the_verdict(quiet: str, bad: int) -> None:
     for at in range(len(quiet) + 1):
         assert all(state.verdict != "moved" for state in states(quiet[:at] + "m" * bad + quiet[at:]))

@@ -1,4 +1,4 @@
-"""Drift from one picture's edges: lab pictures with noise, light and clutter, of cameras whose bump is known."""
+"""Drift check by image edges: lab images with noise, light and clutter, from cameras with a known bump."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stage:
         return self.camera.posed(changed(self.camera.base_T_camera, [*right_down_forward, *turn]))
 
     def picture(self, camera: PinholeCamera | None = None) -> NDArray[np.uint8]:
-        """As the camera sees the lab from there; by default from where it was calibrated."""
+        """Render the lab from a camera pose; by default the calibrated one."""
         if camera is None:
             self.here = self.picture(self.camera) if self.here is None else self.here
             return self.here.copy()
@@ -47,7 +47,7 @@ def stage(yam: Robot) -> Stage:
     return Stage(yam)
 
 
-def test_a_camera_that_stands_still_is_said_to(stage: Stage) -> None:
+def test_unmoved_camera_is_still(stage: Stage) -> None:
     found = check_drift_by_edges(stage.robot, stage.q, stage.picture(), stage.camera)
     assert found.verdict == "still", found.text
     assert found.seen_px < 0.4
@@ -56,7 +56,7 @@ def test_a_camera_that_stands_still_is_said_to(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("mm", "degrees"), [((5, 0, 0), 0.0), ((0, 5, 0), 0.0), ((-3, 3, 3), 0.0), ((0, 0, 0), 0.5), ((5, 0, 0), 2.5)]
 )
-def test_a_bump_is_seen_and_measured(stage: Stage, mm: tuple[float, float, float], degrees: float) -> None:
+def test_bump_is_detected_and_measured(stage: Stage, mm: tuple[float, float, float], degrees: float) -> None:
     there = stage.bumped(mm, degrees)
     found = check_drift_by_edges(stage.robot, stage.q, stage.picture(there), stage.camera)
     assert found.verdict == "moved", found.text
@@ -66,7 +66,7 @@ def test_a_bump_is_seen_and_measured(stage: Stage, mm: tuple[float, float, float
     assert found.seen_mm == pytest.approx(mm_seen, abs=0.6 + 0.02 * mm_seen)
 
 
-def test_a_hand_before_the_lens_is_not_called_a_bump(stage: Stage) -> None:
+def test_occluded_lens_is_not_reported_as_bump(stage: Stage) -> None:
     hidden = stage.picture()
     hidden[:, : SIZE[0] // 2] = cv2.GaussianBlur(np.full_like(hidden[:, : SIZE[0] // 2], 90), (0, 0), 3)
     hidden[:, SIZE[0] // 2 :] = 40
@@ -75,7 +75,7 @@ def test_a_hand_before_the_lens_is_not_called_a_bump(stage: Stage) -> None:
     assert found.text.startswith("cannot tell")
 
 
-def test_another_arm_pose_than_the_picture_s_is_never_called_still(stage: Stage) -> None:
+def test_wrong_joint_positions_are_never_still(stage: Stage) -> None:
     wrong = stage.q.copy()
     wrong[0] += 0.5
     assert check_drift_by_edges(stage.robot, wrong, stage.picture(), stage.camera).verdict != "still"
@@ -88,7 +88,7 @@ def test_a_robot_out_of_view_has_no_outline(stage: Stage) -> None:
     assert check_drift_by_edges(stage.robot, stage.q, picture, away).verdict == "unknown"
 
 
-def test_pictures_of_another_size_and_bad_tolerances_are_refused(stage: Stage) -> None:
+def test_images_of_another_size_and_bad_tolerances_are_refused(stage: Stage) -> None:
     picture = stage.picture()
     with pytest.raises(CalibrationError, match="image"):
         check_drift_by_edges(stage.robot, stage.q, picture[:100], stage.camera)

@@ -1,4 +1,4 @@
-"""Hand-eye: the camera comes back to a millimetre, its uncertainty is honest, bad series are named."""
+"""Hand-eye calibration: accuracy of a millimetre, correct uncertainty, findings for bad series."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_fifteen_poses_with_a_third_of_a_pixel_of_noise(yam: Robot, seed: int) -
 
 @pytest.mark.full
 @pytest.mark.parametrize("arm", [(0.0, 0.0), (3e-4, 5e-4)], ids=["pixel noise", "arm errors"])
-def test_the_stated_uncertainty_is_honest(yam: Robot, arm: tuple[float, float]) -> None:
+def test_stated_uncertainty_is_correct(yam: Robot, arm: tuple[float, float]) -> None:
     inside = 0
     for seed in range(16):
         series = show_board(yam, 15, 100 + seed, arm_m=arm[0], arm_rad=arm[1])
         inside += solve(series).contains(series.camera.base_T_camera)
-    # 12 or fewer of 16 at 95 %: less than one honest series in a hundred. Sigmas half as large would give about 3.
+    # 12 or fewer of 16 at 95 %: probability below 1 % with correct sigmas. Sigmas half as large would give about 3.
     assert inside > 12
 
 
@@ -62,12 +62,12 @@ def test_the_closed_form_is_exact_without_noise(seed: int) -> None:
 
 
 @given(st.lists(st.floats(-0.3, 0.3), min_size=6, max_size=6))
-def test_change_and_difference_undo_each_other(change: list[float]) -> None:
+def test_change_and_difference_are_inverse(change: list[float]) -> None:
     pose = from_rpy([0.3, -1.0, 2.0], [0.4, 0.5, -0.6])
     np.testing.assert_allclose(difference(pose, changed(pose, change)), change, atol=1e-9)
 
 
-def test_the_jacobian_is_that_of_the_residual(yam: Robot) -> None:
+def test_jacobian_matches_the_residual(yam: Robot) -> None:
     series = show_board(yam, 4, 12, noise_px=2.0)
     corners = Corners(series.views, series.base_T_gripper, BOARD, series.camera)
     X, Z, step = series.camera.base_T_camera, GRIPPER_T_BOARD, 1e-6
@@ -78,7 +78,7 @@ def test_the_jacobian_is_that_of_the_residual(yam: Robot) -> None:
         )
 
 
-def test_a_bad_view_is_left_out(yam: Robot) -> None:
+def test_bad_view_is_left_out(yam: Robot) -> None:
     series = show_board(yam, 15, 7)
     series.views[6] = replace(series.views[6], uv=series.views[6].uv + 9.0)
     found = solve(series)
@@ -100,7 +100,7 @@ def test_parallel_axes_are_refused(yam: Robot) -> None:
         solve(show_board(yam, 8, 3, wrist_only=True))
 
 
-def test_poses_that_hardly_differ_are_refused(yam: Robot) -> None:
+def test_similar_poses_are_refused(yam: Robot) -> None:
     series = show_board(yam, 1, 1)
     views, arms = series.views * 6, np.repeat(series.base_T_gripper, 6, axis=0)
     with pytest.raises(CalibrationError, match="too_similar"):
@@ -113,7 +113,7 @@ def test_few_poses_are_a_warning(yam: Robot) -> None:
     assert found.quality.verdict == "usable"
 
 
-def test_a_board_of_another_size_is_measured_by_the_arm(yam: Robot) -> None:
+def test_wrong_board_size_is_measured_by_the_arm(yam: Robot) -> None:
     series = show_board(yam, 15, 4)
     scaled = parse_board("charuco:7x5:0.021:0.01575")
     found = calibrate_hand_eye(series.views, series.base_T_gripper, scaled, series.camera)
@@ -125,7 +125,7 @@ def test_a_board_of_another_size_is_measured_by_the_arm(yam: Robot) -> None:
 
 
 @pytest.mark.parametrize("cut", [5, 8, 12])
-def test_a_camera_that_was_bumped_half_way_is_named(yam: Robot, cut: int) -> None:
+def test_camera_moved_during_the_series_is_reported(yam: Robot, cut: int) -> None:
     before = show_board(yam, 15, 5)
     after = show_board(yam, 15, 6, camera=moved(before.camera, (0.004, -0.003, 0.0)))
     views = before.views[:cut] + after.views[cut:]
@@ -135,14 +135,14 @@ def test_a_camera_that_was_bumped_half_way_is_named(yam: Robot, cut: int) -> Non
     assert found.quality.verdict == "bad"
 
 
-def test_images_and_arm_poses_that_do_not_belong_together(yam: Robot) -> None:
+def test_shuffled_arm_poses_are_reported(yam: Robot) -> None:
     series = show_board(yam, 12, 8)
     found = calibrate_hand_eye(series.views, series.base_T_gripper[::-1], BOARD, series.camera)
     assert "poor_fit" in found.quality.names
     assert found.quality.verdict == "bad"
 
 
-def test_mirrored_chessboard_corners_do_not_pass(yam: Robot) -> None:
+def test_mirrored_chessboard_corners_are_rejected(yam: Robot) -> None:
     board = parse_board("chessboard:7x6:0.02")
     series = show_board(yam, 12, 9, board=board)
     width = series.camera.width
@@ -153,13 +153,13 @@ def test_mirrored_chessboard_corners_do_not_pass(yam: Robot) -> None:
 
 def test_symmetric_boards_and_wrong_shapes_are_refused(yam: Robot) -> None:
     series = show_board(yam, 8, 1)
-    with pytest.raises(CalibrationError, match="half a turn"):
+    with pytest.raises(CalibrationError, match="rotation by 180 degrees"):
         calibrate_hand_eye(series.views, series.base_T_gripper, parse_board("chessboard:7x5:0.02"), series.camera)
     with pytest.raises(CalibrationError, match="one finite 4 x 4 pose"):
         calibrate_hand_eye(series.views, series.base_T_gripper[:4], BOARD, series.camera)
 
 
-def test_the_file_says_how_good_it_is(yam: Robot) -> None:
+def test_file_contains_residuals_and_uncertainty(yam: Robot) -> None:
     extrinsics = solve(show_board(yam, 15, 0)).extrinsics("base_link", "camera_optical_frame")
     assert extrinsics.residuals.poses == 15
     assert extrinsics.residuals.px is not None
@@ -168,7 +168,7 @@ def test_the_file_says_how_good_it_is(yam: Robot) -> None:
 
 
 def test_fitting_all_corners_is_better_than_the_closed_form(yam: Robot) -> None:
-    """Park and Martin's solution of the same board poses, which OpenCV offers as well, is the one to beat."""
+    """Compare with the closed form of Park and Martin on the same board poses, which OpenCV offers as well."""
     ours, closed = [], []
     for seed in range(6):
         data = show_board(yam, 12, 40 + seed)
@@ -176,20 +176,20 @@ def test_fitting_all_corners_is_better_than_the_closed_form(yam: Robot) -> None:
         boards = np.stack([find_board_pose(view, BOARD, data.camera).camera_T_board for view in data.views])
         ours.append(float(np.linalg.norm(solve(data).base_T_camera[:3, 3] - truth)))
         closed.append(float(np.linalg.norm(solve_ax_xb(data.base_T_gripper, boards)[:3, 3] - truth)))
-    assert np.median(closed) < 0.02  # it is the same problem that both were given
+    assert np.median(closed) < 0.02  # both solve the same problem
     assert np.median(ours) < np.median(closed)
     assert max(ours) < 0.002
 
 
 @pytest.mark.skipif(not hasattr(cv2, "calibrateHandEye"), reason="this OpenCV has no hand-eye calibration")
 def test_not_worse_than_opencv(yam: Robot) -> None:
-    """OpenCV's closed forms, given the same board poses, are an independent opinion."""
+    """Compare with OpenCV's closed forms on the same board poses, an independent implementation."""
     ours, theirs = [], []
     for seed in range(6):
         data = show_board(yam, 12, 40 + seed)
         truth = data.camera.base_T_camera[:3, 3]
         boards = np.stack([find_board_pose(view, BOARD, data.camera).camera_T_board for view in data.views])
-        # A camera that stands still sees the gripper's motion as one on the gripper would see the base's.
+        # Eye-to-hand is eye-in-hand with gripper and base exchanged.
         hand = invert(data.base_T_gripper)
         _, shift = cv2.calibrateHandEye(
             list(hand[:, :3, :3]), list(hand[:, :3, 3]), list(boards[:, :3, :3]), list(boards[:, :3, 3])
@@ -201,7 +201,7 @@ def test_not_worse_than_opencv(yam: Robot) -> None:
 
 @pytest.mark.parametrize("side_m", [0.06, 0.1])
 def test_a_tag_on_the_gripper(yam: Robot, side_m: float) -> None:
-    """Four corners a view: less than a board gives, still enough."""
+    """Four corners per view are fewer than those of a board, but enough."""
     tag = parse_board(f"apriltag:7:{side_m}")
     for seed in range(3):
         data = show_board(yam, 15, 60 + seed, board=tag)

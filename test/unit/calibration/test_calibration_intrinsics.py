@@ -1,4 +1,4 @@
-"""Intrinsics: the truth behind drawn board images comes back; bad views go, bad series are refused."""
+"""Intrinsic calibration: ground truth of rendered board images, bad views left out, bad series refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRUTH = PinholeCamera(
 
 
 def views_of(camera: PinholeCamera, count: int, seed: int, noise_px: float = 0.1) -> list[BoardView]:
-    """Corners with noise, without drawing them."""
+    """Compute board corners with noise, without rendering images."""
     rng = np.random.default_rng(seed)
     views: list[BoardView] = []
     while len(views) < count:
@@ -35,9 +35,9 @@ def views_of(camera: PinholeCamera, count: int, seed: int, noise_px: float = 0.1
 
 
 def reprojection_px(found: PinholeCamera, truth: PinholeCamera) -> float:
-    """Largest distance over the image between where the two put the same ray, after the best common turn.
+    """Compute the largest image distance between the projections of a ray by both cameras, after the best rotation.
 
-    The turn belongs to the extrinsics, which are measured later with the same intrinsics.
+    The rotation is part of the extrinsics, which are measured later with the same intrinsics.
     """
     u, v = np.meshgrid(np.linspace(0, truth.width, 25), np.linspace(0, truth.height, 19))
     uv = np.stack([u.ravel(), v.ravel()], axis=1)
@@ -50,14 +50,14 @@ def reprojection_px(found: PinholeCamera, truth: PinholeCamera) -> float:
 
 @pytest.fixture(scope="module")
 def drawn() -> Intrinsics:
-    """From drawn images with blur, noise and uneven light."""
+    """Calibrate from rendered images with blur, noise and uneven light."""
     painter, rng = BoardPainter(BOARD, TRUTH, seed=3), np.random.default_rng(3)
     images = [painter.draw(random_board_pose(BOARD, TRUTH, rng, spread=0.38)) for _ in range(14)]
     views = [BOARD.find(image, f"view{i}") for i, image in enumerate(images)]
     return calibrate_intrinsics(views, BOARD, 640, 480)
 
 
-def test_drawn_images_give_the_camera_back(drawn: Intrinsics) -> None:
+def test_rendered_images_give_the_true_camera(drawn: Intrinsics) -> None:
     assert abs(drawn.camera.K[0, 0] / TRUTH.K[0, 0] - 1) < 0.005
     assert abs(drawn.camera.K[1, 1] / TRUTH.K[1, 1] - 1) < 0.005
     assert np.abs(drawn.camera.K[:2, 2] - TRUTH.K[:2, 2]).max() < 2.0
@@ -66,7 +66,7 @@ def test_drawn_images_give_the_camera_back(drawn: Intrinsics) -> None:
     assert (drawn.coverage > 0).mean() > 0.8
 
 
-def test_the_file_gives_the_same_camera_back(drawn: Intrinsics, tmp_path: object) -> None:
+def test_camera_file_round_trip(drawn: Intrinsics, tmp_path: object) -> None:
     path = f"{tmp_path}/camera.yaml"
     write_camera_info(path, drawn.info("bench"))
     again = read_camera_info(path).camera(np.eye(4))
@@ -101,12 +101,12 @@ def test_a_wide_lens_with_eight_coefficients() -> None:
     assert reprojection_px(result.camera, wide) < 1.0
 
 
-def test_the_stated_spread_of_the_focal_length_is_honest() -> None:
+def test_stated_sigma_of_the_focal_length_is_correct() -> None:
     inside = 0
     for seed in range(24):
         result = calibrate_intrinsics(views_of(TRUTH, 12, seed, noise_px=0.2), BOARD, 640, 480)
         inside += abs(result.camera.K[0, 0] - TRUTH.K[0, 0]) < 1.96 * result.sigma[0]
-    # Of 24 at 95 %, 18 or fewer come once in a thousand honest series; sigmas half as large give about 16.
+    # 18 or fewer of 24 at 95 %: probability 0.1 % with correct sigmas; sigmas half as large give about 16.
     assert inside >= 19
 
 

@@ -1,4 +1,4 @@
-"""The manual way without its page: turning, measuring, fitting and what is saved, on lab pictures with known truth."""
+"""Manual calibration without its page: setting, measuring, fitting and saving, on lab images with ground truth."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def without_masks(pictures: list[Shown]) -> list[Shown]:
     return [replace(shown, mask=None) for shown in pictures]
 
 
-def test_six_numbers_are_a_pose_and_back() -> None:
+def test_pose_parameters_round_trip() -> None:
     numbers = np.array([0.3, -0.2, 0.9, -120.0, 10.0, 35.0])
     assert numbers_of(pose_of(numbers)) == pytest.approx(numbers)
     assert pose_of(numbers_of(TRUTH.base_T_camera)) == pytest.approx(TRUTH.base_T_camera)
 
 
-def test_turning_measuring_and_going_back(yam: Robot, pictures: list[Shown]) -> None:
+def test_set_measure_and_reset(yam: Robot, pictures: list[Shown]) -> None:
     manual = ManualCalibration(yam, TRUTH, pictures)
     right = manual.measure()
     assert right.by == "masks"
     assert right.iou is not None
     assert right.px is not None
     assert right.iou > 0.97
-    assert right.px < 1.2  # an object hides a little of the arm
+    assert right.px < 1.2  # an object occludes a small part of the arm
     manual.turn(manual.numbers + np.array([0.02, 0, 0, 0, 0, 1.0]))
     wrong = manual.measure()
     assert wrong.iou is not None
@@ -75,9 +75,7 @@ def test_turning_measuring_and_going_back(yam: Robot, pictures: list[Shown]) -> 
     assert manual.measure() == right
 
 
-def test_edges_tell_where_there_are_no_masks_and_nothing_where_the_robot_is_far_off(
-    yam: Robot, pictures: list[Shown]
-) -> None:
+def test_edges_without_masks_and_unknown_residual_far_off(yam: Robot, pictures: list[Shown]) -> None:
     manual = ManualCalibration(yam, TRUTH, without_masks(pictures))
     right = manual.measure()
     assert (right.by, right.iou) == ("edges", None)
@@ -89,7 +87,7 @@ def test_edges_tell_where_there_are_no_masks_and_nothing_where_the_robot_is_far_
     assert "residual unknown" in lost.text
 
 
-def test_a_fit_to_masks_is_saved_with_its_figures(yam: Robot, pictures: list[Shown]) -> None:
+def test_fit_to_masks_is_saved_with_its_residuals(yam: Robot, pictures: list[Shown]) -> None:
     manual = ManualCalibration(yam, rough(30, 2), pictures)
     assert "4 masks" in manual.fit()
     mm, degrees = error(manual)
@@ -103,28 +101,28 @@ def test_a_fit_to_masks_is_saved_with_its_figures(yam: Robot, pictures: list[Sho
     assert saved.parent_T_child == pytest.approx(manual.camera.base_T_camera)
 
 
-def test_a_fit_to_edges_and_one_that_finds_nothing(yam: Robot, pictures: list[Shown]) -> None:
+def test_fit_to_edges_and_a_failed_fit(yam: Robot, pictures: list[Shown]) -> None:
     manual = ManualCalibration(yam, rough(10, 1), without_masks(pictures[:1]))
     before = manual.measure().share
-    assert "edges of one picture" in manual.fit()
+    assert "edges of one image" in manual.fit()
     assert manual.measure().share > max(0.85, before)
     manual.turn(manual.numbers + np.array([0.2, 0, 0, 0, 0, 25.0]))
     there = manual.numbers
-    with pytest.raises(CalibrationError, match="no pose near this one"):
+    with pytest.raises(CalibrationError, match="of the outline fits the image edges after the fit"):
         manual.fit()
     assert manual.numbers == pytest.approx(there)
 
 
-def test_what_was_placed_by_eye_says_so(yam: Robot, pictures: list[Shown]) -> None:
+def test_manual_pose_is_marked_as_manual(yam: Robot, pictures: list[Shown]) -> None:
     manual = ManualCalibration(yam, TRUTH, without_masks(pictures))
     manual.turn(manual.numbers + np.array([0.0, 0, 0, 0, 0, 20.0]))
     saved = manual.extrinsics()
     assert saved.method == "manual"
-    assert "placed by eye" in saved.notes
+    assert "set by hand" in saved.notes
     assert saved.residuals.px is None, "unknown is not good"
 
 
-def test_pictures_are_drawn_and_a_live_one_replaces_them(yam: Robot, pictures: list[Shown]) -> None:
+def test_images_are_drawn_and_replaced_by_a_live_image(yam: Robot, pictures: list[Shown]) -> None:
     manual = ManualCalibration(yam, TRUTH, pictures)
     plain: NDArray[np.uint8] = manual.draw(0, 0.0)
     assert (manual.draw(0, 1.0) != plain).any(axis=2).sum() > 1000
@@ -136,7 +134,7 @@ def test_pictures_are_drawn_and_a_live_one_replaces_them(yam: Robot, pictures: l
 
 
 def test_bad_input_is_refused(yam: Robot, pictures: list[Shown]) -> None:
-    with pytest.raises(CalibrationError, match="no picture"):
+    with pytest.raises(CalibrationError, match="no images were given"):
         ManualCalibration(yam, TRUTH, [])
     with pytest.raises(CalibrationError, match="100 x 100"):
         ManualCalibration(yam, TRUTH, [Shown(pictures[0].q, np.zeros((100, 100, 3), np.uint8))])

@@ -1,4 +1,4 @@
-"""Markerless: the camera comes back from masks alone, from 5 cm and 5 degrees away; what cannot work is refused."""
+"""Markerless calibration: camera pose from masks and a guess within 5 cm and 5 degrees; errors for bad input."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def test_a_guess_five_centimetres_and_five_degrees_away(yam: Robot, seed: int) -
     assert found.quality.poses == 5
 
 
-def test_exact_masks_give_a_tenth_of_a_millimetre_or_so(yam: Robot) -> None:
+def test_exact_masks_give_submillimetre_accuracy(yam: Robot) -> None:
     seen = see_robot(yam, 4, poses=5, wobble_px=0, offset_px=0)
     found = solve(yam, seen)
     assert errors(found, seen)[0] < 0.7
     assert found.quality.verdict == "good"
 
 
-def test_masks_that_are_larger_all_around_are_measured(yam: Robot) -> None:
+def test_uniform_mask_offset_is_measured(yam: Robot) -> None:
     seen = see_robot(yam, 5, poses=5, wobble_px=0.3, offset_px=1.5)
     found = solve(yam, seen)
     assert found.mask_offset_px == pytest.approx(1.5, abs=0.4)
     assert errors(found, seen)[0] < 3.0
 
 
-def test_something_in_front_of_the_arm_does_not_pull_the_camera_away(yam: Robot) -> None:
+def test_occlusion_does_not_bias_the_pose(yam: Robot) -> None:
     seen = see_robot(yam, 6, poses=6, wobble_px=0.4, offset_px=0.0)
     for mask in seen.masks[::2]:
         row, column = np.argwhere(mask).mean(axis=0).astype(int)
@@ -67,7 +67,7 @@ def test_something_in_front_of_the_arm_does_not_pull_the_camera_away(yam: Robot)
     assert errors(found, seen)[0] < 3.0
 
 
-def test_another_robot_works_too(primitive_arm: Robot) -> None:
+def test_other_robot(primitive_arm: Robot) -> None:
     seen = see_robot(primitive_arm, 2, poses=5, wobble_px=0.4)
     found = solve(primitive_arm, seen)
     assert errors(found, seen)[0] < 4.0
@@ -91,7 +91,7 @@ def test_links_that_did_not_move_count_once(tmp_path: Path, tool: bool) -> None:
     silhouettes = Silhouettes(robot, q, draw_masks(robot, q, PANDA_EYE), PANDA_EYE)
     links = np.unique(silhouettes.edges(PANDA_EYE.base_T_camera, 1.0)[0].link)
     assert links.tolist() == list(range(9))
-    # Seven links stand still; the last two are seen in three places each. Seven numbers are fitted.
+    # Seven links do not move; the last two have three poses each. Seven parameters are fitted.
     assert refine_pose(silhouettes, PANDA_EYE.base_T_camera).degrees_of_freedom == 7 + 2 * 3 - 7
 
 
@@ -103,16 +103,16 @@ def test_masks_that_lost_a_link_are_not_usable(tmp_path: Path) -> None:
     found = refine_pose(Silhouettes(robot, q, without_hand, PANDA_EYE), PANDA_EYE.base_T_camera).quality
     assert found.verdict == "bad"
     (text,) = [f.text for f in found.findings if f.name == "lost_link"]
-    assert re.fullmatch(r"the masks hold only \d% of link8", text)
+    assert re.fullmatch(r"the masks cover only \d% of link8", text)
     whole = refine_pose(Silhouettes(robot, q, drawn.mask, PANDA_EYE), PANDA_EYE.base_T_camera).quality
     assert "lost_link" not in whole.names
 
 
-def test_drawn_masks_are_left_out_and_doubtful_ones_named(tmp_path: Path) -> None:
+def test_rendered_masks_are_left_out_and_doubtful_ones_reported(tmp_path: Path) -> None:
     robot = panda_like(tmp_path)
     q = np.array(HOME) + np.random.default_rng(0).normal(0, 0.4, (3, 7))
     masks = draw_masks(robot, q, PANDA_EYE)
-    with pytest.raises(CalibrationError, match="all 3 masks are the drawn robot"):
+    with pytest.raises(CalibrationError, match="all 3 masks are rendered"):
         calibrate_markerless(robot, q, masks, PANDA_EYE, drawn=[0, 1, 2])
     names = ["a.png", "b.png", "c.png"]
     found = calibrate_markerless(robot, q, masks, PANDA_EYE, names=names, drawn=[0], doubtful=[0, 2]).quality
@@ -124,7 +124,7 @@ def test_drawn_masks_are_left_out_and_doubtful_ones_named(tmp_path: Path) -> Non
     assert worse.verdict == "bad"
 
 
-def test_masks_of_another_robot_are_named(yam: Robot, primitive_arm: Robot) -> None:
+def test_masks_of_another_robot_are_reported(yam: Robot, primitive_arm: Robot) -> None:
     seen = see_robot(yam, 0, poses=3)
     q = np.zeros((3, len(primitive_arm.joint_names)))
     found = calibrate_markerless(primitive_arm, q, seen.masks, seen.camera, guess=seen.guess)
@@ -132,7 +132,7 @@ def test_masks_of_another_robot_are_named(yam: Robot, primitive_arm: Robot) -> N
     assert found.quality.verdict == "bad"
 
 
-def test_mirrored_masks_are_named(yam: Robot) -> None:
+def test_mirrored_masks_are_reported(yam: Robot) -> None:
     seen = see_robot(yam, 1, poses=3)
     found = calibrate_markerless(yam, seen.q, seen.masks[:, :, ::-1], seen.camera, guess=seen.guess)
     assert "poor_overlap" in found.quality.names
@@ -153,12 +153,12 @@ def test_the_same_image_many_times_counts_once(yam: Robot) -> None:
     assert {"too_similar", "too_few_poses"} <= set(many.quality.names)
     assert many.quality.poses == 1
     assert many.degrees_of_freedom == once.degrees_of_freedom
-    # More of the same makes nothing surer.
+    # Repeated images do not reduce the uncertainty.
     assert many.sigma_mm > 0.7 * once.sigma_mm
     assert many.contains(seen.camera.base_T_camera)
 
 
-def test_poses_that_hardly_differ_are_named(yam: Robot) -> None:
+def test_similar_poses_are_reported(yam: Robot) -> None:
     rng = np.random.default_rng(1)
     seen = see_robot(yam, 2, poses=1)
     q = seen.q + np.linspace(-0.06, 0.06, 5)[:, None] * np.sign(rng.normal(size=seen.q.shape[1]))
@@ -168,7 +168,7 @@ def test_poses_that_hardly_differ_are_named(yam: Robot) -> None:
     assert found.quality.spread is not None
 
 
-def test_a_camera_bumped_between_two_images_is_named(yam: Robot) -> None:
+def test_camera_moved_between_two_images_is_reported(yam: Robot) -> None:
     seen = see_robot(yam, 8, poses=6, wobble_px=0.4, offset_px=0.2)
     still = solve(yam, seen)
     assert "moved_camera" not in still.quality.names
@@ -184,7 +184,7 @@ def test_a_camera_bumped_between_two_images_is_named(yam: Robot) -> None:
     assert any(name in text for name in ("2.png", "3.png", "4.png"))
 
 
-def test_the_worst_image_is_told(yam: Robot) -> None:
+def test_worst_image_is_reported(yam: Robot) -> None:
     seen = see_robot(yam, 0, poses=5, wobble_px=0.2)
     seen.masks[3] = np.roll(seen.masks[3], 12, axis=1)
     found = solve(yam, seen)
@@ -221,8 +221,8 @@ def test_distances_to_an_outline() -> None:
     assert mask_iou(mask & False, mask & False) == 1.0
 
 
-def test_what_the_lens_does_not_see_does_not_count(yam: Robot) -> None:
-    """A strong pincushion lens leaves black borders in the rectified image."""
+def test_pixels_outside_the_lens_are_ignored(yam: Robot) -> None:
+    """Ignore the black borders that a strong pincushion lens leaves in the rectified image."""
     seen = see_robot(yam, 7, poses=2, wobble_px=0, offset_px=0)
     lens = PinholeCamera(
         seen.camera.width, seen.camera.height, seen.camera.K, seen.camera.base_T_camera, (0.35, 0.0, 0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The gate: spread of poses, verdicts, refusals and the 95 % region."""
+"""Calibration quality: pose spread, verdicts, errors and the 95 % confidence region."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinema4d_ros.core.errors import CalibrationError
 from kinema4d_ros.core.transforms import from_rpy
 
 
-def test_turns_about_one_axis_have_no_second_one() -> None:
+def test_rotations_about_one_axis_have_no_second_axis() -> None:
     about_z = np.stack([from_rpy([0, 0, a], [0.1 * a, 0, 0]) for a in np.linspace(0, 1, 6)])
     spread = pose_spread(about_z)
     assert spread.rotation_deg == pytest.approx(np.degrees(1.0))
@@ -29,8 +29,8 @@ def test_verdicts_and_refusals() -> None:
     warned.require("this")
     bad = Quality(px=9.0, findings=(finding("poor_fit", "9 px", "error"),))
     assert bad.verdict == "bad"
-    with pytest.raises(CalibrationError, match="the thing is not trustworthy: poor_fit: 9 px"):
-        bad.require("the thing")
+    with pytest.raises(CalibrationError, match="the calibration is not trustworthy: poor_fit: 9 px"):
+        bad.require("the calibration")
     assert any("poor_fit" in line for line in bad.lines())
     with pytest.raises(KeyError):
         finding("bad_mood", "unknown")
@@ -45,7 +45,7 @@ def test_the_region_holds_95_percent() -> None:
     exact = PoseEstimate(pose, covariance, 1e9, Quality(), "test")
     draws = rng.multivariate_normal(np.zeros(6), covariance, 1500)
     assert np.mean([exact.contains(changed(pose, d)) for d in draws]) == pytest.approx(0.95, abs=0.017)
-    # A covariance estimated from 12 samples needs a wider region for the same promise.
+    # A covariance estimated from 12 samples needs a wider region for the same probability.
     inside = 0
     for _ in range(1500):
         samples = rng.multivariate_normal(np.zeros(6), covariance, 13)
@@ -68,7 +68,7 @@ def test_one_bad_pose_does_not_move_the_mean() -> None:
     np.testing.assert_allclose(mean_pose(poses)[:3, 3], [1, 0, 0])
 
 
-def test_two_ways_to_one_camera_agree_or_not() -> None:
+def test_agreement_of_two_methods() -> None:
     covariance = np.diag([1e-6] * 3 + [1e-7] * 3)
     pose = from_rpy([0.1, 0.2, 0.3], [1, 2, 3])
     a = PoseEstimate(pose, covariance, 1e9, Quality(), "one")

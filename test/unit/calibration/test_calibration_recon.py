@@ -1,4 +1,4 @@
-"""Reconstructions: pairs and closest points find the mesh's place and size; mirrored and foreign ones are named."""
+"""Alignment of reconstructions: pose and scale by pairs and ICP; findings for mirrored and wrong meshes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PICKS = np.array([[0.0, 0.0, 0.05], [0.25, 0.1, 0.3], [0.3, -0.05, 0.15], [0.05,
 
 
 def reconstruction(robot: Robot, scale: float = 1.0, noise_m: float = 0.0005) -> Surface:
-    """The robot's surface in its own coordinates, with noise and some points of the table."""
+    """Sample the robot's surface in reconstruction coordinates, with noise and some points of the table."""
     rng = np.random.default_rng(0)
     surface = robot_surface(robot, Q, 12_000, seed=7)
     clutter = rng.uniform([-0.3, -0.3, -0.01], [0.5, 0.3, 0.0], (600, 3))
@@ -62,12 +62,12 @@ def test_rough_picks_are_refined_to_a_fraction_of_a_millimetre(yam: Robot, scale
     assert found.quality.mm < 1.5
     np.testing.assert_allclose(apply(found.recon_T_base, PICKS) * 1.0, picked(scale, 0.0)[0], atol=0.003 / scale)
     picture = reconstruction_picture(found, surface, robot_surface(yam, Q, 5000))
-    assert picture.shape == (360 + 30, 1080, 3)  # three sides and the legend
+    assert picture.shape == (360 + 30, 1080, 3)  # three views and the legend
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 5
 
 
 def test_it_agrees_with_open3d(yam: Robot) -> None:
-    o3d = pytest.importorskip("open3d", reason="the peer of this test")
+    o3d = pytest.importorskip("open3d", reason="Open3D is the reference of this test")
     surface = reconstruction(yam)
     found = align_reconstruction(surface, yam, Q, *picked())
     start, _ = align_pairs(*picked())
@@ -86,7 +86,7 @@ def test_it_agrees_with_open3d(yam: Robot) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("scale", "similarity"), [(1.0, False), (0.37, True)])
-def test_without_pairs_the_place_is_found_from_anywhere(yam: Robot, scale: float, similarity: bool) -> None:
+def test_pose_is_found_without_pairs(yam: Robot, scale: float, similarity: bool) -> None:
     surface = reconstruction(yam, scale, noise_m=0.001)
     found = align_reconstruction(surface, yam, Q, similarity=similarity)
     assert found.pairs_mm is None
@@ -97,22 +97,22 @@ def test_without_pairs_the_place_is_found_from_anywhere(yam: Robot, scale: float
 
 
 @pytest.mark.full
-def test_a_search_names_mirror_images_and_things_that_fit_in_two_places(yam: Robot, tmp_path: Path) -> None:
+def test_search_reports_mirrored_and_ambiguous_meshes(yam: Robot, tmp_path: Path) -> None:
     surface = robot_surface(yam, Q, 6000, seed=7)
     mirror = Surface(surface.points * (-1, 1, 1), surface.normals * (-1, 1, 1))
     assert "mirrored_model" in align_reconstruction(mirror, yam, Q).quality.names
-    # A brick lies on itself after half a turn about each of its axes.
+    # A box is symmetric under a rotation by 180 degrees about each of its axes.
     box = '<visual><geometry><box size="0.3 0.2 0.1"/></geometry></visual>'
     (tmp_path / "brick.urdf").write_text(f'<robot name="brick"><link name="base">{box}</link></robot>')
     brick = Robot.load(tmp_path / "brick.urdf")
     found = align_reconstruction(robot_surface(brick, np.zeros(0), 6000, seed=7), brick, np.zeros(0))
     assert "ambiguous_place" in found.quality.names
     assert found.quality.verdict == "bad"
-    with pytest.raises(CalibrationError, match="only one side"):
+    with pytest.raises(CalibrationError, match="only one of p_recon and p_base"):
         align_reconstruction(surface, yam, Q, PICKS)
 
 
-def test_mirrored_and_foreign_reconstructions_are_named(yam: Robot, primitive_arm: Robot) -> None:
+def test_mirrored_and_wrong_reconstructions_are_reported(yam: Robot, primitive_arm: Robot) -> None:
     surface = reconstruction(yam)
     p_recon, p_base = picked(noise_m=0.002)
     mirror = Surface(surface.points * (-1, 1, 1), surface.normals * (-1, 1, 1))
@@ -125,7 +125,7 @@ def test_mirrored_and_foreign_reconstructions_are_named(yam: Robot, primitive_ar
 
 def test_bad_pairs_are_refused() -> None:
     line = np.outer(np.arange(4.0), [1, 2, 3])
-    with pytest.raises(CalibrationError, match="on a line"):
+    with pytest.raises(CalibrationError, match="are collinear"):
         align_pairs(line, line)
     with pytest.raises(CalibrationError, match="2 picked pairs"):
         align_pairs(PICKS[:2], PICKS[:2])

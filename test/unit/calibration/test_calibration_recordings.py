@@ -1,4 +1,4 @@
-"""Calibration on real recordings of a Franka Panda, where they are on this machine: see `recordings`."""
+"""Calibration on real recordings of a Franka Panda; skipped without the recordings (see `recordings`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELD_OUT = (("0006", 15), ("0007", 30), ("0008", 10))
 
 @pytest.fixture(scope="module")
 def recordings() -> Path:
-    """The folder that KINEMA4D_RECORDINGS names, or `shared/data/droid` beside the project."""
+    """Find the folder in KINEMA4D_RECORDINGS, or `shared/data/droid` next to the project."""
     beside = Path(__file__).resolve().parents[4] / "shared" / "data" / "droid"
     folder = Path(os.environ.get("KINEMA4D_RECORDINGS", beside))
     if not (folder / "camera_1_new_setup.yaml").is_file():
@@ -37,7 +37,7 @@ def panda(recordings: Path) -> Robot:
 
 
 def look(recordings: Path, robot: Robot, moments: tuple[tuple[str, int], ...]) -> tuple[NDArray, NDArray]:
-    """Joint positions and pictures of camera 1 at frames of runs."""
+    """Read joint positions and images of camera 1 at frames of runs."""
     q, pictures = [], []
     for run, frame in moments:
         folder = recordings / "new_setup" / run
@@ -67,11 +67,11 @@ def test_held_out_images_fit_their_calibration(recordings: Path, panda: Robot) -
         assert found.verdict == "still", found.text
 
 
-def test_runs_of_a_camera_that_stood_elsewhere_do_not_fit(recordings: Path, panda: Robot) -> None:
+def test_runs_with_another_camera_pose_do_not_fit(recordings: Path, panda: Robot) -> None:
     assert check(recordings, panda, (("0001", 5), ("0001", 40))).verdict != "still"
 
 
-def test_a_lost_black_gripper_is_noticed(recordings: Path, panda: Robot) -> None:
+def test_missing_black_gripper_is_reported(recordings: Path, panda: Robot) -> None:
     camera = read_camera(recordings / "camera_1_new_setup.yaml")
     q, pictures = look(recordings, panda, HELD_OUT)
     prompts = rendered_masks(panda, q, camera)
@@ -79,5 +79,5 @@ def test_a_lost_black_gripper_is_noticed(recordings: Path, panda: Robot) -> None
         found = ClassicalSegmenter().segment(picture, Prompt(mask=prompt))
         assert found.drawn == (0,)
         assert np.array_equal(found.masks, prompt)
-    with pytest.raises(CalibrationError, match="drawn robot"):
+    with pytest.raises(CalibrationError, match="masks are rendered"):
         calibrate_markerless(panda, q, prompts, camera, drawn=[0, 1, 2])

@@ -1,4 +1,4 @@
-"""A board at a measured place: one view gives the camera, and says how sure it is."""
+"""Calibration with a board at a measured pose: camera pose and uncertainty from one view."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def view(rng: np.random.Generator, noise_px: float = 0.3, camera: PinholeCamera 
     return BoardView(np.arange(len(uv)), uv + rng.normal(0, noise_px, uv.shape), "table")
 
 
-def test_one_view_gives_the_camera() -> None:
+def test_camera_pose_from_one_view() -> None:
     found = calibrate_table_board([view(np.random.default_rng(0))], PLACE, BOARD, CAMERA)
     d = difference(found.base_T_camera, CAMERA.base_T_camera)
     assert np.linalg.norm(d[:3]) < 0.004
     assert np.degrees(np.linalg.norm(d[3:])) < 0.3
-    # One view cannot tell a larger board from one that is further away: that is always said.
+    # One view cannot distinguish a larger board from a more distant one, so this is always reported.
     assert found.quality.names == ("unchecked_size",)
     assert found.quality.verdict == "usable"
     assert found.quality.views == (("table", pytest.approx(found.quality.px)),)
     assert found.quality.px == pytest.approx(0.3 * np.sqrt(2), rel=0.25)
 
 
-def test_the_uncertainty_of_noise_and_place_is_honest() -> None:
+def test_uncertainty_of_noise_and_board_pose_is_correct() -> None:
     rng = np.random.default_rng(1)
     inside = image_only = 0
     for _ in range(40):
@@ -49,13 +49,13 @@ def test_the_uncertainty_of_noise_and_place_is_honest() -> None:
         known = {"place_sigma_m": 0.0, "place_sigma_deg": 0.0, "size_sigma": 0.0}
         exact = calibrate_table_board([view(rng)], PLACE, BOARD, CAMERA, **known)
         image_only += exact.contains(CAMERA.base_T_camera)
-    # 33 or fewer of 40 at 95 %: once in two hundred.
+    # 33 or fewer of 40 at 95 %: probability 0.5 %.
     assert inside > 33
     assert image_only > 33
 
 
-def test_the_uncertainty_of_the_size_is_honest() -> None:
-    """Boards of other sizes than stated: the truth is in its region about as often as promised."""
+def test_uncertainty_of_the_board_size_is_correct() -> None:
+    """Check that the region contains the truth at the stated rate for boards of other sizes than stated."""
     rng = np.random.default_rng(4)
     inside = blind = 0
     for _ in range(40):
@@ -69,8 +69,8 @@ def test_the_uncertainty_of_the_size_is_honest() -> None:
     assert blind < 10
 
 
-def test_a_wrong_size_is_seen_by_another_way() -> None:
-    """A square stated 5 % too large: the view alone is content, a second way is not."""
+def test_wrong_board_size_is_detected_by_another_method() -> None:
+    """A square stated 5 % too large is not detected by the view alone, but by a second method."""
     rng = np.random.default_rng(5)
     wrong = calibrate_table_board([view(rng)], PLACE, parse_board("charuco:9x6:0.0315:0.0225"), CAMERA)
     right = calibrate_table_board([view(rng)], PLACE, BOARD, CAMERA)
@@ -82,11 +82,11 @@ def test_a_wrong_size_is_seen_by_another_way() -> None:
     told, line = check_against(wrong, "hand.yaml", other)
     assert told.quality.verdict == "bad"
     assert "disagreement" in told.quality.names
-    assert "more than" in line
+    assert "beyond their uncertainties" in line
     told, line = check_against(right, "hand.yaml", other)
     assert told.quality.verdict == "good"
     assert "within" in line
-    # The same way again shares the mistake, and vouches for nothing.
+    # The same method shares the mistake, so it confirms nothing.
     again, _ = check_against(wrong, "table.yaml", wrong.extrinsics())
     assert again.quality.names == ("unchecked_size",)
 
@@ -103,7 +103,7 @@ def test_more_views_and_a_bad_corner() -> None:
     assert np.linalg.norm(difference(found.base_T_camera, CAMERA.base_T_camera)[:3]) < 0.003
 
 
-def test_a_far_board_seen_face_on_is_named() -> None:
+def test_distant_board_seen_face_on_is_reported() -> None:
     above = PinholeCamera.look_at(
         [0.42, 0.05, 3.0], [0.42, 0.051, 0.0], up=(1, 0, 0), width=640, height=480, focal_px=500.0
     )
@@ -115,13 +115,13 @@ def test_bad_input_is_refused() -> None:
     one = [view(np.random.default_rng(0))]
     with pytest.raises(CalibrationError, match="too_few_poses"):
         calibrate_table_board([], PLACE, BOARD, CAMERA)
-    with pytest.raises(CalibrationError, match="half a turn"):
+    with pytest.raises(CalibrationError, match="rotation by 180 degrees"):
         calibrate_table_board(one, PLACE, parse_board("chessboard:9x5:0.03"), CAMERA)
     with pytest.raises(CalibrationError, match="place_sigma_m"):
         calibrate_table_board(one, PLACE, BOARD, CAMERA, place_sigma_m=-1.0)
 
 
-def test_corners_of_another_board_do_not_pass() -> None:
+def test_corners_of_another_board_are_rejected() -> None:
     one = view(np.random.default_rng(0))
     rng = np.random.default_rng(1)
     mixed = [replace(one, uv=rng.permutation(one.uv))]

@@ -23,7 +23,7 @@ def test_a_small_residual_is_good_and_shown() -> None:
     trust.require()
 
 
-def test_a_large_one_is_warned_of_and_refused_above_the_limit() -> None:
+def test_large_residual_is_poor_and_refused_above_the_limit() -> None:
     poor = rate_calibration(extrinsics(px=3.0), warn_px=2.0, refuse_px=0.0)
     assert poor.level == "poor"
     assert "3.00 px" in poor.warning
@@ -46,7 +46,7 @@ def test_without_a_residual_it_is_unknown_and_not_good(residuals: dict[str, floa
 
 
 @given(px=st.floats(0, 50), warn=st.floats(0, 50), refuse=st.floats(0, 50))
-def test_what_is_refused_is_above_the_limit_and_nothing_else_is(px: float, warn: float, refuse: float) -> None:
+def test_refused_only_above_the_limit(px: float, warn: float, refuse: float) -> None:
     trust = rate_calibration(extrinsics(px=px), warn_px=warn, refuse_px=refuse)
     assert trust.refused == (0 < refuse < px)
     assert (trust.level == "good") == (not trust.refused and not 0 < warn < px)

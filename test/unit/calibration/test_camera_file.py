@@ -46,20 +46,20 @@ def assert_same(a: PinholeCamera, b: PinholeCamera) -> None:
     assert (a.frame_id, a.base_frame) == (b.frame_id, b.base_frame)
 
 
-def test_a_camera_file_keeps_the_camera(tmp_path: Path) -> None:
+def test_camera_file_keeps_the_camera(tmp_path: Path) -> None:
     save_camera(tmp_path / "lab.yaml", CAMERA)
     assert_same(read_camera(tmp_path / "lab.yaml"), CAMERA)
     assert_same(read_camera(tmp_path / "lab.yaml", base_frame="base"), CAMERA)
 
 
-def test_a_camera_file_keeps_the_story_of_its_pose(tmp_path: Path) -> None:
+def test_camera_file_keeps_method_and_residuals(tmp_path: Path) -> None:
     story = Extrinsics("base", "eye", CAMERA.base_T_camera, "marker", "2026-01-31", Residuals(px=0.3), "n")
     save_camera(tmp_path / "lab.yaml", CAMERA, story, name="lab")
     assert read_pose(tmp_path / "lab.yaml").residuals == Residuals(px=0.3)
     assert yaml.safe_load((tmp_path / "lab.yaml").read_text())["intrinsics"]["camera_name"] == "lab"
 
 
-def test_two_files_make_a_camera(tmp_path: Path) -> None:
+def test_camera_from_two_files(tmp_path: Path) -> None:
     write_camera_info(tmp_path / "i.yaml", CameraInfo.of(CAMERA))
     write_extrinsics(tmp_path / "e.yaml", Extrinsics("base", "eye", CAMERA.base_T_camera))
     assert_same(load_camera(tmp_path / "i.yaml", tmp_path / "e.yaml"), CAMERA)
@@ -81,7 +81,7 @@ def test_another_base_frame_is_refused(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.CALIBRATION_FRAME_MISMATCH
 
 
-def test_half_a_camera_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
+def test_incomplete_camera_file_is_refused(tmp_path: Path) -> None:
     write_camera_info(tmp_path / "i.yaml", CameraInfo.of(CAMERA))
     write_extrinsics(tmp_path / "e.yaml", Extrinsics("base", "eye", CAMERA.base_T_camera))
     with pytest.raises(CalibrationError, match="CameraInfo file: it lacks extrinsics"):
@@ -111,13 +111,13 @@ def test_other_documents_are_refused(tmp_path: Path, content: dict[str, Any]) ->
     assert caught.value.code == ErrorCode.CALIBRATION_INVALID
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"none\.yaml") as caught:
         read_camera(tmp_path / "none.yaml")
     assert caught.value.code == ErrorCode.FILE_MISSING
 
 
-def test_random_damage_never_escapes_as_another_exception(tmp_path: Path) -> None:
+def test_damaged_files_raise_only_kinema_errors(tmp_path: Path) -> None:
     save_camera(tmp_path / "lab.yaml", CAMERA)
     good = (tmp_path / "lab.yaml").read_bytes()
     rng = np.random.default_rng(0)

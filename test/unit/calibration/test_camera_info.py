@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kinema4d_ros.calibration import CameraInfo, read_camera_info, write_camera_info
 from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode
 
-# As camera_calibration's `ost.yaml` looks.
+# The format of camera_calibration's `ost.yaml`.
 OST = """\
 image_width: 640
 image_height: 480
@@ -48,7 +48,7 @@ def test_reads_the_file_of_camera_calibration(tmp_path: Path) -> None:
     path.write_text(OST)
     info = read_camera_info(path)
     assert (info.name, info.width, info.height) == ("narrow_stereo", 640, 480)
-    # 5e-05 without a dot is text to YAML 1.1.
+    # 5e-05 without a dot is a string in YAML 1.1.
     assert info.distortion == (0.152463, -0.316011, 5e-05, -0.000842, 0.0)
     camera = info.camera(np.eye(4))
     assert camera.K[0, 2] == pytest.approx(320.43 + 0.5)
@@ -63,7 +63,7 @@ def test_reads_the_file_of_camera_calibration(tmp_path: Path) -> None:
     cy=st.floats(100, 400),
     lens=st.sampled_from([((), "plumb_bob"), ((-0.05, 0.01, 1e-3, -1e-4), "plumb_bob"), ((), "rational_polynomial")]),
 )
-def test_what_is_written_is_read(tmp_path_factory: Any, focal: float, cx: float, cy: float, lens: Any) -> None:
+def test_round_trip(tmp_path_factory: Any, focal: float, cx: float, cy: float, lens: Any) -> None:
     path = tmp_path_factory.mktemp("info") / "camera.yaml"
     K = np.array([[focal, 0, cx], [0, focal * 1.01, cy], [0, 0, 1]])
     info = CameraInfo("top", 720, 480, K, lens[1], lens[0])

@@ -15,7 +15,7 @@ BASE_T_CAMERA = from_rpy([-2.0, 0.1, 0.6], [0.8, -0.5, 0.6])
 
 
 def document() -> dict[str, Any]:
-    """The layout of the current releases (rosidl's message_to_yaml of HandeyeCalibration)."""
+    """Build a document in the layout of the current releases (rosidl's message_to_yaml of HandeyeCalibration)."""
     x, y, z, w = to_quaternion(BASE_T_CAMERA).tolist()
     return {
         "parameters": {
@@ -65,7 +65,7 @@ def test_the_layout_of_the_first_releases_is_read(tmp_path: Path) -> None:
 def test_eye_in_hand_is_refused_with_the_reason(tmp_path: Path) -> None:
     content = document()
     content["parameters"]["calibration_type"] = "eye_in_hand"
-    with pytest.raises(CalibrationError, match=r"rides on 'gripper'.*eye_on_base") as caught:
+    with pytest.raises(CalibrationError, match=r"mounted on 'gripper'.*eye_on_base") as caught:
         read(tmp_path, content)
     assert caught.value.code == ErrorCode.CALIBRATION_FRAME_MISMATCH
 

@@ -45,7 +45,7 @@ def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
     xyz=arrays(np.float64, 3, elements=st.floats(-5, 5)),
     residuals=st.builds(Residuals, px=st.none() | st.floats(0, 100), poses=st.none() | st.integers(1, 500)),
 )
-def test_what_is_written_is_read(tmp_path_factory: Any, q: Any, xyz: Any, residuals: Residuals) -> None:
+def test_round_trip(tmp_path_factory: Any, q: Any, xyz: Any, residuals: Residuals) -> None:
     path = tmp_path_factory.mktemp("extrinsics") / "e.yaml"
     pose = Extrinsics("base", "eye", from_quaternion(q, xyz), "m", "2026-01-31T10:00:00Z", residuals, "n")
     write_extrinsics(path, pose)
@@ -79,7 +79,7 @@ def test_the_uncertainty_is_kept(tmp_path: Path) -> None:
         "large",
     ],
 )
-def test_what_is_no_covariance_is_refused(tmp_path: Path, covariance: Any) -> None:
+def test_invalid_covariance_is_refused(tmp_path: Path, covariance: Any) -> None:
     with pytest.raises(CameraError, match="covariance"):
         read(tmp_path, {**GOOD, "covariance": covariance})
 
@@ -145,7 +145,7 @@ def test_matrices_that_are_not_rotations_are_refused(tmp_path: Path, matrix: Any
     assert caught.value.code == ErrorCode.NOT_A_ROTATION
 
 
-def test_the_document_holds_what_was_measured_and_nothing_else() -> None:
+def test_document_contains_only_measured_values() -> None:
     pose = Extrinsics("a", "b", from_rpy([0.1, 0.2, 0.3]), residuals=Residuals(mm=2.0))
     document = pose.document()
     assert document["residuals"] == {"mm": 2.0}

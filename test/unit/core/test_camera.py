@@ -47,7 +47,7 @@ def test_a_pixel_samples_its_centre() -> None:
     np.testing.assert_allclose(rays.mean((0, 1)), [0, 0, 1], atol=1e-15)
 
 
-def test_opencv_is_half_a_pixel_away(camera: PinholeCamera) -> None:
+def test_opencv_intrinsics_differ_by_half_a_pixel(camera: PinholeCamera) -> None:
     points = np.random.default_rng(0).uniform([-0.5, -0.35, 0.9], [0.5, 0.35, 1.5], (400, 3))
     zero = np.zeros(3)
     expected = cv2.projectPoints(points, zero, zero, np.array(K_OPENCV), np.array(camera.distortion or (0.0,) * 4))[0]
@@ -67,7 +67,7 @@ def test_the_pixel_under_a_point_is_found_by_rounding_down() -> None:
 
 @pytest.mark.parametrize("name", CAMERAS)
 @given(u=columns, v=rows, z=depths)
-def test_unproject_then_project_comes_back(name: str, u: float, v: float, z: float) -> None:
+def test_unproject_then_project_is_the_identity(name: str, u: float, v: float, z: float) -> None:
     camera = CAMERAS[name]
     p_camera = camera.unproject([u, v], z)
     assert p_camera[2] == z
@@ -76,7 +76,7 @@ def test_unproject_then_project_comes_back(name: str, u: float, v: float, z: flo
 
 @pytest.mark.parametrize("name", CAMERAS)
 @given(x=st.floats(-0.3, 0.3), y=st.floats(-0.2, 0.2), z=st.floats(0.6, 5.0))
-def test_project_then_unproject_comes_back(name: str, x: float, y: float, z: float) -> None:
+def test_project_then_unproject_is_the_identity(name: str, x: float, y: float, z: float) -> None:
     camera = CAMERAS[name]
     np.testing.assert_allclose(camera.unproject(camera.project([x, y, z]), z), [x, y, z], atol=1e-9)
 
@@ -196,7 +196,7 @@ def test_look_at_takes_a_field_of_view_or_a_focal_length() -> None:
         ({"up": [0, 0, 0]}, ErrorCode.NOT_A_ROTATION),
     ],
 )
-def test_look_at_refuses_views_without_an_answer(changes: dict[str, Any], code: ErrorCode) -> None:
+def test_look_at_refuses_views_without_an_orientation(changes: dict[str, Any], code: ErrorCode) -> None:
     arguments = {"eye": [1, 0, 0], "target": [0, 0, 0], "width": 64, "height": 48, "fov_y_deg": 60.0, **changes}
     with pytest.raises(CameraError) as caught:
         PinholeCamera.look_at(**arguments)
@@ -207,13 +207,13 @@ def test_look_at_refuses_views_without_an_answer(changes: dict[str, Any], code: 
 
 
 def smooth_image(camera: PinholeCamera) -> Any:
-    """What the lens would show of a wall painted with slow waves."""
+    """Render a wall painted with slow waves as seen through the lens."""
     x, y, _ = np.moveaxis(camera.rays(), -1, 0)
     return (127 + 100 * np.sin(9 * x) * np.cos(11 * y)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", ["barrel", "rational"])
-def test_rectified_images_look_as_a_pinhole_would_see(name: str) -> None:
+def test_rectified_images_match_a_pinhole(name: str) -> None:
     camera = CAMERAS[name]
     image, truth = camera.rectify(smooth_image(camera), "cubic"), smooth_image(camera.rectified())
     inside = cv2.erode(camera.rectify(np.ones((480, 720), np.float32), "nearest"), np.ones((7, 7)))[4:-4, 4:-4] > 0
@@ -260,7 +260,7 @@ def test_an_image_of_the_wrong_size_is_refused_with_both_sizes() -> None:
     assert caught.value.code == ErrorCode.CAMERA_BAD_SIZE
 
 
-# --- what cannot be a camera ------------------------------------------------------------------
+# --- invalid cameras --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_a_lens_may_fold_outside_the_image_but_not_inside() -> None:
         PinholeCamera.from_opencv(720, 480, [[500, 0, 360], [0, 500, 240], [0, 0, 1]], **lens)
 
 
-def test_a_camera_cannot_be_changed_from_outside() -> None:
+def test_a_camera_is_immutable() -> None:
     K = np.array(K_OPENCV)
     camera = PinholeCamera(720, 480, K)
     K[0, 0] = 1.0

@@ -50,7 +50,7 @@ def test_points_links_and_colours_agree_and_the_input_is_kept(make_sequence: Mak
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_the_seed_decides(make_sequence: Make, name: str) -> None:
+def test_results_depend_on_the_seed(make_sequence: Make, name: str) -> None:
     sequence = make_sequence()
     first, again, other = (SEEDED[name](sequence, seed).xyz for seed in (5, 5, 6))
     np.testing.assert_array_equal(first, again)
@@ -58,7 +58,7 @@ def test_the_seed_decides(make_sequence: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.05, 0.5, 1.0])
-def test_exactly_the_share_is_dropped(make_sequence: Make, ratio: float) -> None:
+def test_exactly_the_given_ratio_is_dropped(make_sequence: Make, ratio: float) -> None:
     sequence = make_sequence()
     total = int(sequence.mask.sum())
     worse = drop_points(sequence, seed=0, ratio=ratio)
@@ -68,7 +68,7 @@ def test_exactly_the_share_is_dropped(make_sequence: Make, ratio: float) -> None
     np.testing.assert_array_equal(worse.xyz[kept], sequence.xyz[kept])
 
 
-def test_noise_has_the_deviation_asked_for(make_sequence: Make) -> None:
+def test_noise_has_the_given_standard_deviation(make_sequence: Make) -> None:
     sequence = make_sequence(frames=4, height=60, width=80)
     difference = (add_noise(sequence, seed=0, sigma_m=0.02).xyz - sequence.xyz)[sequence.mask]
     n = difference.shape[0]
@@ -103,7 +103,7 @@ def test_random_shifts_stay_within_the_limit_and_reach_it(make_sequence: Make) -
 def test_quarter_turns_are_exact(make_sequence: Make, turns: int) -> None:
     sequence = make_sequence(height=24, width=24)
     turned = rotate_image(sequence, 90.0 * turns)
-    # np.rot90 turns counter-clockwise as seen.
+    # np.rot90 rotates counter-clockwise in the image.
     np.testing.assert_array_equal(turned.link_ids, np.rot90(sequence.link_ids, -turns, (1, 2)))
     np.testing.assert_array_equal(turned.xyz, np.rot90(sequence.xyz, -turns, (1, 2)))
 
@@ -146,6 +146,6 @@ def test_random_rotations_stay_within_the_limit(make_sequence: Make) -> None:
         lambda s: random_rotation(s, seed=0, limit_deg=-1.0),
     ],
 )
-def test_amounts_without_a_meaning_are_refused(make_sequence: Make, call: Any) -> None:
+def test_invalid_amounts_are_refused(make_sequence: Make, call: Any) -> None:
     with pytest.raises(PointmapError):
         call(make_sequence())

@@ -1,4 +1,4 @@
-"""Every error code and the test that forces it: over DDS where it can leave the graph, otherwise where it is raised."""
+"""Every error code and the test that forces it: over DDS if it can leave the graph, else where it is raised."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ OVER_DDS: dict[ErrorCode, str] = {
     ErrorCode.SCENARIO_UNKNOWN: GRAPH + "test_the_table_can_be_laid_anew",
     ErrorCode.GRAPH_UNAVAILABLE: CODES + "test_a_service_that_nobody_offers",
 }
-"""Codes that a message of the running graph carries, or that its client raises, and the test that forces each."""
+"""Codes in messages of the running graph or raised by its client, and the test that forces each."""
 
-POLICIES = "raised in an evaluation: it becomes the outcome of one run, and the others go on"
+POLICIES = "raised in an evaluation: it becomes the outcome of one run, and the other runs continue"
 POLICY = "test/unit/policies/test_policy_protocol.py::"
 START = "ends a node before it joins the graph"
 FILES = "raised while robots or files are read: by commands, or before a node joins the graph"
 
 ELSEWHERE: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.UNKNOWN: (
-        "an exception nobody raised on purpose: one that could be forced would have a code of its own",
+        "an unexpected exception: one that could be forced would have its own code",
         "test/unit/ros/test_stamps_and_errors.py::test_a_surprise_keeps_its_type_and_text",
     ),
     ErrorCode.SETUP_MISSING: (
@@ -109,7 +109,7 @@ ELSEWHERE: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.MESH_MALFORMED: (FILES, "test/unit/robot/test_meshes.py::test_unusable_files"),
     ErrorCode.UNKNOWN_LINK: (FILES, "test/unit/robot/test_robot_model.py::test_unknown_names_list_the_known_ones"),
     ErrorCode.NO_GRIPPER: (
-        "a pick was asked of a robot without a gripper: refused where the plan is made, before it is sent",
+        "a pick plan for a robot without a gripper: refused during planning, before it is sent",
         "test/unit/robot/test_gripper.py::test_a_gripper_without_a_vendor",
     ),
     ErrorCode.FILE_MALFORMED: (
@@ -125,14 +125,14 @@ ELSEWHERE: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.POLICY_TIMEOUT: (POLICIES, POLICY + "test_a_policy_that_hangs_is_lost_and_nobody_waits_for_it_again"),
     ErrorCode.POLICY_BAD_ACTION: (POLICIES, POLICY + "test_chunks_that_are_no_motion"),
 }
-"""Codes that no message of the running graph carries: why, and the test that forces each where it is raised."""
+"""Codes that no message of the running graph carries: the reason, and the test that forces each where it is raised."""
 
 OTHER_WORDS = {ErrorCode.SETUP_MISSING: "SetupError"}
-"""What a test calls a code whose name it does not write out."""
+"""Text that a test uses in place of the name of a code."""
 
 
 def functions(path: Path) -> dict[str, str]:
-    """Source of every test function of a file, with its decorators."""
+    """Return the source of every test function of a file, with its decorators."""
     text = path.read_text()
     found = {}
     for node in ast.walk(ast.parse(text)):
@@ -145,7 +145,7 @@ def functions(path: Path) -> dict[str, str]:
 def test_every_code_is_in_the_table_once() -> None:
     assert not set(OVER_DDS) & set(ELSEWHERE)
     missing = [code.name for code in ErrorCode if code not in OVER_DDS and code not in ELSEWHERE]
-    assert not missing, f"say which test forces {', '.join(missing)}"
+    assert not missing, f"no test listed for {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
@@ -154,5 +154,5 @@ def test_the_test_that_forces_it_exists_and_names_it(code: ErrorCode) -> None:
     file, _, name = where.partition("::")
     found = functions(ROOT / file)
     assert name in found, f"{file} has no {name}"
-    assert OTHER_WORDS.get(code, code.name) in found[name], f"{where} does not speak of {code.name}"
+    assert OTHER_WORDS.get(code, code.name) in found[name], f"{where} does not mention {code.name}"
     assert (code in OVER_DDS) == (file.startswith("test/ros/") and where != CANNOT_START)

@@ -8,7 +8,7 @@ from kinema4d_ros.core import errors
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 
 
-def test_text_says_code_what_expected_and_hint() -> None:
+def test_the_text_has_code_what_expected_and_hint() -> None:
     error = KinemaError("the value is -1", expected="a positive one", hint="count again", code=ErrorCode.FILE_MISSING)
     assert str(error) == "[FILE_MISSING] the value is -1; expected a positive one (count again)"
     assert (error.what, error.expected, error.hint) == ("the value is -1", "a positive one", "count again")
@@ -24,7 +24,7 @@ CHILDREN = [getattr(errors, name) for name in errors.__all__ if name.endswith("E
 
 
 @pytest.mark.parametrize("kind", CHILDREN)
-def test_every_error_has_a_code_of_its_own_and_catches_as_one_family(kind: type[KinemaError]) -> None:
+def test_every_error_has_a_default_code_and_one_base_class(kind: type[KinemaError]) -> None:
     assert issubclass(kind, KinemaError)
     assert kind("x").code is kind.default_code
     assert kind("x", code=ErrorCode.NONE).code is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Limits: what is past them is named with joint, sample, value, limit and amount."""
+"""Limit checks: violations are reported with joint, sample, value, limit and amount."""
 
 from __future__ import annotations
 

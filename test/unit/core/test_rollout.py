@@ -1,4 +1,4 @@
-"""Rollouts: what is accepted, what is refused, and how."""
+"""Rollouts: accepted and rejected fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fields(frames: int = 3) -> dict[str, Any]:
     }
 
 
-def test_a_good_one_knows_its_length_and_duration() -> None:
+def test_length_and_duration() -> None:
     rollout = Rollout(**fields(), plan_hash="0123456789abcdef" * 4)
     assert len(rollout) == 3
     assert rollout.duration_s == pytest.approx(0.2)
@@ -111,7 +111,7 @@ def test_versions_are_a_private_copy() -> None:
         ((np.nan, 0.1, 1.0), False, "partly NaN"),
         ((0.1, 0.1, np.inf), False, "partly NaN or infinite"),
         ((0.1, 0.1, -1.0), False, "in front of the camera"),
-        ((np.nan, np.nan, np.nan), True, "although the robot is there"),
+        ((np.nan, np.nan, np.nan), True, "is missing under the robot mask"),
     ],
 )
 def test_check_points_names_the_pixel(value: tuple[float, ...], masked: bool, message: str) -> None:

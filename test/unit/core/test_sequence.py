@@ -22,7 +22,7 @@ CAMERA = PinholeCamera(4, 3, [[5.0, 0, 2], [0, 5, 1.5], [0, 0, 1]])
 
 @st.composite
 def sequences(draw: st.DrawFn) -> PointmapSequence:
-    """Any finite points, not only those on the rays; at least one robot pixel."""
+    """Draw sequences of any finite points, not only those on the rays; at least one robot pixel."""
     ids = draw(arrays(np.uint8, (2, 3, 4), elements=st.sampled_from([0, 1, 9, 255])).filter(np.any))
     xyz = draw(arrays(np.float32, (2, 3, 4, 3), elements=st.floats(-8, 8, width=32)))
     return PointmapSequence(np.where((ids != 0)[..., None], xyz, np.float32(np.nan)), ids, CAMERA)
@@ -37,7 +37,7 @@ def test_bounds_are_the_extremes_of_the_robot(sequence: PointmapSequence) -> Non
 
 @settings(max_examples=40)
 @given(sequences())
-def test_normalised_values_fill_the_unit_interval_and_come_back(sequence: PointmapSequence) -> None:
+def test_normalisation_fills_the_unit_interval_and_is_reversible(sequence: PointmapSequence) -> None:
     normalised = sequence.normalised()
     values = normalised.values[sequence.mask]
     span = normalised.bounds[1] - normalised.bounds[0]
@@ -63,7 +63,7 @@ def test_normalisation_keeps_the_order_of_points(sequence: PointmapSequence) -> 
         assert np.all(np.diff(values[order, axis]) >= 0)
 
 
-def test_an_axis_without_extent_is_zero_and_comes_back(make_sequence: Make) -> None:
+def test_an_axis_without_extent_is_zero_and_reversible(make_sequence: Make) -> None:
     sequence = make_sequence()
     flat = sequence.xyz.copy()
     flat[sequence.mask, 2] = 0.75
@@ -73,7 +73,7 @@ def test_an_axis_without_extent_is_zero_and_comes_back(make_sequence: Make) -> N
     assert np.all(normalised.inverse()[sequence.mask, 2] == 0.75)
 
 
-def test_an_extent_too_small_to_divide_by_is_none(make_sequence: Make) -> None:
+def test_a_tiny_extent_counts_as_zero(make_sequence: Make) -> None:
     sequence = make_sequence()
     nearly = sequence.xyz.copy()
     nearly[sequence.mask, 0] = 0.0
@@ -93,7 +93,7 @@ def test_given_bounds_are_used_and_points_outside_are_clipped(make_sequence: Mak
     assert expected.max() == 1.0
 
 
-def test_one_set_of_bounds_serves_the_whole_sequence(make_sequence: Make) -> None:
+def test_bounds_are_shared_by_all_frames(make_sequence: Make) -> None:
     sequence = make_sequence(frames=5)
     values = sequence.normalised().values
     reaches_top = [values[t].max() == 1.0 for t in range(5)]
@@ -189,11 +189,11 @@ def test_arrays_that_do_not_fit_are_refused(make_sequence: Make, changes: dict[s
     "bounds",
     [np.zeros((3, 2)), [[0, 0, 0], [1, 1, np.nan]], [[0, 0, 1], [1, 1, 0]]],
 )
-def test_bounds_that_are_none_are_refused(make_sequence: Make, bounds: Any) -> None:
+def test_invalid_bounds_are_refused(make_sequence: Make, bounds: Any) -> None:
     sequence = make_sequence()
-    with pytest.raises(PointmapError, match="are not bounds"):
+    with pytest.raises(PointmapError, match="are invalid"):
         sequence.normalised(bounds)
-    with pytest.raises(PointmapError, match="are not bounds"):
+    with pytest.raises(PointmapError, match="are invalid"):
         denormalise(sequence.xyz, bounds, sequence.mask)
 
 

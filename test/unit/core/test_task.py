@@ -1,4 +1,4 @@
-"""`Task` decides outcomes: the limits, what counts as the end, and what cannot be asked."""
+"""`Task` outcomes: limits, end frames and invalid tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIGH, HALF = START + np.array([0, 0, 0.1]), START + np.array([0, 0, 0.02])
         ("stack", [0.3, 0.1, 0.10], False),
     ],
 )
-def test_start_and_end_decide_and_the_judge_of_known_poses_agrees(kind: str, end: list[float], done: bool) -> None:
+def test_start_and_end_suffice_and_the_pose_judge_agrees(kind: str, end: list[float], done: bool) -> None:
     task = make_task(kind, "red_box", goal_xy=(0.3, 0.1), support_m=0.04 if kind == "stack" else 0.0)
     assert task.outcome([START, end]).success is done
     poses = np.tile(np.eye(4), (4, 1, 1))
@@ -39,7 +39,7 @@ def test_start_and_end_decide_and_the_judge_of_known_poses_agrees(kind: str, end
     assert (verdict.success, verdict.value_m) == (done, task.outcome(poses).value_m)
 
 
-def test_the_end_of_an_estimated_path_is_a_majority_and_may_be_unknown() -> None:
+def test_end_frames_vote_by_majority_and_may_be_unknown() -> None:
     task = Task(Lifted())
     path = np.array([START, START, HIGH, HIGH, START])
     assert task.outcome(path).success is False
@@ -51,7 +51,7 @@ def test_the_end_of_an_estimated_path_is_a_majority_and_may_be_unknown() -> None
     assert task.outcome([START, HALF]).progress == pytest.approx(0.5)
 
 
-def test_every_kind_has_its_words_and_those_of_the_lab_are_among_them() -> None:
+def test_every_kind_has_an_instruction_and_includes_the_lab_tasks() -> None:
     assert set(LAB_TASKS) <= set(TASKS)
     for kind in TASKS:
         task = make_task(kind, "red_box", goal_xy=(0.3, 0.1))
@@ -70,13 +70,13 @@ def test_every_kind_has_its_words_and_those_of_the_lab_are_among_them() -> None:
         lambda: AtGoal((0.1, 0.2), height_m=0.0),
     ],
 )
-def test_what_cannot_be_asked_is_refused(make: object) -> None:
+def test_invalid_tasks_are_refused(make: object) -> None:
     with pytest.raises(EvaluationError) as caught:
         make()  # type: ignore[operator]
     assert caught.value.code == ErrorCode.ARGUMENT_INVALID
 
 
-def test_a_path_must_be_one() -> None:
+def test_invalid_path_shapes_are_refused() -> None:
     for bad in (np.zeros((4, 2)), np.zeros((0, 3)), np.zeros(3)):
         with pytest.raises(EvaluationError, match="path has shape"):
             Task(Lifted()).outcome(bad)

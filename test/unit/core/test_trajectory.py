@@ -1,4 +1,4 @@
-"""Joint trajectories: construction refuses what is bad, resampling and integration are exact."""
+"""Joint trajectories: validation on construction, exact resampling and integration."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_integrating_the_mean_velocities_gives_the_positions_back(trajectory: Jo
 
 
 def controller_spline(plan: JointTrajectory, t: float) -> np.ndarray:
-    """What joint_trajectory_controller commands at a time, in its own formulas (trajectory.cpp)."""
+    """Return what joint_trajectory_controller commands at a time, by its own formulas (trajectory.cpp)."""
     i = max(i for i in range(len(plan) - 1) if plan.times[i] <= t)
     duration, t = plan.times[i + 1] - plan.times[i], t - plan.times[i]
     p0, p1 = plan.positions[i : i + 2]
@@ -90,7 +90,7 @@ def controller_spline(plan: JointTrajectory, t: float) -> np.ndarray:
 
 
 @given(trajectories(), st.booleans(), st.integers(0, 2**31))
-def test_a_plan_with_derivatives_is_the_spline_that_the_controller_makes_of_it(
+def test_a_plan_with_derivatives_matches_the_controllers_spline(
     plan: JointTrajectory, accelerated: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -107,7 +107,7 @@ def test_a_plan_with_derivatives_is_the_spline_that_the_controller_makes_of_it(
     np.testing.assert_array_equal(plan.resample(7).positions, plan.at(plan.resample(7).times))
 
 
-def test_the_share_of_some_joints_has_their_samples_unchanged() -> None:
+def test_only_keeps_the_samples_of_some_joints() -> None:
     tables = np.arange(24.0).reshape(4, 2, 3)
     plan = JointTrajectory(("a", "b", "c"), [0.0, 1.0], *tables)
     share = plan.only(["c", "x", "a"])
@@ -145,11 +145,11 @@ def test_derivatives_within_the_limits_pass(yam: Robot) -> None:
         ({"velocities": set_at(1, 50.0)}, "TRAJECTORY_TOO_FAST", "'joint1' at sample 1"),
         ({"velocities": set_at(2, 0.01)}, "TRAJECTORY_TOO_FAST", "ends with joint 'joint1'"),
         ({"velocities": set_at(0, 0.01)}, "TRAJECTORY_TOO_FAST", "starts with joint 'joint1'"),
-        # Slow at every point, but not between them: the accelerations throw the arm about.
+        # Slow at every point but too fast between them, because of the accelerations.
         ({"accelerations": set_at(1, 100.0)}, "TRAJECTORY_TOO_FAST", "rad/s"),
         ({"accelerations": set_at(1, 1e308)}, "TRAJECTORY_TOO_FAST", "rad/s"),
         ({"effort": set_at(1, 1e4)}, "TRAJECTORY_OUT_OF_LIMITS", "N m"),
-        # Before its first point a controller makes a spline from where the arm stands: that would swing back first.
+        # A controller interpolates a spline from the current position to the first point: it would swing back first.
         ({"times": [9.0, 10.0, 11.0], "accelerations": set_at(0, 0.5)}, "TRAJECTORY_TOO_FAST", "starts late"),
     ],
 )
@@ -162,7 +162,7 @@ def test_derivatives_that_the_arm_cannot_follow_are_refused(
     assert text in str(caught.value)
 
 
-def test_a_giant_spline_is_refused_before_memory_is_taken(yam: Robot) -> None:
+def test_a_huge_spline_is_refused_before_allocation(yam: Robot) -> None:
     count = 90_000
     rest = np.tile(yam.home_position()[:1], (count, 1))
     with pytest.raises(TrajectoryError, match="90,000 samples"):
@@ -172,7 +172,7 @@ def test_a_giant_spline_is_refused_before_memory_is_taken(yam: Robot) -> None:
 
 
 def test_a_spline_that_leaves_the_limits_between_its_points_is_refused(yam: Robot) -> None:
-    """All samples are the same, at the limit; the velocity between carries the arm past it."""
+    """All samples are equal, at the limit; the velocity between them moves the arm past it."""
     q = np.tile(yam.home_position(), (3, 1))
     q[:, 0] = yam.upper[0] - 0.01
     v = np.zeros_like(q)
@@ -245,7 +245,7 @@ def test_time_is_given_once_and_is_positive(options) -> None:
         JointTrajectory.from_positions("a", [[0.0]], **options)
 
 
-def test_velocities_over_time_that_runs_back_are_refused() -> None:
+def test_velocities_with_decreasing_times_are_refused() -> None:
     with pytest.raises(TrajectoryError, match="NOT_MONOTONIC"):
         JointTrajectory.from_velocities("a", [[1.0]] * 3, [0.0], times=[0.0, 1.0, 0.5])
     with pytest.raises(TrajectoryError, match="velocity of joint 'a' at sample 1"):
@@ -254,7 +254,7 @@ def test_velocities_over_time_that_runs_back_are_refused() -> None:
         JointTrajectory.from_velocities("a", [[1.0]], [0.0, 1.0], rate_hz=1)
 
 
-def test_resampling_to_nothing_is_refused() -> None:
+def test_resampling_to_zero_samples_is_refused() -> None:
     with pytest.raises(TrajectoryError, match="0 samples"):
         JointTrajectory(("a",), [0.0], [[0.0]]).resample(0)
 
@@ -267,7 +267,7 @@ def test_columns_are_put_into_the_robots_order(yam: Robot) -> None:
     np.testing.assert_array_equal(q, expected)
 
 
-def test_fingers_under_the_vendors_names_are_understood(yam: Robot) -> None:
+def test_vendor_finger_names_are_converted(yam: Robot) -> None:
     trajectory = JointTrajectory.from_positions(["joint7", "joint8", "joint1"], [[-0.02, -0.02, 0.5]], rate_hz=1)
     q = trajectory.for_robot(yam)[0]
     assert q[yam.joint_names.index("left_finger_joint")] == pytest.approx(0.02)

@@ -1,4 +1,4 @@
-"""A plan's hash: the same for the same motion, another for any other, and pinned so that it never changes."""
+"""Plan hash: equal for the same motion, different for any other, and pinned so that it never changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = [0.0, 0.1, 0.3]
 POSITIONS = np.array([[0.0, 1.0], [0.5, -1.0], [0.25, 2.0]])
 
 
-def test_the_bytes_are_those_of_the_docstring() -> None:
+def test_the_hashed_bytes_match_the_documentation() -> None:
     expected = hashlib.sha256(
         b"kinema4d plan 1\n"
         + struct.pack("<II", 2, 3)
@@ -50,7 +50,7 @@ def test_other_times_names_or_samples_are_another_plan() -> None:
     known.add(plan_hash(NAMES, TIMES[:2], POSITIONS[:2]))
     known.add(plan_hash(NAMES, [0.0, 0.2, 0.3], POSITIONS))
     assert len(known) == 5
-    # Less than half a nanosecond is no difference: no message could carry it.
+    # Less than half a nanosecond makes no difference: messages cannot represent it.
     assert plan_hash(NAMES, np.array(TIMES) + 1e-10, POSITIONS) in known
 
 
@@ -74,6 +74,6 @@ def test_times_through_integer_nanoseconds_keep_the_hash(steps_ns: list[int]) ->
     assert hash_trajectory(sent) == hash_trajectory(received)
 
 
-def test_what_is_no_plan_has_no_hash() -> None:
+def test_invalid_plans_have_no_hash() -> None:
     with pytest.raises(TrajectoryError):
         plan_hash(NAMES, TIMES, [[np.nan, 0.0]] * 3)

@@ -29,7 +29,7 @@ def rotation(a_T_b: Array) -> Rotation:
 
 
 @given(st.tuples(angles, angles, angles), vectors)
-def test_rpy_agrees_with_scipy_and_comes_back(rpy: tuple[float, float, float], xyz: Array) -> None:
+def test_rpy_agrees_with_scipy_and_round_trips(rpy: tuple[float, float, float], xyz: Array) -> None:
     T = tf.from_rpy(rpy, xyz)
     np.testing.assert_allclose(T[:3, :3], Rotation.from_euler("xyz", rpy).as_matrix(), atol=1e-14)
     np.testing.assert_array_equal(T[:3, 3], xyz)
@@ -39,7 +39,7 @@ def test_rpy_agrees_with_scipy_and_comes_back(rpy: tuple[float, float, float], x
 
 
 @given(angles, angles, st.sampled_from([-1.0, 1.0]), st.floats(0, 1e-6))
-def test_rpy_comes_back_at_and_near_gimbal_lock(roll: float, yaw: float, sign: float, off: float) -> None:
+def test_rpy_round_trips_at_and_near_gimbal_lock(roll: float, yaw: float, sign: float, off: float) -> None:
     T = tf.from_rpy([roll, sign * (np.pi / 2 - off), yaw])
     np.testing.assert_allclose(tf.from_rpy(tf.to_rpy(T)), T, atol=2e-9)
     if off == 0.0:
@@ -98,7 +98,7 @@ def test_axis_angle_of_many_angles() -> None:
 
 @settings(max_examples=50)
 @given(poses(), vectors)
-def test_inverse_undoes(a_T_b: Array, p_b: Array) -> None:
+def test_inverse(a_T_b: Array, p_b: Array) -> None:
     np.testing.assert_allclose(tf.invert(a_T_b) @ a_T_b, tf.identity(), atol=1e-13)
     p_a = tf.apply(a_T_b, p_b)
     np.testing.assert_allclose(p_a, (a_T_b @ [*p_b, 1.0])[:3], atol=1e-13)
@@ -161,7 +161,7 @@ def test_rigid_transforms_pass(T: Array) -> None:
         ("identity", "not an array of numbers"),
     ],
 )
-def test_what_is_not_rigid_is_refused(bad: object, why: str) -> None:
+def test_non_rigid_matrices_are_refused(bad: object, why: str) -> None:
     with pytest.raises(CameraError, match=why) as caught:
         tf.require_rigid(bad, "base_T_camera")  # type: ignore[arg-type]
     assert caught.value.code == ErrorCode.NOT_A_ROTATION

@@ -1,4 +1,4 @@
-"""Objects followed through clouds: carried, hidden, blurred, faded, doubled, gone."""
+"""Tracking of objects that are carried, hidden, blurred, faded, duplicated or lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def moved(track) -> np.ndarray:
     return track.position - track.position[0]
 
 
-def test_a_carried_ball_is_followed_to_a_few_millimetres() -> None:
+def test_a_carried_ball_is_tracked_to_a_few_millimetres() -> None:
     rollout, target, path = pick()
     track = track_object(rollout, target)
     np.testing.assert_allclose(moved(track), path - path[0], atol=0.006)
@@ -36,7 +36,7 @@ def test_a_pushed_ball_among_others() -> None:
     np.testing.assert_allclose(moved(track)[:, :2], (path - path[0])[:, :2], atol=0.008)
 
 
-def test_hidden_is_not_lost() -> None:
+def test_a_hidden_object_is_not_lost() -> None:
     still = np.array([0.3, 0.0, RADIUS])
     # A large dark ball between camera and target in the middle frames.
     curtain = np.tile([0.55, 0.0, -1.0], (9, 1))
@@ -49,7 +49,7 @@ def test_hidden_is_not_lost() -> None:
     assert track.confidence[8] > track.confidence[5]
 
 
-def test_gone_is_lost_and_found_again() -> None:
+def test_a_vanished_object_is_lost_and_found_again() -> None:
     centre = np.tile([0.3, 0.0, RADIUS], (8, 1))
     centre[3:6, 2] = -1.0
     rollout = film([Ball(centre, RED)], 8)
@@ -60,7 +60,7 @@ def test_gone_is_lost_and_found_again() -> None:
 
 
 @pytest.mark.parametrize("carried", [True, False])
-def test_half_faded_it_is_still_found_with_less_confidence(carried: bool) -> None:
+def test_a_half_faded_object_is_found_with_less_confidence(carried: bool) -> None:
     clear = track_object(*pick(carried=carried)[:2])
     rollout, target, path = pick(carried=carried, opacity=0.5, noise=3.0)
     faded = track_object(rollout, target)
@@ -68,7 +68,7 @@ def test_half_faded_it_is_still_found_with_less_confidence(carried: bool) -> Non
     assert 0.25 < faded.confidence[-1] < 0.75 * clear.confidence[-1]
 
 
-def test_blurred_pictures_and_depth() -> None:
+def test_blurred_images_and_depth() -> None:
     rollout, target, path = pick(noise=4.0)
     xyz, rgb = rollout.xyz.copy(), rollout.rgb.copy()
     for t in range(1, len(rollout)):
@@ -80,7 +80,7 @@ def test_blurred_pictures_and_depth() -> None:
     np.testing.assert_allclose(moved(track)[-1], (path - path[0])[-1], atol=0.015)
 
 
-def test_missing_depth_costs_confidence_not_the_place() -> None:
+def test_missing_depth_reduces_confidence_but_not_accuracy() -> None:
     rollout, target, path = pick()
     xyz = rollout.xyz.copy()
     holes = np.random.default_rng(0).random(rollout.robot_mask.shape) < 0.5
@@ -91,7 +91,7 @@ def test_missing_depth_costs_confidence_not_the_place() -> None:
     np.testing.assert_allclose(moved(track)[-1], (path - path[0])[-1], atol=0.01)
 
 
-def test_a_copy_left_behind_is_doubted() -> None:
+def test_a_copy_left_behind_reduces_confidence() -> None:
     rollout, target, path = pick()
     alone = track_object(rollout, target)
     balls = [Ball(path, RED), Ball(path[0], RED), *fingers(path)]
@@ -100,7 +100,7 @@ def test_a_copy_left_behind_is_doubted() -> None:
     assert track.confidence[-1] < 0.7 * alone.confidence[-1]
 
 
-def test_a_large_picture_is_thinned_and_gives_the_same() -> None:
+def test_a_large_image_is_subsampled_and_gives_the_same() -> None:
     camera = CAMERA.scaled(720, 480)
     path = np.stack([np.full(4, 0.3), np.linspace(0, 0.06, 4), np.full(4, RADIUS)], axis=1)
     rollout = film([Ball(path, RED)], 4, camera)
@@ -109,7 +109,7 @@ def test_a_large_picture_is_thinned_and_gives_the_same() -> None:
     np.testing.assert_allclose(moved(track_object(rollout, target)), path - path[0], atol=0.003)
 
 
-def test_the_target_is_what_the_gripper_goes_to() -> None:
+def test_the_target_is_the_object_at_the_gripper() -> None:
     rollout, target, path = pick()
     found = find_target(rollout)
     assert (found & target).sum() / (found | target).sum() > 0.85
@@ -118,7 +118,7 @@ def test_the_target_is_what_the_gripper_goes_to() -> None:
     np.testing.assert_allclose(tip[7, :2], path[7, :2], atol=0.02)
 
 
-def test_the_middle_lies_behind_the_surface() -> None:
+def test_the_centre_is_behind_the_surface() -> None:
     rollout, target, path = pick()
     surface = rollout.points_base(0)[target].astype(np.float64)
     guess = centre_behind(surface, CAMERA.base_T_camera[:3, 3])
@@ -128,7 +128,7 @@ def test_the_middle_lies_behind_the_surface() -> None:
     np.testing.assert_array_equal(above, surface.mean(axis=0))
 
 
-def test_what_cannot_be_followed_is_refused() -> None:
+def test_invalid_targets_are_refused() -> None:
     rollout, target, _ = pick(6)
     with pytest.raises(EvaluationError, match="target is uint8"):
         track_object(rollout, target.astype(np.uint8))
@@ -148,9 +148,9 @@ def test_no_target_without_robot_table_or_object() -> None:
         find_target(film([Ball([0.3, 0, RADIUS], RED)], 3))
     path = np.stack([np.full(4, 0.3), np.zeros(4), np.linspace(0.1, 0.03, 4)], axis=1)
     bare = film(fingers(path), 4)
-    with pytest.raises(EvaluationError, match="nothing stands"):
+    with pytest.raises(EvaluationError, match="no object is on the table"):
         find_target(bare)
     wild = np.random.default_rng(0).normal(0, 0.3, bare.xyz.shape).astype(np.float32) + np.float32([0, 0, 1])
     xyz = np.where(bare.robot_mask[..., None], bare.xyz, wild)
-    with pytest.raises(EvaluationError, match="make no plane"):
+    with pytest.raises(EvaluationError, match="contain no plane"):
         find_target(Rollout(bare.rgb, xyz, bare.robot_mask, CAMERA, bare.times, bare.provenance))

@@ -1,4 +1,4 @@
-"""Verdicts: predicates, margins, deciding frames, honesty about what was lost, agreement, and the picture."""
+"""Verdicts: predicates, margins, deciding frames, lost objects, agreement, and the image."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_geometric_and_true_judges_agree_on_a_pick_and_a_miss(goal) -> None:
             assert verdict.track is not None
 
 
-def test_without_a_mask_the_judge_finds_the_object_itself() -> None:
+def test_without_a_mask_the_judge_finds_the_object() -> None:
     rollout, _, path = pick()
     verdict = GeometricJudge().judge(rollout, Task(Lifted()))
     assert verdict.success is True
@@ -69,19 +69,19 @@ def test_an_object_that_vanishes_is_neither_success_nor_failure() -> None:
     assert "lost" in verdict.reason
 
 
-def test_doubt_at_the_end_is_not_a_verdict() -> None:
+def test_low_confidence_at_the_end_gives_no_verdict() -> None:
     path, sure = rise([0, 0, 0.1, 0.1, 0.1, 0.1]), [1, 1, 1, 0.08, 0.05, 0.05]
     assert judge_track(track(path, sure), Task(Lifted())).success is None
     assert judge_track(track(path, sure), Task(Lifted()), least_confidence=0.01).success is True
 
 
-def test_confidence_falls_to_nothing_at_the_limit() -> None:
+def test_confidence_falls_to_zero_at_the_limit() -> None:
     sure = [judge_track(track(rise([0, h, h, h])), Task(Lifted(0.04))).confidence for h in (0.0401, 0.045, 0.05, 0.08)]
     assert sure == pytest.approx([0.01, 0.5, 1.0, 1.0])
     assert judge_track(track(rise([0, 0.035, 0.035, 0.035])), Task(Lifted(0.04))).confidence == pytest.approx(0.5)
 
 
-def test_the_frame_that_decides() -> None:
+def test_the_deciding_frame() -> None:
     # Up, dropped, up again: only the second time counts.
     path = rise([0, 0.06, 0.06, 0.0, 0.0, 0.05, 0.06, 0.06, 0.06])
     assert judge_track(track(path), Task(Lifted())).deciding_frame == 5
@@ -162,7 +162,7 @@ def test_bad_goals_are_refused(make) -> None:
     assert caught.value.code == ErrorCode.ARGUMENT_INVALID
 
 
-def test_agreement_counts_every_cell_and_doubt_agrees_with_nothing() -> None:
+def test_agreement_counts_every_cell_and_cannot_tell_never_agrees() -> None:
     verdicts = [True, True, False, None, False, True, None, False]
     truths = [True, True, True, True, False, False, False, False]
     table = Confusion.of(verdicts, truths)
@@ -176,13 +176,13 @@ def test_agreement_counts_every_cell_and_doubt_agrees_with_nothing() -> None:
         Confusion.of([True], [True, False])
 
 
-def test_the_picture_marks_the_deciding_frame_and_the_path() -> None:
+def test_the_image_marks_the_deciding_frame_and_the_path() -> None:
     rollout, target, _ = pick()
     verdict = GeometricJudge().judge(rollout, Task(Lifted()), target)
     picture = verdict_picture(rollout, verdict)
     assert picture.dtype == np.uint8
     assert picture.shape[1] > 3 * 360
-    # The line is smooth: its pixels are mixtures.
+    # The line is antialiased.
     magenta = (picture[..., 0] > 170) & (picture[..., 1] < 90) & (picture[..., 2] > 150)
     assert magenta.sum() > 100
     first = magenta[26 : 26 + 288, :432]

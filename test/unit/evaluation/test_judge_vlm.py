@@ -1,4 +1,4 @@
-"""The language-model judge against a real server on the loopback that speaks the protocol, well and badly."""
+"""The VLM judge against a real server on loopback, with valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinema4d_ros.evaluation.judges import VlmJudge
 
 
 class Server(ThreadingHTTPServer):
-    """Answers what `reply` says, and keeps what it was asked."""
+    """Server that sends `reply` and stores the requests."""
 
     daemon_threads = True
     reply: object = ""
@@ -67,7 +67,7 @@ def judge(server: Server, **rest) -> VlmJudge:
     return VlmJudge(f"http://127.0.0.1:{server.server_port}/v1", "eyes", frames=4, **rest)
 
 
-def test_it_sends_the_frames_and_reads_the_answer(server: Server) -> None:
+def test_frames_are_sent_and_the_answer_is_parsed(server: Server) -> None:
     rollout, target, _ = pick()
     server.reply = 'Here: {"success": true, "progress": 1, "confidence": 0.8, "frame": 13, "reason": "it is up"}'
     verdict = judge(server, api_key="secret").judge(rollout, Task(Lifted(0.04), "ball", "pick up the ball"), target)
@@ -88,7 +88,7 @@ def test_it_sends_the_frames_and_reads_the_answer(server: Server) -> None:
     np.testing.assert_array_equal(seen, rollout.rgb[-1])
 
 
-def test_it_may_say_that_it_cannot_tell(server: Server) -> None:
+def test_the_answer_may_be_cannot_tell(server: Server) -> None:
     server.reply = '{"success": null, "confidence": 0.9}'
     verdict = judge(server).judge(pick()[0], Task(Lifted()))
     assert (verdict.success, verdict.confidence) == (None, 0.0)
@@ -112,7 +112,7 @@ def test_it_may_say_that_it_cannot_tell(server: Server) -> None:
     ],
     ids=lambda reply: str(reply)[:20],
 )
-def test_nonsense_is_refused_not_guessed(server: Server, reply: object) -> None:
+def test_invalid_answers_are_refused(server: Server, reply: object) -> None:
     server.reply = reply
     with pytest.raises(EvaluationError):
         judge(server).judge(pick()[0], Task(Lifted()))
@@ -127,7 +127,7 @@ def test_errors_of_the_server_are_reported(server: Server, status: int) -> None:
     assert len(server.asked) == 1, "a redirection is not followed"
 
 
-def test_a_server_that_is_slow_or_not_there(server: Server) -> None:
+def test_a_slow_or_missing_server(server: Server) -> None:
     server.delay_s, server.reply = 1.0, "{}"
     with pytest.raises(EvaluationError, match="does not answer") as caught:
         judge(server, timeout_s=0.2).judge(pick()[0], Task(Lifted()))

@@ -1,4 +1,4 @@
-"""Chamfer distances and F-score against SciPy's trees, organised and not, and what they refuse."""
+"""Chamfer distances and F-score against SciPy's trees, for organised and unorganised clouds; refusals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def organised(seed: int, h: int, w: int, *, holes: float, kind: str) -> np.ndarr
     holes=st.sampled_from([0.0, 0.3, 0.9]),
     kind=st.sampled_from(["surface", "wild"]),
 )
-def test_both_ways_agree_with_all_pairs(seed: int, h: int, w: int, holes: float, kind: str) -> None:
+def test_both_algorithms_agree_with_brute_force(seed: int, h: int, w: int, holes: float, kind: str) -> None:
     a, b = organised(seed, h, w, holes=holes, kind=kind), organised(seed + 1, h, w, holes=holes, kind="surface")
     flat = [cloud[np.isfinite(cloud[..., 0])] for cloud in (a, b)]
     result = frame_distances(a[None], b[None], (0.03,))[0]
@@ -56,9 +56,9 @@ def test_both_ways_agree_with_all_pairs(seed: int, h: int, w: int, holes: float,
         np.testing.assert_allclose((found.chamfer_l1, found.chamfer_l2, found.f_score[0]), expected, atol=1e-9)
 
 
-def test_a_large_picture_agrees_with_a_tree() -> None:
+def test_a_large_cloud_agrees_with_a_tree() -> None:
     a, b = organised(1, 120, 180, holes=0.05, kind="surface"), organised(2, 120, 180, holes=0.05, kind="surface")
-    # A thing that is elsewhere in the other cloud: the same pixel is a bad first guess.
+    # An object at another place in the other cloud: the same pixel is a bad first guess.
     b[20:60, 30:70] = a[40:80, 100:140] - np.float32([0, 0, 0.2])
     flat = [cloud[np.isfinite(cloud[..., 0])].astype(np.float64) for cloud in (a, b)]
     there, back = cKDTree(flat[1]).query(flat[0])[0], cKDTree(flat[0]).query(flat[1])[0]
@@ -80,7 +80,7 @@ def test_known_numbers() -> None:
     assert found.f_score[0] == pytest.approx(2 / 3)
 
 
-def test_over_a_mask_the_nearest_point_may_lie_outside() -> None:
+def test_the_nearest_point_may_be_outside_of_the_mask() -> None:
     a = organised(1, 20, 20, holes=0, kind="surface")
     b = np.roll(a, 3, axis=1)
     mask = np.zeros((1, 20, 20), bool)
@@ -90,7 +90,7 @@ def test_over_a_mask_the_nearest_point_may_lie_outside() -> None:
     assert found.chamfer_l1 == 0.0
 
 
-def test_from_frame_to_frame() -> None:
+def test_consecutive_distances() -> None:
     still = organised(4, 15, 25, holes=0.2, kind="surface")
     moved = still.copy()
     moved[3:8, 3:8, 2] += 0.1

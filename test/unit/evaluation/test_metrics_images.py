@@ -1,4 +1,4 @@
-"""PSNR and SSIM against scikit-image and torchmetrics, over masks, and what they refuse."""
+"""PSNR and SSIM against scikit-image and torchmetrics, with masks; refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WANG = {"channel_axis": -1, "gaussian_weights": True, "sigma": 1.5, "use_sample_
 
 
 def videos(seed: int = 0, shape: tuple[int, int, int] = (3, 41, 57), noise: float = 20.0):
-    """Pictures with edges, shades and a saturated patch, and noisy copies."""
+    """Images with edges, gradients and a saturated patch, and noisy copies."""
     rng = np.random.default_rng(seed)
     t, h, w = shape
     rows, columns = np.mgrid[0:h, 0:w]
@@ -48,12 +48,12 @@ def test_agrees_with_torchmetrics() -> None:
     predicted, truth = videos(3)
     a, b = (torch.from_numpy(v).movedim(-1, 1).double() for v in (predicted, truth))
     assert psnr_overall(predicted, truth) == pytest.approx(float(tm_psnr(a, b, data_range=255.0)), abs=1e-5)
-    # torchmetrics also counts the border, whose windows it fills by reflection: compared without it.
+    # torchmetrics also counts the border, padded by reflection: compared without it.
     _, full = tm_ssim(a, b, data_range=255.0, sigma=1.5, reduction="none", return_full_image=True)
     np.testing.assert_allclose(ssim(predicted, truth), full[..., 5:-5, 5:-5].mean(dim=(1, 2, 3)).numpy(), atol=1e-5)
 
 
-def test_over_a_mask_only_its_pixels_count() -> None:
+def test_only_masked_pixels_count() -> None:
     predicted, truth = videos(1)
     mask = np.zeros(truth.shape[:3], bool)
     mask[0, 10:20, 12:33] = mask[1, 6:35, 6:50] = True
@@ -71,7 +71,7 @@ def test_over_a_mask_only_its_pixels_count() -> None:
     np.testing.assert_allclose(ssim(predicted, truth, everywhere), ssim(predicted, truth), atol=1e-12)
 
 
-def test_equal_pictures() -> None:
+def test_equal_images() -> None:
     predicted, truth = videos()
     predicted[1] = truth[1]
     assert psnr(predicted, truth)[1] == np.inf
@@ -79,7 +79,7 @@ def test_equal_pictures() -> None:
     assert ssim(predicted, truth)[1] == pytest.approx(1.0)
 
 
-def test_dynamic_region_reaches_from_robot_and_moving_things() -> None:
+def test_dynamic_region_covers_robot_and_moving_objects() -> None:
     robot = np.zeros((2, 30, 40), bool)
     robot[1, 10, 10] = True
     ids = np.zeros(robot.shape, np.uint8)
@@ -105,7 +105,7 @@ def test_dynamic_region_reaches_from_robot_and_moving_things() -> None:
         (lambda a, b: (a[:0], b[:0]), "(0,"),
     ],
 )
-def test_bad_pictures_are_refused(change, says: str) -> None:
+def test_bad_images_are_refused(change, says: str) -> None:
     predicted, truth = change(*videos())
     for metric in (psnr, ssim, psnr_overall):
         with pytest.raises(EvaluationError) as caught:

@@ -1,4 +1,4 @@
-"""The plumbing of learned metrics with random weights: against torchmetrics and SciPy, and what is refused.
+"""Learned metrics with random weights against torchmetrics and SciPy, and refusals.
 
 The released weights cannot be downloaded where these tests must run; the networks are checked by their names, shapes
 and published parameter counts.
@@ -47,7 +47,7 @@ def test_lpips_is_torchmetrics_with_the_same_weights(weights: Path, monkeypatch:
     from torchmetrics.functional.image import lpips as theirs
 
     ours = load_network("lpips", weights)
-    # torchmetrics would download the backbone through torchvision: it is handed ours instead.
+    # torchmetrics would download the backbone through torchvision: it gets ours instead.
     monkeypatch.setattr(theirs, "_get_tv_model_features", lambda net, pretrained=False: ours.features)
     reference = theirs._LPIPS(net="alex", pretrained=True, pnet_rand=True)
     predicted, truth = videos(5)
@@ -76,7 +76,7 @@ def test_networks_have_their_published_sizes() -> None:
 
 def test_fid_is_the_frechet_distance_of_the_features() -> None:
     class Means(torch.nn.Module):
-        """Three numbers a picture: a network small enough for an exact answer."""
+        """Network with three outputs per image, small enough for an exact result."""
 
         num_features = 3
 

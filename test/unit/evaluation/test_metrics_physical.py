@@ -1,4 +1,4 @@
-"""Robot adherence and plausibility on worlds in which exactly one thing is wrong."""
+"""Robot adherence and plausibility in scenes with exactly one error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_adherence_counts_missing_points_and_empty_frames() -> None:
         robot_adherence(xyz[:2], xyz, mask)
 
 
-def test_a_possible_world_has_no_faults() -> None:
+def test_a_consistent_scene_has_no_violations() -> None:
     rollout, _, _ = pick()
     found = plausibility(rollout)
     for faults in (found.below_table, found.table_depth_m, found.vanished, found.appeared):
@@ -66,7 +66,7 @@ def test_a_possible_world_has_no_faults() -> None:
     assert np.isnan(found.robot_depth_m).all()
 
 
-def test_matter_is_kept_by_what_stands_still_and_lost_by_what_shrinks() -> None:
+def test_matter_is_constant_at_rest_and_falls_for_shrinking_objects() -> None:
     still = plausibility(film([Ball(STILL, RED)], 3)).matter
     np.testing.assert_allclose(still, 1.0)
     small = film([Ball(STILL, RED)], 2)
@@ -75,7 +75,7 @@ def test_matter_is_kept_by_what_stands_still_and_lost_by_what_shrinks() -> None:
     assert plausibility(with_points(small, xyz)).matter[1] == pytest.approx(0.5, abs=0.12)
 
 
-def test_what_vanishes_and_what_appears_is_counted_in_its_frame() -> None:
+def test_vanishing_and_appearing_objects_are_counted_in_their_frame() -> None:
     comes = np.tile([0.3, 0.12, RADIUS], (6, 1))
     comes[:4, 2] = -1
     goes = np.tile(STILL, (6, 1))
@@ -86,7 +86,7 @@ def test_what_vanishes_and_what_appears_is_counted_in_its_frame() -> None:
     assert found.objects.tolist() == [1, 1, 0, 0, 1, 1]
 
 
-def test_what_the_robot_hides_has_not_vanished() -> None:
+def test_hidden_objects_have_not_vanished() -> None:
     curtain = np.tile([0.55, 0.0, -1.0], (5, 1))
     curtain[2:4, 2] = 0.22
     found = plausibility(film([Ball(STILL, RED), Ball(curtain, (30, 30, 30), 0.1, robot=True)], 5))
@@ -128,7 +128,7 @@ def test_points_inside_the_robot(primitive_arm) -> None:
         plausibility(rollout, arm)
 
 
-def test_without_a_table_it_is_refused() -> None:
+def test_a_scene_without_a_table_is_refused() -> None:
     rollout = film([Ball(STILL, RED), *fingers(np.tile(STILL, (2, 1)))], 2)
-    with pytest.raises(EvaluationError, match="make no plane"):
+    with pytest.raises(EvaluationError, match="contain no plane"):
         plausibility(with_points(rollout, np.full_like(rollout.xyz, np.nan)))

@@ -1,4 +1,4 @@
-"""`kinema4d metrics` on rollouts and videos, its files, and every kind of bad input."""
+"""`kinema4d metrics` on rollouts and videos, its output files, and bad input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kinema4d_ros.robot import Robot
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A prediction in which the ball stays on the table, and the truth in which it is carried."""
+    """A prediction with the ball left on the table, and the truth with the ball carried."""
     root = tmp_path_factory.mktemp("rollouts")
     for name, carried in (("predicted", False), ("true", True)):
         pick(6, carried=carried, noise=2.0)[0].save(root / name)
@@ -84,7 +84,7 @@ def test_json_to_the_terminal(folders, capsys: pytest.CaptureFixture[str]) -> No
     assert (overall["robot_iou"], overall["robot_depth_error"]) == (1.0, 0.0)
 
 
-def test_videos_are_compared_in_pictures_alone(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_videos_are_compared_by_images_only(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     truth = Rollout.load(folders[1])
     file = video(tmp_path / "truth.mp4", truth.rgb)
     assert main(["metrics", str(file), str(folders[1]), "--json", "-"]) == 0
@@ -125,7 +125,7 @@ def test_bad_input_is_refused_with_its_reason(folders, tmp_path: Path, capsys: p
     refused([predicted, truth, "--csv", str(tmp_path / "text.mp4" / "x.csv")], "FILE_NOT_WRITABLE", capsys)
 
 
-def test_a_frame_without_points_is_left_out_and_said_so(folders, tmp_path: Path) -> None:
+def test_a_frame_without_points_is_left_out_and_reported(folders, tmp_path: Path) -> None:
     rollout = Rollout.load(folders[0])
     xyz, mask = rollout.xyz.copy(), rollout.robot_mask.copy()
     xyz[3], mask[3] = np.nan, False
@@ -138,18 +138,18 @@ def test_a_frame_without_points_is_left_out_and_said_so(folders, tmp_path: Path)
     assert json.loads(found.json())["frames"]["chamfer_l1"][3] is None
 
 
-def test_a_world_without_a_table_has_no_plausibility_and_says_why(folders) -> None:
+def test_a_scene_without_a_table_has_no_plausibility_and_a_note(folders) -> None:
     rollout = Rollout.load(folders[0])
     wild = np.random.default_rng(0).normal(0, 0.3, rollout.xyz.shape).astype(np.float32)
     wild[..., 2] = np.abs(wild[..., 2]) + 0.5
     odd = Rollout(rollout.rgb, wild, rollout.robot_mask, rollout.camera, rollout.times, rollout.provenance)
     found = compare(Sight.of_rollout(odd), Sight.of_rollout(Rollout.load(folders[1])))
     assert "vanished" not in found.overall
-    assert any("make no plane" in note for note in found.notes)
+    assert any("contain no plane" in note for note in found.notes)
 
 
 def test_the_predicted_robot_is_compared_with_the_exact_one(primitive_arm: Robot, tmp_path: Path) -> None:
-    """A robot 4 cm too far away hits nothing; the exact one hits all; half of it is seen as half."""
+    """A robot 4 cm too far away matches nothing; the exact one matches fully; half of it matches half."""
     camera = read_camera(share_path("calibration/demo_lab.yaml")).scaled(96, 64)
     q = np.tile(primitive_arm.home_position(), (3, 1))
     exact = render_pointmaps(primitive_arm, q, camera)

@@ -101,7 +101,7 @@ def test_the_corrected_rate_covers_and_is_not_optimistic(real: float, hit: float
         assert np.mean(widths) < 0.9 * np.mean(plain)
 
 
-def test_all_paired_runs_alike_still_leave_doubt() -> None:
+def test_equal_paired_runs_still_have_an_interval() -> None:
     found = prediction_powered([1, 1, 0, 1], [1, 1, 1, 1, 1], [1, 1, 1, 1, 1])
     assert found.low < 0.6
     assert found.high == 1
@@ -132,7 +132,7 @@ def test_rank_violations_by_hand() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8))
-def test_rankings_obey_their_laws(pairs: list[tuple[float, float]]) -> None:
+def test_properties_of_rankings(pairs: list[tuple[float, float]]) -> None:
     model, real = np.array(pairs).T
     assert 0 <= mmrv(model, real) <= np.ptp(real) + 1e-12
     assert 0 <= regret(model, real) <= np.ptp(real) + 1e-12
@@ -155,7 +155,7 @@ def test_a_ranking_has_intervals_from_the_runs() -> None:
     assert (same.estimate, same.low, same.high) == (0, 0, 0)
 
 
-def test_what_so_many_runs_can_see() -> None:
+def test_detectable_difference() -> None:
     # The textbook's two-sample formula: 0.5 against 0.7 needs 93 in each group at 80 % power.
     assert detectable_difference(93, 0.5) == pytest.approx(0.2, abs=0.002)
     assert detectable_difference(50, 0.5) > detectable_difference(200, 0.5) > 0

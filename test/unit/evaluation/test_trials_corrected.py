@@ -1,4 +1,4 @@
-"""Corrected rates and calibrated verdicts: by hand, by simulation, and never from outcomes that are held out."""
+"""Corrected rates and calibrated verdicts: by hand, by simulation, and never from held-out outcomes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def pair(policy: str, seed: int, lab: bool, verdict: bool | None, confidence: fl
 
 
 def drawn(count: int, seed: int, *, rate: float = 0.4, false_success: float = 0.5, policy: str = "a") -> list[Pair]:
-    """An optimistic model: sees every success, and so many failures as successes."""
+    """An optimistic model: shows every success, and some failures as successes."""
     rng = np.random.default_rng(seed)
     labs = rng.random(count) < rate
     shown = labs | (rng.random(count) < false_success)
     return [pair(policy, i, bool(lab), bool(says)) for i, (lab, says) in enumerate(zip(labs, shown, strict=True))]
 
 
-def test_the_first_tables_stand_for_real_trials_and_the_rest_is_seen_by_the_model_alone() -> None:
+def test_the_first_scenes_are_used_as_real_trials_and_the_rest_by_the_model_only() -> None:
     pairs = drawn(60, seed=3)
     found = correct({"a": pairs[::-1]})  # in any order
     (rate,) = found.rates
@@ -49,7 +49,7 @@ def test_the_first_tables_stand_for_real_trials_and_the_rest_is_seen_by_the_mode
     assert rate.held_out == pytest.approx(np.mean([p.lab for p in rest]))
 
 
-def test_outcomes_that_are_held_out_change_nothing_but_the_score() -> None:
+def test_held_out_outcomes_change_only_the_score() -> None:
     pairs = drawn(60, seed=4)
     lies = [p if i < STAND_IN else replace(p, lab=not p.lab) for i, p in enumerate(pairs)]
     honest, lied = correct({"a": pairs}), correct({"a": lies})
@@ -63,7 +63,7 @@ def test_outcomes_that_are_held_out_change_nothing_but_the_score() -> None:
     assert honest.calibration.brier != lied.calibration.brier
 
 
-def test_correcting_takes_the_optimism_off_and_its_interval_holds_the_truth() -> None:
+def test_the_correction_removes_the_bias_and_its_interval_covers_the_truth() -> None:
     rate, off, model_off, holds = 0.4, [], [], []
     for seed in range(300):
         (one,) = correct({"a": drawn(150, seed, rate=rate, false_success=0.3)}).rates
@@ -75,7 +75,7 @@ def test_correcting_takes_the_optimism_off_and_its_interval_holds_the_truth() ->
     assert np.mean(holds) >= 0.93
 
 
-def test_real_trials_that_somebody_tells_of_count_instead_of_the_labs() -> None:
+def test_given_real_trials_replace_lab_runs() -> None:
     pairs = drawn(40, seed=5)
     real = {p.trial.key: True for p in pairs[:12]}  # whatever the lab says
     found = correct({"a": pairs}, real)
@@ -87,7 +87,7 @@ def test_real_trials_that_somebody_tells_of_count_instead_of_the_labs() -> None:
     assert correct({"a": pairs}, {p.trial.key: True for p in pairs[:2]}).rates == ()
 
 
-def test_a_verdict_is_worth_what_the_real_trials_say() -> None:
+def test_verdicts_are_calibrated_by_the_real_trials() -> None:
     # Sure successes are right in 6 of 8, sure failures in 4 of 4; with half a run at each end added.
     known = [pair("a", i, i < 6, True, 1.0) for i in range(8)] + [pair("a", i, False, False, 1.0) for i in range(8, 12)]
     others = [pair("a", 20 + i, i % 2 == 0, i < 10, 1.0) for i in range(20)]
@@ -130,7 +130,7 @@ def model_of(corrected: Corrected) -> ModelSummary:
     return replace(summary.models[0], corrected=corrected)
 
 
-def test_the_words_say_when_the_model_adds_nothing() -> None:
+def test_the_text_says_when_the_model_adds_nothing() -> None:
     poor = model_of(correct({"a": drawn(60, 7, false_success=1.0)}))
     assert "narrower than that of the real trials alone for 0 of 1 policies" in corrected_words(poor)
     assert "the model adds nothing" in corrected_words(poor)
@@ -139,9 +139,9 @@ def test_the_words_say_when_the_model_adds_nothing() -> None:
     good = model_of(correct({"a": right}, {p.trial.key: p.lab for p in right[:40]}))
     assert "for 1 of 1 policies" in corrected_words(good)
     assert len(corrected_table(good).header) == 6
-    assert "What happened in those is not known" in worth_words(good)
+    assert "The real outcomes of those runs are not known" in worth_words(good)
     assert len(worth_table(good).rows) == 2
-    assert "calibrating helps" in worth_words(model_of(correct({"a": drawn(600, 7)})))
+    assert "calibration helps" in worth_words(model_of(correct({"a": drawn(600, 7)})))
     few = model_of(correct({"a": drawn(12, 7)}))
     assert "No corrected rates: 10 real trials and 10 other runs of a policy are needed" in corrected_words(few)
     assert "not calibrated" in worth_words(few)
@@ -157,7 +157,7 @@ def fill(folder: Path) -> dict[str, TrialRecord]:
     return store.records()
 
 
-def test_a_table_of_real_trials_goes_into_the_report_and_stays_there(tmp_path: Path) -> None:
+def test_real_trials_are_used_in_the_report_and_kept_in_the_folder(tmp_path: Path) -> None:
     records = fill(tmp_path)
     table = tmp_path / "mine.csv"
     table.write_text("seed,policy,scenario,success\n" + "".join(f"{i},a,canonical,{i % 2}\n" for i in range(12)))
@@ -167,13 +167,13 @@ def test_a_table_of_real_trials_goes_into_the_report_and_stays_there(tmp_path: P
         assert summary["source"] == "real"
         assert summary["rates"][0]["real"]["estimate"] == 0.5
         assert "probabilities" not in summary
-        assert "Real trials are those of real.csv" in paths[0].read_text()
-        assert "Real trials are those of real.csv" in paths[1].read_text()
+        assert "Real trials are read from real.csv" in paths[0].read_text()
+        assert "Real trials are read from real.csv" in paths[1].read_text()
     lines = list(csv.DictReader(io.StringIO(paths[2].read_text())))
     assert [bool(line["p_success"]) for line in sorted(lines, key=lambda one: int(one["seed"]))] == [False] * 12 + [
         True
     ] * 28
-    # Pictures that are not there are not named.
+    # Names of missing images are empty.
     assert {line["picture"] for line in lines} == {""}
     assert {line["made_by"] for line in lines} == {"diffusion nano aa"}
     assert len(records) == 40
@@ -190,7 +190,7 @@ def test_a_table_of_real_trials_goes_into_the_report_and_stays_there(tmp_path: P
         ("policy,scenario,seed,success\na,canonical\n", "line 2"),
     ],
 )
-def test_a_table_that_is_none_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_file_of_real_trials_is_refused(tmp_path: Path, text: str, words: str) -> None:
     fill(tmp_path)
     table = tmp_path / "mine.csv"
     table.write_text(text)

@@ -1,4 +1,4 @@
-"""What is looked at before the first trial: everything that would fail in each of them."""
+"""Checks before the first trial of everything that would fail every trial."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def settings(*policies: str, **changes: Any) -> EvaluationSettings:
     )
 
 
-def test_a_setup_that_is_complete_says_what_it_runs_with() -> None:
+def test_a_complete_setup_has_its_provenance() -> None:
     setup = check_setup(settings("expert", f"nod={ODD}Nod", models=["composite", "truth"]))
     assert setup.notes == ()
     assert setup.weights == {}
@@ -38,13 +38,13 @@ def test_a_setup_that_is_complete_says_what_it_runs_with() -> None:
         ((f"{ODD}Nobody",), {}, ErrorCode.POLICY_UNAVAILABLE),
     ],
 )
-def test_what_is_wrong_keeps_its_own_code(policies: tuple[str, ...], changes: dict[str, Any], code: ErrorCode) -> None:
+def test_errors_keep_their_own_code(policies: tuple[str, ...], changes: dict[str, Any], code: ErrorCode) -> None:
     with pytest.raises(KinemaError) as caught:
         check_setup(settings(*policies, **changes))
     assert caught.value.code is code
 
 
-def test_one_table_without_room_is_no_reason_and_all_of_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_scene_without_room_is_accepted_but_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
     def lay(name: str, seed: int, *rest: Any) -> object:
@@ -73,14 +73,14 @@ def test_a_policy_that_kills_the_check_or_hangs_does_no_harm(tmp_path: Path) -> 
     assert caught.value.code is ErrorCode.POLICY_TIMEOUT
 
 
-def test_errors_of_the_check_come_over_whole() -> None:
+def test_errors_of_the_check_process_are_complete() -> None:
     with pytest.raises(KinemaError) as caught:
         check_apart(settings(robot="/nowhere.urdf"))
     assert caught.value.code is ErrorCode.FILE_MISSING
     assert caught.value.expected
 
 
-def test_weights_are_named_by_the_hash_that_rollouts_carry(tmp_path: Path) -> None:
+def test_weights_have_the_hash_of_their_rollouts(tmp_path: Path) -> None:
     identity = pytest.importorskip("kinema4d_model.checkpoints.loading")
     loading = pytest.importorskip("kinema4d_model.checkpoints.loading")
     sha256 = check_setup(settings(models=["nano"])).weights["nano"]

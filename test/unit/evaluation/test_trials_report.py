@@ -1,4 +1,4 @@
-"""The report's files: what they say, that the page is whole and harmless, and that numbers survive the way to disk."""
+"""Report files: texts, well-formed HTML without active content, and numbers that survive writing and reading."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VOID = {"meta", "img", "line", "circle", "polygon", "br"}
 
 
 class Page(HTMLParser):
-    """Tags, text and what would be loaded; unbalanced tags are an error."""
+    """Tags, text and URLs of a page; unbalanced tags are an error."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -91,7 +91,7 @@ def read_page(text: str) -> Page:
 
 
 def fill(folder: Path, policies: tuple[str, ...] = ("expert", EVIL), runs: int = 6) -> dict[str, TrialRecord]:
-    """An evaluation with every kind of outcome; the first policy is good, the others are bad and shown as good."""
+    """Write an evaluation with every kind of outcome; the first policy is good, the others bad but shown as good."""
     store = TrialStore(folder)
     store.agree(
         {
@@ -126,7 +126,7 @@ def fill(folder: Path, policies: tuple[str, ...] = ("expert", EVIL), runs: int =
     return store.records()
 
 
-def test_a_folder_becomes_four_files(tmp_path: Path) -> None:
+def test_write_report_writes_four_files(tmp_path: Path) -> None:
     fill(tmp_path)
     paths = write_report(tmp_path)
     assert [path.name for path in paths] == ["report.html", "report.md", "trials.csv", "summary.json"]
@@ -141,7 +141,7 @@ def test_a_folder_becomes_four_files(tmp_path: Path) -> None:
     assert page.tags.count("svg") >= 4
 
 
-def test_texts_of_records_are_shown_and_never_obeyed(tmp_path: Path) -> None:
+def test_texts_of_records_are_escaped(tmp_path: Path) -> None:
     fill(tmp_path)
     paths = write_report(tmp_path)
     html, markdown = paths[0].read_text(), paths[1].read_text()
@@ -158,7 +158,7 @@ def test_texts_of_records_are_shown_and_never_obeyed(tmp_path: Path) -> None:
     assert set(widths) == set(heads)
 
 
-def test_numbers_of_the_page_are_those_of_the_summary(tmp_path: Path) -> None:
+def test_numbers_on_the_page_equal_the_summary(tmp_path: Path) -> None:
     records = fill(tmp_path)
     paths = write_report(tmp_path)
     stored = json.loads(paths[3].read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
@@ -181,7 +181,7 @@ def test_numbers_of_the_page_are_those_of_the_summary(tmp_path: Path) -> None:
     assert "as the lab does" in verdict(nano)
 
 
-def test_csv_comes_back_as_it_went(tmp_path: Path) -> None:
+def test_csv_round_trip(tmp_path: Path) -> None:
     records = fill(tmp_path)
     records["late|canonical|0"] = TrialRecord(Trial("late", "canonical", 0), LabOutcome(True), {})
     lines = list(csv.DictReader(io.StringIO(trials_csv(records.values()))))
@@ -219,11 +219,11 @@ def test_strips_are_capped_and_the_most_confident_mistakes_come_first(tmp_path: 
     assert choose(found, 1000) == found
     page = read_page(write_report(tmp_path, max_strips=2)[0].read_text())
     assert page.tags.count("img") == 1
-    assert "No picture." in page.text
+    assert "No image." in page.text
     assert f"{len(found) - 2} are left out here" in page.text
 
 
-def test_all_strips_are_shown_when_asked_for(tmp_path: Path) -> None:
+def test_all_strips_are_shown_without_a_limit(tmp_path: Path) -> None:
     found = disagreements(fill(tmp_path).values())
     few, everything = (write_report(tmp_path, max_strips=most)[0].read_text() for most in (3, None))
     assert f"{len(found) - 3} are left out here" in few
@@ -231,7 +231,7 @@ def test_all_strips_are_shown_when_asked_for(tmp_path: Path) -> None:
     assert everything.count('<figure class="strip">') == len(found)
 
 
-def test_rollouts_of_several_models_under_one_name_are_told(tmp_path: Path) -> None:
+def test_rollouts_of_several_models_under_one_name_are_reported(tmp_path: Path) -> None:
     records = fill(tmp_path, ("expert",))
     changed = [
         replace(one, models={k: replace(m, made_by=f"diffusion nano {i % 2}") for k, m in one.models.items()})
@@ -243,7 +243,7 @@ def test_rollouts_of_several_models_under_one_name_are_told(tmp_path: Path) -> N
     assert "mix" not in verdict(summarise(TrialStore(tmp_path).settings(), records).models[0])
 
 
-def test_a_picture_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
+def test_images_outside_the_folder_are_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "evaluation"
     folder.mkdir()
     cv2.imwrite(str(tmp_path / "secret.png"), np.zeros((8, 8, 3), np.uint8))
@@ -254,10 +254,10 @@ def test_a_picture_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
         assert strip_uri(folder, name) == ""
 
 
-def test_one_policy_an_unfinished_run_and_no_run_have_reports(tmp_path: Path) -> None:
+def test_reports_of_one_policy_unfinished_runs_and_no_runs(tmp_path: Path) -> None:
     fill(tmp_path / "one", ("expert",))
     page = read_page(write_report(tmp_path / "one")[0].read_text()).text
-    assert "It ranks nothing: a ranking needs two policies" in page
+    assert "No ranking: a ranking needs two policies" in page
     settings = TrialStore(tmp_path / "one").settings() | {"runs": 9}
     (tmp_path / "one" / "evaluation.json").write_text(json.dumps(settings))
     page = read_page(write_report(tmp_path / "one")[0].read_text()).text
@@ -292,17 +292,23 @@ def summary_of(pairs: list[tuple[bool, bool | None]], *, policies: int = 2) -> E
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        ([(True, True)] * 20 + [(False, False)] * 20, ["right more often than that", "No bias can be seen"]),
-        ([(False, True)] * 20 + [(True, True)] * 10, ["right no more often", "optimistic by 0.67", "Do not judge"]),
-        ([(True, None)] * 20 + [(False, None)] * 10, ["cannot tell", "pessimistic by 0.67", "Do not judge"]),
+        ([(True, True)] * 20 + [(False, False)] * 20, ["single runs are better than that", "No significant bias"]),
+        (
+            [(False, True)] * 20 + [(True, True)] * 10,
+            ["are not better than that", "optimistic by 0.67", "Do not use it to evaluate"],
+        ),
+        (
+            [(True, None)] * 20 + [(False, None)] * 10,
+            ["cannot tell", "pessimistic by 0.67", "Do not use it to evaluate"],
+        ),
     ],
 )
-def test_the_verdict_says_what_the_numbers_do(pairs: list[tuple[bool, bool | None]], words: list[str]) -> None:
+def test_the_verdict_matches_the_numbers(pairs: list[tuple[bool, bool | None]], words: list[str]) -> None:
     text = verdict(summary_of(pairs).models[0])
     assert [word for word in words if word not in text] == []
 
 
-def test_biases_that_cancel_are_told_apart() -> None:
+def test_biases_that_cancel_are_listed() -> None:
     good = [
         TrialRecord(Trial("good", "canonical", i), LabOutcome(True), {"m/open": ModelOutcome(i < 12)})
         for i in range(30)
@@ -315,13 +321,13 @@ def test_biases_that_cancel_are_told_apart() -> None:
     assert model.overall.bias is not None
     assert model.overall.bias.estimate == 0
     text = verdict(model)
-    assert "No bias can be seen (0.00" in text
-    assert "single policies are off by -0.60 (“good”) to +0.60 (“bad”)" in text
+    assert "No significant bias (0.00" in text
+    assert "the bias of policies ranges from -0.60 (“good”) to +0.60 (“bad”)" in text
     model = summary_of([(True, True)] * 20 + [(False, True)] * 20 + [(False, False)] * 40).models[0]
     assert "That is a mean" not in verdict(model)
 
 
-def test_power_and_correction_are_told_in_words() -> None:
+def test_power_and_correction_sentences() -> None:
     model = summary_of([(True, True)] * 20 + [(False, True)] * 15 + [(False, False)] * 15).models[0]
     words = power_words(model)
     assert "50 runs of each policy" in words
@@ -333,7 +339,7 @@ def test_power_and_correction_are_told_in_words() -> None:
     assert "Not checked: 10 real trials need 20 finished runs" in correction_words(few)
 
 
-def test_the_papers_table_stands_beside_ours() -> None:
+def test_the_paper_table_lists_the_paper_and_our_results() -> None:
     table = paper_table(summary_of([(True, True)] * 6 + [(False, True)] * 4))
     simulation, real, *ours = table.rows
     assert [one.text for one in simulation[2:5] if isinstance(one, Value)] == [
@@ -349,7 +355,7 @@ def test_the_papers_table_stands_beside_ours() -> None:
     assert (ours[0][2].text, ours[0][2].detail, ours[0][3], ours[0][6]) == ("0.60 → 1.00", "+0.40", NONE, NONE)
 
 
-def test_level_policies_share_their_place() -> None:
+def test_tied_policies_share_their_rank() -> None:
     policies, quality = ranking_table(summary_of([(True, True), (False, False)]).models[0])
     assert [row[2] for row in policies.rows] == ["1 to 2", "1 to 2"]
     assert quality.rows[0][1] == Value(NONE)
@@ -368,7 +374,7 @@ def test_plots_have_a_mark_for_everything_that_has_a_rate() -> None:
     assert read_page(rates_plot(blank)).tags.count("g") == 0
 
 
-def test_numbers_are_written_so_that_they_do_not_mislead() -> None:
+def test_number_formats() -> None:
     assert [number(None), number(math.nan), number(0.126), number(0.1, 3)] == [NONE, NONE, "0.13", "0.100"]
     assert [signed(0.003), signed(-0.12), signed(0.0), signed(None)] == ["+0.003", "-0.12", "0.00", NONE]
     shown = [percent(value).replace("\u00a0", " ") for value in (0.0, 0.002, 0.998, 1.0, 0.5)]

@@ -1,4 +1,4 @@
-"""Trials for real: MuJoCo, composite, processes. Whatever one policy does, the other runs go on and nothing repeats."""
+"""Trials with MuJoCo, the composite generator and processes; a failing policy does not affect other trials."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def arena(yam: Robot) -> LabArena:
     return LabArena("canonical", 3, camera, choose_kinematics(yam), "pick")
 
 
-def test_an_expert_succeeds_in_the_lab_and_a_world_at_rest_does_not_say_so(tmp_path: Path) -> None:
+def test_an_expert_succeeds_in_the_lab_but_not_in_a_static_scene(tmp_path: Path) -> None:
     campaign = Campaign(settings("expert", "far=expert:offset_m=0.08", runs=1), tmp_path)
     assert campaign.run(workers=0) == 2
     found = outcomes(tmp_path)
@@ -57,7 +57,7 @@ def test_an_expert_succeeds_in_the_lab_and_a_world_at_rest_does_not_say_so(tmp_p
     assert not bad.models["composite/open"].picture
 
 
-def test_what_goes_wrong_is_recorded_and_the_other_runs_go_on(tmp_path: Path) -> None:
+def test_failures_are_recorded_and_other_trials_continue(tmp_path: Path) -> None:
     policies = [f"{name.lower()}={ODD}{name}" for name in ("Raises", "Garbage", "Wild", "Hangs", "Nod")]
     assert Campaign(settings(*policies), tmp_path).run(workers=0) == 10
     found = outcomes(tmp_path)
@@ -76,7 +76,7 @@ def test_what_goes_wrong_is_recorded_and_the_other_runs_go_on(tmp_path: Path) ->
         assert not found[key].lab.error
 
 
-def test_a_policy_that_kills_its_process_costs_one_trial(tmp_path: Path) -> None:
+def test_a_policy_that_kills_its_process_fails_one_trial(tmp_path: Path) -> None:
     campaign = Campaign(settings(f"dies={ODD}Dies", f"nod={ODD}Nod"), tmp_path)
     assert campaign.run(workers=1) == 4
     found = outcomes(tmp_path)
@@ -88,7 +88,7 @@ def test_a_policy_that_kills_its_process_costs_one_trial(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_process_that_somebody_kills_costs_nothing(tmp_path: Path) -> None:
+def test_a_trial_of_a_killed_process_is_retried(tmp_path: Path) -> None:
     asked = settings(f"fragile={ODD}Fragile,calls={tmp_path / 'calls'}", runs=1)
     assert Campaign(asked, tmp_path / "out").run(workers=1) == 1
     assert outcomes(tmp_path / "out")["fragile|canonical|0"].lab.success is False
@@ -96,7 +96,7 @@ def test_a_process_that_somebody_kills_costs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_trial_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_a_trial_is_ended_at_its_timeout(tmp_path: Path) -> None:
     asked = settings(f"hangs={ODD}Hangs", runs=1, seed=1, act_timeout_s=3600.0)
     records = list(
         run_trials(asked, TrialStore(tmp_path), [(t, None) for t in asked.trials()], workers=1, trial_timeout_s=15.0)
@@ -104,7 +104,7 @@ def test_a_trial_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert [r.lab.error for r in records] == ["[POLICY_FAILED] not finished after 15 s"]
 
 
-def test_an_interrupted_evaluation_goes_on_and_asks_nobody_twice(tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_resumes_without_repeating_trials(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     asked = settings(f"nod={ODD}Nod,calls={calls}", runs=3)
     done: list[str] = []
@@ -115,14 +115,14 @@ def test_an_interrupted_evaluation_goes_on_and_asks_nobody_twice(tmp_path: Path)
     assert [trial.seed for trial, _ in again.pending()] == [2]
     assert again.run(workers=0) == 1
     assert again.run(workers=0) == 0
-    # Another model later: the recorded actions are used, the policy is not asked again.
+    # Another model later: the recorded actions are used, the policy is not called again.
     more = Campaign(settings(f"nod={ODD}Nod,calls={calls}", runs=3, modes=["open", "closed"]), tmp_path / "out")
     assert more.run(workers=0) == 3
     assert calls.read_text().split() == ["0", "1", "2", "0", "1", "2"]  # once in the lab, once in the closed loop
     assert {len(r.models) for r in outcomes(tmp_path / "out").values()} == {2}
 
 
-def test_runs_come_back_from_their_files(arena: LabArena, tmp_path: Path) -> None:
+def test_runs_are_saved_and_loaded(arena: LabArena, tmp_path: Path) -> None:
     run = arena.run(make_policy("expert"), seed=3)
     run.save(tmp_path / "run.npz")
     back = Run.load(tmp_path / "run.npz", arena.start)
@@ -131,7 +131,7 @@ def test_runs_come_back_from_their_files(arena: LabArena, tmp_path: Path) -> Non
     assert arena.judge(back).success is arena.judge(run).success is True
     np.testing.assert_array_equal(arena.picture(back.states[-1]).rgb, arena.picture(run.states[-1]).rgb)
     (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
-    with pytest.raises(FileFormatError, match=r"run.npz is no run of this table"):
+    with pytest.raises(FileFormatError, match=r"run.npz is not a run of this scene"):
         Run.load(tmp_path / "run.npz", arena.start)
 
 
@@ -141,7 +141,7 @@ def test_runs_are_repeatable(arena: LabArena) -> None:
     np.testing.assert_array_equal(first.target, second.target)
 
 
-def test_in_closed_loop_the_policy_sees_what_is_predicted(arena: LabArena, yam: Robot) -> None:
+def test_in_closed_loop_the_policy_gets_predicted_images(arena: LabArena, yam: Robot) -> None:
     world = WorldModel(CompositeGenerator(), choose_kinematics(yam), frames=5)
     imagined = world.closed_loop(arena, Watches(), seed=0)
     assert imagined.chunks == 3
@@ -153,12 +153,12 @@ def test_in_closed_loop_the_policy_sees_what_is_predicted(arena: LabArena, yam: 
     assert imagined.rollout.times[-1] == pytest.approx(1.5 + 0.4)
 
 
-def test_a_number_of_workers_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_number_of_workers(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="workers is -1"):
         list(run_trials(settings("expert"), TrialStore(tmp_path), [], workers=-1))
 
 
-def test_a_worker_that_cannot_begin_ends_the_evaluation_and_poisons_nothing(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_ends_the_evaluation_without_records(tmp_path: Path) -> None:
     asked = settings("expert", robot="/nowhere.urdf")
     with pytest.raises(KinemaError, match="nowhere") as caught:
         Campaign(asked, tmp_path).run(workers=1)
@@ -175,7 +175,7 @@ def test_a_process_that_is_killed_twice_is_an_outage(tmp_path: Path) -> None:
     assert [(t.seed, known.lab.error) for t, known in campaign.pending() if known] == [(0, "")]
 
 
-def test_a_table_that_cannot_be_laid_has_an_outcome_in_every_model(
+def test_a_scene_that_cannot_be_set_up_has_an_outcome_in_every_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*args: object) -> None:
@@ -192,7 +192,7 @@ def test_a_table_that_cannot_be_laid_has_an_outcome_in_every_model(
     assert len(campaign.wait_for_others(timeout_s=0.0)) == 1
 
 
-def test_a_run_whose_file_was_lost_is_made_again(tmp_path: Path) -> None:
+def test_a_run_with_a_lost_file_is_regenerated(tmp_path: Path) -> None:
     asked = settings(f"nod={ODD}Nod", runs=1)
     Campaign(asked, tmp_path).run(workers=0)
     before = outcomes(tmp_path)["nod|canonical|0"]
@@ -203,7 +203,7 @@ def test_a_run_whose_file_was_lost_is_made_again(tmp_path: Path) -> None:
     assert not after.models["truth/open"].error
 
 
-def test_the_judge_is_right_about_the_labs_own_pictures(tmp_path: Path) -> None:
+def test_the_judge_is_right_about_the_labs_own_images(tmp_path: Path) -> None:
     asked = settings(
         "expert", "far=expert:offset_m=0.08", runs=1, width=180, frames=9, models=["truth"], modes=["closed"]
     )
@@ -217,6 +217,6 @@ def test_the_judge_is_right_about_the_labs_own_pictures(tmp_path: Path) -> None:
     assert good.models["truth/open"].made_by == "truth"
 
 
-def test_records_say_what_made_the_rollout(tmp_path: Path) -> None:
+def test_records_name_the_generator_of_the_rollout(tmp_path: Path) -> None:
     Campaign(settings(f"nod={ODD}Nod", runs=1), tmp_path).run(workers=0)
     assert outcomes(tmp_path)["nod|canonical|0"].models["composite/open"].made_by == "composite plane"

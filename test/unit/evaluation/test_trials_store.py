@@ -1,4 +1,4 @@
-"""An evaluation's folder: what is written is read back, what is torn is cut, what differs is refused."""
+"""The evaluation's folder: round trips, incomplete lines, other settings, ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def settings(**changes: object) -> EvaluationSettings:
     return EvaluationSettings(**{"policies": ["expert"], "runs": 3, "scenarios": ["canonical"], **changes})  # type: ignore[arg-type]
 
 
-def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+def test_records_round_trip(tmp_path: Path) -> None:
     store = TrialStore(tmp_path)
     first = record(seed=0, nano=ModelOutcome(None, value_m=math.nan, error="[GENERATOR_FAILED] no"))
     store.add(first)
@@ -44,7 +44,7 @@ def test_later_lines_add_models_and_keep_the_others(tmp_path: Path) -> None:
     assert {name: one.success for name, one in models.items()} == {"a": True, "b": False}
 
 
-def test_a_torn_last_line_is_lost_alone_and_cut_by_the_next_record(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped_and_cut_by_the_next_record(tmp_path: Path) -> None:
     store = TrialStore(tmp_path)
     store.add(record(seed=0))
     path = tmp_path / "trials-0.jsonl"
@@ -65,13 +65,13 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
         store.records()
 
 
-def test_a_second_call_must_ask_for_the_same_or_for_more(tmp_path: Path) -> None:
+def test_a_second_call_must_have_the_same_or_larger_settings(tmp_path: Path) -> None:
     Campaign(settings(), tmp_path)
     Campaign(settings(policies=["near=expert:offset_m=0.01"], runs=5, models=["composite", "nano"]), tmp_path)
     known = TrialStore(tmp_path).settings()
     assert known["policies"] == {"expert": "expert", "near": "expert:offset_m=0.01"}
     assert (known["runs"], known["models"]) == (5, ["composite", "nano"])
-    with pytest.raises(EvaluationError, match="task: pick there, push asked for") as caught:
+    with pytest.raises(EvaluationError, match="task: pick in the folder, push requested") as caught:
         Campaign(settings(task="push"), tmp_path)
     assert caught.value.code == ErrorCode.ARGUMENT_INVALID
     assert TrialStore(tmp_path).settings() == known
@@ -83,20 +83,24 @@ def test_a_second_call_must_ask_for_the_same_or_for_more(tmp_path: Path) -> None
         (
             {"policies": ["off=expert:offset_m=0.01"]},
             {"policies": ["off=expert:offset_m=0.03"]},
-            "policies, off: expert:offset_m=0.01 there, expert:offset_m=0.03 asked for",
+            "policies, off: expert:offset_m=0.01 in the folder, expert:offset_m=0.03 requested",
         ),
         (
             {"models": ["nano"], "checkpoints": {"nano": "a"}},
             {"models": ["nano"], "checkpoints": {"nano": "b"}},
-            "checkpoints, nano: a there, b asked for",
+            "checkpoints, nano: a in the folder, b requested",
         ),
-        ({"models": ["nano"]}, {"models": ["nano"], "checkpoints": {"nano": "b"}}, "checkpoints, nano:  there, b"),
+        (
+            {"models": ["nano"]},
+            {"models": ["nano"], "checkpoints": {"nano": "b"}},
+            "checkpoints, nano:  in the folder, b",
+        ),
         (
             {"models": ["nano"], "checkpoints": {"nano": "a"}},
             {"models": ["nano"]},
-            "checkpoints, nano: a there,  asked",
+            "checkpoints, nano: a in the folder,  requested",
         ),
-        ({}, {"judge": "vlm:http://127.0.0.1:1/v1,m"}, "judge: geometric there, vlm:http"),
+        ({}, {"judge": "vlm:http://127.0.0.1:1/v1,m"}, "judge: geometric in the folder, vlm:http"),
     ],
 )
 def test_the_same_label_with_another_meaning_is_refused_by_name(
@@ -120,11 +124,11 @@ def test_other_weights_of_the_same_name_are_refused(tmp_path: Path) -> None:
     known = TrialStore(tmp_path).settings()
     assert known["weights"] == {"nano": "aa"}
     assert known["software"] == [{"numpy": "1"}, {"numpy": "2"}]
-    with pytest.raises(EvaluationError, match="weights, nano: aa there, bb asked for"):
+    with pytest.raises(EvaluationError, match="weights, nano: aa in the folder, bb requested"):
         Campaign(asked, tmp_path, provenance={"weights": {"nano": "bb"}})
 
 
-def test_folders_of_before_a_judge_could_be_chosen_go_on(tmp_path: Path) -> None:
+def test_folders_without_a_judge_can_be_resumed(tmp_path: Path) -> None:
     Campaign(settings(), tmp_path)
     document = TrialStore(tmp_path).settings()
     del document["judge"]
@@ -136,7 +140,7 @@ def test_folders_of_before_a_judge_could_be_chosen_go_on(tmp_path: Path) -> None
 OUTAGE, FAULT = "[GENERATOR_UNAVAILABLE] no generator answers", "[POLICY_BAD_ACTION] NaN"
 
 
-def test_outages_are_tried_again_and_faults_only_when_asked(tmp_path: Path) -> None:
+def test_outages_are_retried_and_other_failures_only_on_request(tmp_path: Path) -> None:
     asked = settings(runs=5, models=["composite", "nano"])
     good = {"composite/open": ModelOutcome(True), "nano/open": ModelOutcome(False)}
     store = TrialStore(tmp_path)
@@ -159,11 +163,11 @@ def test_outages_are_tried_again_and_faults_only_when_asked(tmp_path: Path) -> N
     assert [r.trial.seed for r in Campaign(asked, tmp_path).outages()] == [1, 3]
 
 
-def test_rank_0_waits_for_another_try_of_what_failed_before(tmp_path: Path) -> None:
+def test_rank_0_waits_for_the_retry_of_an_earlier_failure(tmp_path: Path) -> None:
     asked = settings(runs=2)
     label = "composite/open"
     TrialStore(tmp_path, rank=1).add(record(seed=1, **{label: ModelOutcome(None, error=OUTAGE)}))
-    other = Campaign(asked, tmp_path, Share(1, 2))  # it says that it runs, before rank 0 has begun
+    other = Campaign(asked, tmp_path, Share(1, 2))  # it writes "running" before rank 0 starts
     first = Campaign(asked, tmp_path, Share(0, 2))
     first.store.add(record(seed=0, **{label: ModelOutcome(True)}))
     with pytest.raises(EvaluationError, match="1 trials of other ranks are missing"):
@@ -171,14 +175,14 @@ def test_rank_0_waits_for_another_try_of_what_failed_before(tmp_path: Path) -> N
     other._ranks.say("running")
     with pytest.raises(EvaluationError, match="1 trials of other ranks are missing"):
         first.wait_for_others(timeout_s=0.0, silent_s=-1.0)
-    other._ranks.say("ended")  # it failed again: nothing more will come
+    other._ranks.say("ended")  # it failed again: no further records
     assert len(first.wait_for_others(timeout_s=0.0)) == 2
-    # A rank that ended before rank 0 began says nothing any more.
+    # A rank that ended before rank 0 started has no state.
     late = Campaign(asked, tmp_path, Share(0, 2))
     assert len(late.wait_for_others(timeout_s=0.0, silent_s=-1.0)) == 2
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
+def test_folders_without_an_evaluation(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileFormatError) as caught:
         TrialStore(tmp_path / "file")
@@ -190,7 +194,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
         TrialStore(tmp_path / "empty").settings()
 
 
-def test_every_table_belongs_to_one_rank(tmp_path: Path) -> None:
+def test_every_scene_belongs_to_one_rank(tmp_path: Path) -> None:
     asked = settings(policies=["expert", "near=expert:offset_m=0.01"], runs=7, scenarios=["canonical", "dynamic"])
     shares = [Campaign(asked, tmp_path, Share(rank, 3)).trials() for rank in range(3)]
     together = [trial for share in shares for trial in share]
@@ -209,7 +213,7 @@ def test_ranks_are_read_from_the_launcher() -> None:
             Share.from_environment(wrong)
 
 
-def test_rank_0_says_which_trials_never_came(tmp_path: Path) -> None:
+def test_rank_0_names_the_missing_trials(tmp_path: Path) -> None:
     campaign = Campaign(settings(models=["composite"]), tmp_path, Share(0, 2))
     campaign.store.add(record(seed=0, **{"composite/open": ModelOutcome(True)}))
     with pytest.raises(EvaluationError, match=r"2 trials of other ranks are missing .* expert\|canonical\|1"):
@@ -240,7 +244,7 @@ def test_rank_0_says_which_trials_never_came(tmp_path: Path) -> None:
         ({"limit_s": math.nan}, "limit_s"),
     ],
 )
-def test_settings_that_cannot_be_run(changes: dict[str, object], word: str) -> None:
+def test_invalid_settings(changes: dict[str, object], word: str) -> None:
     with pytest.raises(EvaluationError, match=word) as caught:
         settings(**changes)
     assert caught.value.code == ErrorCode.ARGUMENT_INVALID

@@ -1,4 +1,4 @@
-"""What an evaluation's summary says, against numbers worked out by hand and against the plain functions."""
+"""Summaries against numbers computed by hand and against the plain functions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MIXED: list[Outcome] = (
 )  # fmt: skip
 
 
-def test_a_cell_has_the_numbers_worked_out_by_hand() -> None:
+def test_a_cell_has_the_numbers_computed_by_hand() -> None:
     cell = evaluation({"a": MIXED}).models[0].overall
     assert (cell.count, cell.undecided, cell.failed, cell.missing) == (20, 2, 0, 0)
     pairs = cell.pairs
@@ -101,7 +101,7 @@ def test_cells_of_scenarios_add_up_to_their_policy_and_all() -> None:
     assert model.overall.p_value is None
 
 
-def test_pooled_policies_that_share_their_luck_get_a_wider_interval() -> None:
+def test_correlated_policies_get_a_wider_interval() -> None:
     rng = np.random.default_rng(0)
     luck = [(bool(a), bool(b)) for a, b in zip(rng.random(40) < 0.5, rng.random(40) < 0.5, strict=True)]
     alike = evaluation({name: list(luck) for name in "abcd"}).models[0].overall
@@ -109,12 +109,12 @@ def test_pooled_policies_that_share_their_luck_get_a_wider_interval() -> None:
     for one in (alike, alone):
         assert one.lab is not None
     assert alike.lab.estimate == pytest.approx(alone.lab.estimate)  # type: ignore[union-attr]
-    # Four copies of the same 40 runs know no more than the 40; Wilson for 160 would halve the interval.
+    # Four copies of the same 40 runs have no more information than 40; Wilson for 160 would halve the interval.
     width = [one.lab.high - one.lab.low for one in (alike, alone)]  # type: ignore[union-attr]
     assert width[0] == pytest.approx(width[1], rel=0.12)
 
 
-def test_a_policy_that_draws_its_luck_from_the_seed_gains_nothing_by_more_scenarios() -> None:
+def test_a_policy_that_depends_on_the_seed_gains_nothing_by_more_scenarios() -> None:
     rng = np.random.default_rng(5)
     luck = rng.random(40) < 0.4
     scenarios = ("canonical", "cluttered", "dynamic")
@@ -126,7 +126,7 @@ def test_a_policy_that_draws_its_luck_from_the_seed_gains_nothing_by_more_scenar
     assert together.high - together.low == pytest.approx(one.high - one.low, rel=0.12)
 
 
-def test_the_ranking_is_that_of_the_plain_functions() -> None:
+def test_the_ranking_equals_the_plain_functions() -> None:
     rng = np.random.default_rng(11)
     lab = rng.random((4, 30)) < np.array([0.9, 0.6, 0.5, 0.1])[:, None]
     verdicts = np.where(rng.random((4, 30)) < 0.25, rng.random((4, 30)) < 0.8, lab)
@@ -159,7 +159,7 @@ def winner_share_by_hand(model: np.ndarray, lab: np.ndarray, draws: int = 2000) 
     return float(np.mean(chances))
 
 
-def test_a_wrong_winner_costs_the_difference() -> None:
+def test_the_regret_of_a_wrong_winner_is_the_difference() -> None:
     model = evaluation(
         {"good": [(True, False)] * 8 + [(False, False)] * 2, "bad": [(False, True)] * 5 + [(True, True)] * 5}
     )
@@ -182,7 +182,7 @@ def test_a_model_that_never_decides_has_no_correlation_and_no_winner() -> None:
     assert ranking.spearman is None
     assert ranking.winner_agrees is None
     assert "level in the model" in ranking.why
-    # Lots between two: half of the time the better one, half of the time 0.9 is given up.
+    # A random pick of two: half of the time the better one, half of the time a loss of 0.9.
     assert ranking.winner_share == pytest.approx(0.5)
     assert ranking.regret is not None
     assert ranking.regret.estimate == pytest.approx(0.45)
@@ -192,7 +192,7 @@ def test_a_model_that_never_decides_has_no_correlation_and_no_winner() -> None:
     json.dumps(summary.to_json(), allow_nan=False)
 
 
-def test_policies_that_are_level_in_the_lab_have_no_winner() -> None:
+def test_policies_tied_in_the_lab_have_no_winner() -> None:
     ranking = evaluation({"a": [(True, True)] * 5, "b": [(True, False)] * 5}).models[0].ranking
     assert ranking.winner_agrees is None
     assert ranking.winner_share is None
@@ -208,7 +208,7 @@ def test_one_policy_has_no_ranking() -> None:
     assert "two policies" in ranking.why
 
 
-def test_failed_runs_are_no_pairs_and_their_reasons_are_counted() -> None:
+def test_failed_runs_are_not_pairs_and_their_reasons_are_counted() -> None:
     records = [record("a", i, True, True) for i in range(4)] + [record("dead", i, None, None) for i in range(4)]
     broken = ModelOutcome(None, error="[OUT_OF_MEMORY] none left")
     records[0] = TrialRecord(records[0].trial, records[0].lab, {LABEL: broken})
@@ -228,7 +228,7 @@ def test_failed_runs_are_no_pairs_and_their_reasons_are_counted() -> None:
     json.dumps(summary.to_json(), allow_nan=False)
 
 
-def test_a_run_in_progress_is_summarised_as_far_as_it_is() -> None:
+def test_a_run_in_progress_is_summarised() -> None:
     records = [record("a", i, True, True) for i in range(3)] + [record("b", i, False, True) for i in range(2)]
     without_model = TrialRecord(Trial("b", "canonical", 2), LabOutcome(False), {})
     summary = summarise(document("a", "b", runs=10), [*records, without_model])
@@ -239,7 +239,7 @@ def test_a_run_in_progress_is_summarised_as_far_as_it_is() -> None:
     assert "need" in model.correction.why
 
 
-def test_nothing_recorded_yet_is_a_summary_too() -> None:
+def test_an_evaluation_without_records_is_summarised() -> None:
     summary = summarise(document("a", "b", runs=3), [])
     assert (summary.finished, summary.missing) == (0, 6)
     model = summary.models[0]
@@ -270,7 +270,7 @@ def test_settings_may_be_the_object_or_its_document() -> None:
 
 
 @pytest.mark.parametrize("change", [{"policies": {}}, {"models": []}, {"runs": "many"}, {"seed": None}])
-def test_settings_that_are_none_are_refused(change: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(EvaluationError, match=r"settings|trials"):
         summarise(document("a", runs=1) | change, [])
 
@@ -289,7 +289,7 @@ def test_any_records_give_a_summary_without_nan(first: list[Outcome], second: li
     assert json.loads(text)["planned"] == 2 * max(len(first), len(second))
 
 
-def test_the_detectable_bias_is_where_the_test_has_its_power() -> None:
+def test_the_detectable_bias_has_the_given_power() -> None:
     runs, disagreement = 100, 0.3
     found = detectable_bias(runs, disagreement)
     assert found is not None
@@ -319,7 +319,7 @@ def rows(pairs: dict[str, list[Pair]], k: int) -> dict[str, tuple[float, float |
     return {row.method: (row.error, row.width, row.coverage) for row in correction.rows}
 
 
-def test_correcting_an_informative_optimist_beats_both_of_its_parts() -> None:
+def test_correcting_an_informative_optimistic_model_beats_both_of_its_parts() -> None:
     pairs = {"a": make_pairs("a", 200, 0.45, lambda lab, luck: lab or luck < 0.35)}
     found = rows(pairs, 40)
     assert found["powered"][0] < 0.9 * found["real"][0] < found["model"][0]
@@ -332,7 +332,7 @@ def test_correcting_an_informative_optimist_beats_both_of_its_parts() -> None:
     assert "transfer" not in found
 
 
-def test_a_model_that_says_nothing_is_worth_no_more_than_the_real_trials() -> None:
+def test_an_uninformative_model_is_no_better_than_the_real_trials() -> None:
     found = rows({"a": make_pairs("a", 120, 0.7, lambda lab, luck: None)}, 20)
     assert found["powered"][0] == pytest.approx(found["real"][0], abs=1e-9)
     assert found["curve"][0] == pytest.approx(found["shrunk"][0], abs=0.01)
@@ -340,8 +340,8 @@ def test_a_model_that_says_nothing_is_worth_no_more_than_the_real_trials() -> No
     assert found["model"][2] == 0.0
 
 
-def test_the_correction_never_sees_the_outcomes_it_is_scored_by() -> None:
-    # What is held out is all different from what is drawn, in reality and not in the model: nobody could know.
+def test_the_correction_does_not_use_the_outcomes_it_is_scored_by() -> None:
+    # Held-out outcomes all differ from the drawn ones in reality but not in the model: no method can predict them.
     pairs = [Pair(Trial("a", "canonical", i), bool(i < 20), True, 0.9) for i in range(60)]
 
     class InOrder:
@@ -353,7 +353,7 @@ def test_the_correction_never_sees_the_outcomes_it_is_scored_by() -> None:
         assert found[method].bias > 0.9
 
 
-def test_the_correction_says_which_numbers_of_real_trials_it_could_not_check() -> None:
+def test_the_correction_names_the_numbers_of_real_trials_it_could_not_check() -> None:
     pairs = {"a": make_pairs("a", 20 + HELD_OUT, 0.5, lambda lab, luck: lab), "b": []}
     correction = check_correction(pairs, repeats=3)
     assert sorted(correction.policies) == [10, 20]
@@ -362,7 +362,7 @@ def test_the_correction_says_which_numbers_of_real_trials_it_could_not_check() -
     assert check_correction(pairs, repeats=3) == correction
 
 
-def test_a_curve_of_other_policies_carries_over_where_the_verdict_means_the_same() -> None:
+def test_a_curve_of_other_policies_transfers_where_verdicts_mean_the_same() -> None:
     meaning: Callable[[bool, float], bool] = lambda lab, luck: lab if luck < 0.97 else not lab  # noqa: E731
     pairs = {name: make_pairs(name, 150, rate, meaning) for name, rate in (("a", 0.5), ("b", 0.45), ("c", 0.55))}
     found = rows(pairs, 40)

@@ -1,4 +1,4 @@
-"""The carry hypothesis: closings are found, the right thing is offered, and it goes where the hand goes."""
+"""The carry hypothesis: closings are found, the right object is the candidate, and it moves with the gripper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def camera() -> PinholeCamera:
 
 
 def world_with(*boxes: NDArray[np.float64]) -> StillWorld:
-    """A grey table with red boxes, seen exactly."""
+    """A grey table with red boxes, with exact depth."""
     view = camera()
     plane = cast_world(view)
     xyz = cast_world(view, [([*spot, TALL_M / 2], (2 * HALF_M, 2 * HALF_M, TALL_M)) for spot in boxes])
@@ -46,7 +46,7 @@ def world_with(*boxes: NDArray[np.float64]) -> StillWorld:
 
 
 def hand(lift_m: float = 0.08, opens_at: int | None = None, spot: NDArray[np.float64] = SPOT) -> PointmapSequence:
-    """No robot in view; a hand that closes at `SPOT` and then goes up and sideways."""
+    """No robot in view; a gripper that closes at `SPOT` and then moves up and sideways."""
     poses = np.tile(np.diag([1.0, -1.0, -1.0, 1.0]), (FRAMES, 1, 1))
     poses[:, :2, 3], poses[:, 2, 3] = spot, 0.03
     rising = np.linspace(0, 1, FRAMES - CLOSED)
@@ -72,7 +72,7 @@ def frames_of(world: StillWorld, robot: PointmapSequence) -> tuple[NDArray[np.ui
 
 
 def red_points(rgb: NDArray[np.uint8], xyz: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(N, 3) base frame: where the box is seen."""
+    """Visible points (N, 3) of the box, base frame."""
     red = (rgb[..., 0] > 170) & (rgb[..., 1] < 60)
     pose = camera().base_T_camera
     return np.asarray(xyz[red].astype(np.float64) @ pose[:3, :3].T + pose[:3, 3])
@@ -84,13 +84,13 @@ def test_closings_are_found_with_their_release() -> None:
     assert find_grasps(GripTrack(poses, width)) == (Grasp(2, 4, 7), Grasp(8, 11, 12))
 
 
-def test_small_or_no_closings_are_none() -> None:
+def test_small_closings_are_ignored() -> None:
     poses = np.tile(np.eye(4), (5, 1, 1))
     for width in ([0.05] * 5, [0.02, 0.03, 0.04, 0.05, 0.06], [0.05, 0.0490, 0.0482, 0.0482, 0.05]):
         assert find_grasps(GripTrack(poses, np.array(width))) == ()
 
 
-def test_the_thing_at_the_fingers_is_offered_and_no_other() -> None:
+def test_the_object_at_the_fingers_is_the_candidate() -> None:
     other = SPOT + np.array((0.0, 0.11))
     world, robot = world_with(SPOT, other), hand()
     candidate = find_candidate(world, robot)
@@ -100,13 +100,13 @@ def test_the_thing_at_the_fingers_is_offered_and_no_other() -> None:
     pose = camera().base_T_camera
     points = world.xyz[candidate.mask] @ pose[:3, :3].T + pose[:3, 3]
     assert np.abs(points[:, :2] - SPOT).max() < HALF_M + 1e-3
-    # Everything of it that stands clear of the table.
+    # All of its points that are clear of the table.
     everything = world.rgb[..., 0] == 200
     assert candidate.mask.sum() > 0.75 * everything.sum() / 2
 
 
 @pytest.mark.parametrize("change", ["no gripper", "never closes", "nothing stands", "out of reach"])
-def test_without_reason_nothing_is_offered(change: str) -> None:
+def test_no_candidate_without_grasp_object_or_reach(change: str) -> None:
     world, robot = world_with(SPOT), hand()
     assert robot.grip is not None
     if change == "no gripper":
@@ -135,7 +135,7 @@ def test_the_space_between_the_fingers_is_as_large_as_the_fingers() -> None:
     assert distance[0] - distance[1] == pytest.approx(0.015, abs=1e-6)
 
 
-def test_the_carried_thing_goes_where_the_hand_goes() -> None:
+def test_the_carried_object_moves_with_the_gripper() -> None:
     world, robot = world_with(SPOT), hand()
     rgb, xyz = frames_of(world, robot)
     for t in range(CLOSED):
@@ -143,18 +143,18 @@ def test_the_carried_thing_goes_where_the_hand_goes() -> None:
     before, after = red_points(rgb[0], xyz[0]), red_points(rgb[-1], xyz[-1])
     way = after.mean(0) - before[before[:, 2] > 0.007].mean(0)
     assert np.allclose(way, [0.0, 0.03, 0.08], atol=0.004)
-    # Where it stood there is table again.
+    # The table is visible where it stood.
     pose = camera().base_T_camera
     points = xyz[-1] @ pose[:3, :3].T + pose[:3, 3]
     stood = world.rgb[..., 0] == 200
     gone = stood & ~((rgb[-1][..., 0] > 170) & (rgb[-1][..., 1] < 60))
     assert gone.sum() > 40
     assert np.abs(points[gone][:, 2]).max() < 0.012
-    # Its size in the picture is about what it was: not torn, not doubled.
+    # Its size in the image is about the same: neither torn nor doubled.
     assert 0.75 < len(after) / len(before) < 1.35
 
 
-def test_a_released_thing_drops_onto_the_table() -> None:
+def test_a_released_object_drops_onto_the_table() -> None:
     world, robot = world_with(SPOT), hand(opens_at=FRAMES - 1)
     rgb, xyz = frames_of(world, robot)
     held, dropped = red_points(rgb[-2], xyz[-2]), red_points(rgb[-1], xyz[-1])
@@ -163,7 +163,7 @@ def test_a_released_thing_drops_onto_the_table() -> None:
     assert dropped[:, 2].max() < TALL_M + 0.01
 
 
-def test_a_released_thing_drops_onto_what_stands_there() -> None:
+def test_a_released_object_drops_onto_another_one() -> None:
     below = SPOT + np.array((0.0, 0.08))
     robot = hand(opens_at=FRAMES - 1)
     assert robot.grip is not None
@@ -176,7 +176,7 @@ def test_a_released_thing_drops_onto_what_stands_there() -> None:
     assert 1.6 * TALL_M < dropped[:, 2].max() < 2.2 * TALL_M
 
 
-def test_the_description_tells_how_thing_and_fingers_lie() -> None:
+def test_the_description_has_the_geometry_of_object_and_fingers() -> None:
     world = world_with(SPOT)
     numbers = {}
     for name, off in (("middle", 0.0), ("aside", 0.035)):
@@ -189,7 +189,7 @@ def test_the_description_tells_how_thing_and_fingers_lie() -> None:
     assert middle["offered"] == aside["offered"] == 1
     assert middle["distance"] == 0 < aside["distance"]
     assert middle["between"] > 0.2 > aside["between"]
-    # The hand's y axis is the table's -y: a hand further along y sees the thing at a larger y of its own.
+    # The gripper's y axis is the table's -y: a gripper further along y has the object at a larger y of its own.
     assert aside["y_mean"] - middle["y_mean"] == pytest.approx(0.035 / 0.05, abs=0.01)
     assert middle["width_open"] == pytest.approx(0.09 / 0.05, abs=1e-4)
     assert middle["width_closed"] == pytest.approx(0.03 / 0.05, abs=1e-4)
@@ -207,6 +207,6 @@ def test_the_description_tells_how_thing_and_fingers_lie() -> None:
         (np.tile(2 * np.eye(4), (3, 1, 1)), np.zeros(3), "rotations"),
     ],
 )
-def test_grips_that_cannot_be_are_refused(poses: NDArray[np.float64], width: NDArray[np.float64], text: str) -> None:
+def test_invalid_grips_are_refused(poses: NDArray[np.float64], width: NDArray[np.float64], text: str) -> None:
     with pytest.raises(PointmapError, match=text):
         GripTrack(poses, width)

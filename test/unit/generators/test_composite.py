@@ -1,4 +1,4 @@
-"""The composite: exact robot, world at rest, and what it assumes."""
+"""The composite generator: exact robot, static scene, assumed plane."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def request(frames: int = 3, *, depth: bool = False, distance_m: float = 0.4, rg
     return GenerateRequest(image, robot, measured, plan_hash="d" * 64, seed=7)
 
 
-def test_the_robot_is_exact_and_the_world_is_the_plane() -> None:
+def test_the_robot_is_exact_and_the_scene_is_the_plane() -> None:
     asked = request()
     rollout = load_generator("composite").generate(asked)
     rollout.check_points()
@@ -50,7 +50,7 @@ def test_the_robot_is_exact_and_the_world_is_the_plane() -> None:
     assert rollout.provenance.metric_residual_m == 0.0
 
 
-def test_measured_depth_is_the_world_outside_of_the_removed_robot() -> None:
+def test_measured_depth_is_used_outside_of_the_removed_robot() -> None:
     asked = request(depth=True)
     rollout = load_generator("composite", margin_px=40).generate(asked)
     assert asked.depth is not None
@@ -63,7 +63,7 @@ def test_measured_depth_is_the_world_outside_of_the_removed_robot() -> None:
     assert rollout.provenance.preset == "depth"
 
 
-def test_a_robot_behind_the_world_is_hidden_except_where_the_first_image_showed_it() -> None:
+def test_a_robot_behind_the_scene_is_hidden_except_where_the_first_image_showed_it() -> None:
     asked = request(distance_m=5.0)
     rollout = load_generator("composite", max_range_m=50).generate(asked)
     assert np.array_equal(rollout.robot_mask[0], asked.robot.mask[0])
@@ -157,7 +157,7 @@ def test_bad_options(options: dict[str, float]) -> None:
 
 @settings(max_examples=40)
 @given(height=st.floats(-0.3, 0.4), x=st.floats(-1, 1), y=st.floats(-1, 1), z=st.floats(0.5, 1.5))
-def test_the_plane_is_where_it_is_said_to_be(height: float, x: float, y: float, z: float) -> None:
+def test_the_plane_has_the_given_height(height: float, x: float, y: float, z: float) -> None:
     camera = PinholeCamera.look_at((x, y, z), (0.01, 0.02, 0), up=(0.3, 1, 0.2), width=20, height=14, fov_y_deg=70)
     depth = plane_depth(camera, height, 4.0)
     points = camera.rays() * depth[..., None] @ camera.base_T_camera[:3, :3].T + camera.base_T_camera[:3, 3]

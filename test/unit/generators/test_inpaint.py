@@ -1,4 +1,4 @@
-"""Removing the robot from an image: what is kept, continued, and never invented."""
+"""Inpainting: known pixels are kept, edges and textures are continued, no objects are invented."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_outside_of_the_hole_nothing_changes() -> None:
     assert np.array_equal(out[~hole], image[~hole])
 
 
-def test_edge_and_stripes_go_on_behind_the_robot() -> None:
+def test_edge_and_stripes_continue_behind_the_robot() -> None:
     truth, hole = scene(), hole_in_the_middle()
     image = truth.copy()
     image[hole] = 0
@@ -46,7 +46,7 @@ def test_edge_and_stripes_go_on_behind_the_robot() -> None:
     error = np.abs(out.astype(int) - truth)[hole].mean()
     smooth = cv2.inpaint(image, hole.astype(np.uint8), 3, cv2.INPAINT_TELEA)
     assert error < 0.6 * np.abs(smooth.astype(int) - truth)[hole].mean()
-    # The border between wall and table stays within two pixels of where it is.
+    # The border between wall and table is within two pixels of its position.
     brightness = out[:, 92:123].mean((1, 2))
     assert abs(int(np.argmax(brightness < 165)) - 61) <= 2
 
@@ -56,12 +56,12 @@ def test_an_object_elsewhere_does_not_appear() -> None:
     assert not ((out[:, 0] > 180) & (out[:, 1] < 70)).any()
 
 
-def test_the_same_image_gives_the_same_guess() -> None:
+def test_the_same_image_gives_the_same_result() -> None:
     first, second = (remove_robot(scene(), hole_in_the_middle()) for _ in range(2))
     assert np.array_equal(first, second)
 
 
-def test_what_is_under_the_hole_does_not_matter() -> None:
+def test_pixels_in_the_hole_have_no_effect() -> None:
     black, white = scene(), scene()
     black[hole_in_the_middle()] = 0
     white[hole_in_the_middle()] = 255
@@ -101,7 +101,7 @@ def test_bad_images(image: np.ndarray, hole: np.ndarray) -> None:
 
 @settings(max_examples=30)
 @given(radius=st.floats(0, 9), seed=st.integers(0, 100))
-def test_growing_is_by_distance(radius: float, seed: int) -> None:
+def test_grow_mask_uses_the_euclidean_distance(radius: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     mask = rng.random((24, 30)) < 0.01
     grown = grow_mask(mask, radius)

@@ -64,5 +64,5 @@ def changed(which: str) -> GenerateRequest:
 @pytest.mark.parametrize(
     "which", ["image", "depth", "no depth", "point", "link", "colour", "no colours", "times", "camera"]
 )
-def test_every_input_counts(which: str) -> None:
+def test_every_input_changes_the_hash(which: str) -> None:
     assert request_sha256(changed(which)) != request_sha256(good())

@@ -1,4 +1,4 @@
-"""Several nodes as one generator: one worker at a node at a time, and what one node cannot do another does."""
+"""Pool of generator nodes: one worker per node at a time, and failover to another node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kinema4d_ros.generators.pool import GeneratorPool
 
 
 class Node:
-    """A generator that answers with its own name, after a while, or with errors."""
+    """A generator that returns its own name after a delay, or raises errors."""
 
     def __init__(self, name: str, *codes: ErrorCode, seconds: float = 0.0) -> None:
         self.name, self._codes, self._seconds = name, list(codes), seconds
@@ -46,7 +46,7 @@ def pool(folder: Path, nodes: Sequence[Node], **options: Any) -> GeneratorPool:
 GONE, BUSY = ErrorCode.GENERATOR_UNAVAILABLE, ErrorCode.GENERATOR_BUSY
 
 
-def test_workers_share_nodes_and_never_meet_at_one(tmp_path: Path) -> None:
+def test_workers_share_nodes_and_use_them_one_at_a_time(tmp_path: Path) -> None:
     nodes = [Node("a", seconds=0.05), Node("b", seconds=0.05)]
     found: list[Any] = []
 
@@ -66,7 +66,7 @@ def test_workers_share_nodes_and_never_meet_at_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [GONE, ErrorCode.GENERATOR_TIMEOUT])
-def test_a_node_that_is_gone_is_set_aside_and_asked_again_later(tmp_path: Path, code: ErrorCode) -> None:
+def test_an_unavailable_node_is_skipped_and_retried_later(tmp_path: Path, code: ErrorCode) -> None:
     nodes = [Node("a", code), Node("b", code)]
     nodes[1]._codes.clear()
     own = pool(tmp_path, nodes, gone_s=0.3)
@@ -76,7 +76,7 @@ def test_a_node_that_is_gone_is_set_aside_and_asked_again_later(tmp_path: Path, 
     assert own.generate(None) == "a"  # type: ignore[arg-type]
 
 
-def test_a_busy_node_is_asked_again_and_one_that_fails_says_so(tmp_path: Path) -> None:
+def test_a_busy_node_is_retried_and_other_errors_are_raised(tmp_path: Path) -> None:
     own = pool(tmp_path, [Node("a", BUSY), Node("b", BUSY)])
     assert own.generate(None) in ("a", "b")  # type: ignore[arg-type]
     bad = pool(tmp_path, [Node("a", ErrorCode.GENERATOR_OUT_OF_MEMORY), Node("b", ErrorCode.GENERATOR_OUT_OF_MEMORY)])
@@ -85,7 +85,7 @@ def test_a_busy_node_is_asked_again_and_one_that_fails_says_so(tmp_path: Path) -
     assert caught.value.code is ErrorCode.GENERATOR_OUT_OF_MEMORY
 
 
-def test_no_node_at_all_is_told_at_once_and_again(tmp_path: Path) -> None:
+def test_no_available_node_is_reported_at_once_and_again(tmp_path: Path) -> None:
     nodes = [Node("a", GONE, GONE), Node("b", GONE, GONE)]
     own = pool(tmp_path, nodes)
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_no_node_at_all_is_told_at_once_and_again(tmp_path: Path) -> None:
     assert all(node.closed for node in nodes)
 
 
-def test_nodes_that_others_hold_are_waited_for_and_not_for_ever(tmp_path: Path) -> None:
+def test_waiting_for_a_locked_node_has_a_timeout(tmp_path: Path) -> None:
     nodes = [Node("a", seconds=1.5), Node("b", seconds=1.5)]
     threads = [threading.Thread(target=pool(tmp_path, nodes).generate, args=(None,)) for _ in range(2)]
     for thread in threads:
@@ -118,7 +118,7 @@ def hold(folder: str, held: Any) -> None:
     time.sleep(600)
 
 
-def test_a_worker_that_is_killed_lets_go_of_its_node(tmp_path: Path) -> None:
+def test_a_killed_worker_releases_its_node(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     held = context.Event()
     process = context.Process(target=hold, args=(str(tmp_path), held), daemon=True)
@@ -132,7 +132,7 @@ def test_a_worker_that_is_killed_lets_go_of_its_node(tmp_path: Path) -> None:
     assert own.generate(None) == "a"  # type: ignore[arg-type]
 
 
-def test_workers_begin_at_different_nodes(tmp_path: Path) -> None:
+def test_workers_start_with_different_nodes(tmp_path: Path) -> None:
     nodes = [Node("a"), Node("b")]
     assert [pool(tmp_path, nodes, turn=turn).generate(None) for turn in range(3)] == ["a", "b", "a"]  # type: ignore[arg-type]
 

@@ -50,7 +50,7 @@ def test_bad_requests(change: dict[str, Any], message: str) -> None:
     assert caught.value.expected
 
 
-def test_cancelling_says_where() -> None:
+def test_cancellation_names_the_step() -> None:
     raise_if_cancelled(None, Progress("x"))
     raise_if_cancelled(lambda: False, Progress("x"))
     with pytest.raises(Cancelled, match="step 2 of 5 of 'denoise'") as caught:

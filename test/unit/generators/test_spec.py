@@ -1,4 +1,4 @@
-"""From a spec to a generator: names, options, classes of the user's own, and what cannot name a class."""
+"""Generator specs: names, options, users' classes, and where specs may come from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refusal(spec: str, **options: Any) -> GeneratorError:
     return caught.value
 
 
-def test_the_composite_is_there() -> None:
+def test_the_composite_is_available() -> None:
     generator = load_generator("composite", table_height_m=-0.02)
     assert isinstance(generator, Generator)
     assert generator.name == "composite"
@@ -87,18 +87,18 @@ def test_a_layer_that_is_not_installed_is_named(spec: str, module: str, monkeypa
     assert "make setup" in error.hint
 
 
-def test_options_must_be_taken_and_offers_may_be() -> None:
+def test_unknown_options_are_refused_and_unknown_offers_ignored() -> None:
     assert "colour" in refusal("composite", colour="red").what
     error = refusal("composite", checkpoint="weights", offered={"device": "cpu"})
     assert error.code is ErrorCode.GENERATOR_BAD_REQUEST
-    assert "takes no option checkpoint" in error.what
+    assert "has no option checkpoint" in error.what
     assert "table_height_m" in error.expected
     given = load_generator("composite", checkpoint="", sampler={}, lora=None, offered={"device": "cpu"})
     assert given.name == "composite"
     assert "needs depth_server" in refusal(f"{OWN}Demanding").what
 
 
-def test_a_class_gets_what_it_names() -> None:
+def test_a_class_gets_the_options_it_has() -> None:
     offered = {"device": "cpu", "table_height_m": 0.1}
     made = load_generator(f"{OWN}Wrong", offered=offered, checkpoint="weights")._made  # type: ignore[attr-defined]
     assert isinstance(made, own_generator.Wrong)
@@ -121,7 +121,7 @@ def test_the_documented_class_generates(tmp_path: Path, monkeypatch: pytest.Monk
         ("Nameless", "no name"),
         ("Blunt", "generate cannot be called"),
         ("Stillborn", "its constructor raised ZeroDivisionError: no luck"),
-        ("NOT_A_CLASS", "is no class"),
+        ("NOT_A_CLASS", "is not a class"),
         ("Nobody", "has no 'Nobody'"),
     ],
 )
@@ -139,7 +139,7 @@ def test_modules_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("how", "word"), [("array", "ndarray"), ("frames", "frames 2"), ("plan", "plan_hash 'eee")])
-def test_results_that_are_not_what_was_asked_for(how: str, word: str) -> None:
+def test_results_that_do_not_match_the_request(how: str, word: str) -> None:
     generator = load_generator(f"{OWN}Wrong", how=how)
     with pytest.raises(GeneratorError, match=word) as caught:
         generator.generate(request())
@@ -154,7 +154,7 @@ def test_a_class_is_closed() -> None:
     assert generator._made.closed
 
 
-def test_a_class_s_own_refusal_keeps_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_class_keeps_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "refusing.py").write_text(
         "from kinema4d_ros.core.errors import FileFormatError\n"
         "class Refusing:\n"
@@ -169,7 +169,7 @@ def test_a_class_s_own_refusal_keeps_its_code(tmp_path: Path, monkeypatch: pytes
 
 
 def test_few_callers_choose_a_generator() -> None:
-    """A spec can name code. Before you add a file here: its specs come from a command line or a start-up parameter."""
+    """A spec can name code. Add a file here only if its specs come from the command line or a start-up parameter."""
     root = Path(kinema4d_ros.__file__).parents[1]
     paths = [*(root / "kinema4d_ros").rglob("*.py"), *(root / "model").rglob("*.py")]
     chosen = re.compile(r"^(?!.*(def |>>> )).*\bload_generator\((?!\s*f?\")", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""NumPy archives from outside: what was written comes back; objects, forged sizes and other things do not."""
+"""NumPy archives from untrusted sources: round trips; objects and forged sizes are rejected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.io.files import read_arrays
 
 
-def test_arrays_come_back_and_can_be_written_to(tmp_path: Path) -> None:
+def test_arrays_round_trip_and_are_writable(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     big = np.arange(6, dtype=">f8").reshape(2, 3)
     np.savez_compressed(path, a=np.asfortranarray(big), names=np.array(["x", "yz"]), flag=np.array(True))
@@ -23,7 +23,7 @@ def test_arrays_come_back_and_can_be_written_to(tmp_path: Path) -> None:
     found["a"][0, 0] = 7.0
 
 
-def test_what_is_no_plain_array_is_refused(tmp_path: Path) -> None:
+def test_anything_but_plain_arrays_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, a=np.array([{"b": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(FileFormatError, match=r"a\.npy claims shape"):

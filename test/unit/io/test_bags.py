@@ -1,4 +1,4 @@
-"""ROS 2 bags written for real in both storages: joint states, plans, MoveIt's plans, and broken copies."""
+"""ROS 2 bags written in both storages: joint states, plans, MoveIt's plans, and damaged copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kinema4d_ros.robot import Robot
 STORE = get_typestore(Stores.ROS2_JAZZY)
 STORAGES = [StoragePlugin.MCAP, StoragePlugin.SQLITE3]
 
-# The parts of moveit_msgs that a displayed plan is made of.
+# The parts of moveit_msgs that a displayed plan needs.
 MOVEIT = {
     "moveit_msgs/msg/RobotTrajectory": "trajectory_msgs/JointTrajectory joint_trajectory\n",
     "moveit_msgs/msg/RobotState": "sensor_msgs/JointState joint_state\nbool is_diff\n",
@@ -71,7 +71,7 @@ def plan(names: list[str], times: list[float], rows: list[list[float]]) -> Any:
 
 
 def write(path: Path, storage: StoragePlugin, messages: list[tuple[str, str, float, Any]]) -> Path:
-    """A bag of (topic, type, receive time in s, message)."""
+    """Write a bag of (topic, type, receive time in s, message)."""
     with Writer(path, version=9, storage_plugin=storage) as writer:
         connections: dict[str, Any] = {}
         for topic, kind, time_s, message in messages:
@@ -106,7 +106,7 @@ def test_the_storage_file_alone_is_enough(bag: Callable[[list[Any]], Path]) -> N
     assert read_trajectory(file).positions.tolist() == [[0.1], [0.2]]
 
 
-def test_messages_that_name_other_joints_in_another_order_are_joined(bag: Callable[[list[Any]], Path]) -> None:
+def test_messages_with_different_joints_are_joined(bag: Callable[[list[Any]], Path]) -> None:
     path = bag(
         states(
             (0.5, ["finger"], [0.0]),
@@ -119,14 +119,14 @@ def test_messages_that_name_other_joints_in_another_order_are_joined(bag: Callab
     )
     read = read_trajectory(path)
     columns = dict(zip(read.names, read.positions.T, strict=True))
-    # From 1 s, when all have reported, to 3 s, when the first stops; every stamp, each joint interpolated.
+    # From 1 s, when all joints have samples, to 3 s, when the first one ends; all stamps, each joint interpolated.
     np.testing.assert_allclose(read.times, [0.0, 1.0, 1.5, 2.0])
     np.testing.assert_allclose(columns["a"], [1.0, 2.0, 2.5, 3.0])
     np.testing.assert_allclose(columns["b"], [10.0, 20.0, 25.0, 30.0])
     np.testing.assert_allclose(columns["finger"], [0.05, 0.15, 0.2, 0.25])
 
 
-def test_repeated_and_late_stamps_are_put_in_order_and_reported(bag: Callable[[list[Any]], Path]) -> None:
+def test_repeated_and_late_stamps_are_sorted_and_reported(bag: Callable[[list[Any]], Path]) -> None:
     path = bag(states((1.0, ["a"], [1.0]), (3.0, ["a"], [3.0]), (2.0, ["a"], [2.0]), (3.0, ["a"], [4.0])))
     reading = read_with_notes(path)
     assert reading.trajectory.positions.ravel().tolist() == [1.0, 2.0, 4.0]
@@ -134,12 +134,12 @@ def test_repeated_and_late_stamps_are_put_in_order_and_reported(bag: Callable[[l
     assert any("1 samples with a repeated stamp" in note for note in reading.notes)
 
 
-def test_without_stamps_the_time_of_arrival_counts(bag: Callable[[list[Any]], Path]) -> None:
+def test_without_stamps_the_receive_time_is_used(bag: Callable[[list[Any]], Path]) -> None:
     read = read_trajectory(bag(states((0.0, ["a"], [1.0]), (0.0, ["a"], [2.0]))))
     np.testing.assert_allclose(read.times, [0.0, 1.0])
 
 
-def test_messages_without_positions_are_left_out(bag: Callable[[list[Any]], Path]) -> None:
+def test_messages_without_positions_are_skipped(bag: Callable[[list[Any]], Path]) -> None:
     path = bag(states((1.0, ["a"], [1.0]), (2.0, ["a"], []), (3.0, ["a"], [3.0])))
     reading = read_with_notes(path)
     assert len(reading.trajectory) == 2
@@ -155,7 +155,7 @@ def test_joints_of_other_machines_do_not_shorten_the_recording(bag: Callable[[li
     assert len(read) == 3
 
 
-def test_joints_under_other_names_are_an_error_and_can_be_mapped(bag: Callable[[list[Any]], Path], yam: Robot) -> None:
+def test_unknown_joint_names_are_an_error_and_can_be_mapped(bag: Callable[[list[Any]], Path], yam: Robot) -> None:
     names = [f"joint_{i}" for i in range(6)]
     path = bag(states((1.0, [*names, "hand"], [0.1] * 7), (2.0, [*names, "hand"], [0.2] * 7)))
     with pytest.raises(FileFormatError, match=r"no values for joint1.*the recording has joint_0") as caught:
@@ -171,8 +171,8 @@ def test_a_plan_for_a_part_of_the_arm_is_refused(bag: Callable[[list[Any]], Path
         read_trajectory(bag(half), yam)
 
 
-def test_joints_that_never_report_together_are_refused(bag: Callable[[list[Any]], Path]) -> None:
-    with pytest.raises(FileFormatError, match="never report at the same time"):
+def test_joints_that_never_overlap_in_time_are_refused(bag: Callable[[list[Any]], Path]) -> None:
+    with pytest.raises(FileFormatError, match="never overlap in time"):
         read_trajectory(bag(states((1.0, ["a"], [1.0]), (2.0, ["b"], [1.0]))))
 
 
@@ -181,7 +181,7 @@ def test_positions_that_do_not_match_the_names_are_refused(bag: Callable[[list[A
         read_trajectory(bag(states((1.0, ["a", "b"], [1.0]))))
 
 
-def test_a_topic_is_chosen_by_name_or_by_what_happened(bag: Callable[[list[Any]], Path]) -> None:
+def test_the_topic_is_chosen_by_name_or_by_type(bag: Callable[[list[Any]], Path]) -> None:
     messages = [
         ("/plan", "trajectory_msgs/msg/JointTrajectory", 1.0, plan(["a"], [0.0, 1.0], [[5.0], [6.0]])),
         *states((1.0, ["a"], [1.0]), topic="/other/joint_states"),
@@ -272,7 +272,7 @@ def test_bags_with_damaged_bytes_never_raise_anything_else(tmp_path: Path, stora
     assert refused > 0
 
 
-def test_a_folder_whose_file_is_gone_is_refused(bag: Callable[[list[Any]], Path]) -> None:
+def test_a_folder_without_its_file_is_refused(bag: Callable[[list[Any]], Path]) -> None:
     path = bag(states((1.0, ["a"], [1.0])))
     next(f for f in path.iterdir() if f.suffix in {".mcap", ".db3"}).unlink()
     with pytest.raises(FileFormatError, match="missing"):
@@ -286,7 +286,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(bag: Callable[[list[Any]],
     file = next(f for f in folder.iterdir() if (f.name == "metadata.yaml") == (which == "metadata.yaml"))
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(FileFormatError, match=r"a pipe|no kind of trajectory file"):
+    with pytest.raises(FileFormatError, match=r"a pipe|is not a supported trajectory file"):
         read_trajectory(folder)
 
 

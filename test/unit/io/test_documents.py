@@ -1,4 +1,4 @@
-"""YAML and JSON from outside: plain data of a sensible size passes, all else is refused by name."""
+"""YAML and JSON from untrusted sources: plain data of bounded size is accepted, anything else is rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAUGHS = b"a: &a [x, x, x, x, x, x, x, x, x, x]\n" + b"".join(
     [
         (LAUGHS, "more than 100,000 values"),
         (b"a: &a [*a]", "contains itself"),
-        (b"a: 1\nb: 2\na: 3\n", "'a' stands twice"),
+        (b"a: 1\nb: 2\na: 3\n", "'a' appears twice"),
         (b"a: 0x" + b"f" * 5000, "whole number of 20000 bits"),
         (b"a: 99999999999999999999999", "whole number"),
         (b"a: " + b"[" * 200 + b"]" * 200, "nested more than"),
@@ -32,7 +32,7 @@ def test_yaml_that_is_refused(data: bytes, why: str) -> None:
     assert why in str(caught.value)
 
 
-def test_aliases_that_make_sense_pass() -> None:
+def test_small_aliases_are_accepted() -> None:
     assert parse_yaml(b"a: &a [1, 2]\nb: *a\nc: {d: 2026-01-31, e: 1e-05, f: 0x10}\n", "x")["b"] == [1, 2]
 
 

@@ -74,7 +74,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.FILE_NOT_WRITABLE
 
 
-def test_errors_of_the_work_itself_pass_unchanged(tmp_path: Path) -> None:
+def test_errors_of_the_block_pass_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"input\.bin"), replacing_file(tmp_path / "a.txt"):
         (tmp_path / "input.bin").read_bytes()
     with pytest.raises(ConnectionError), replacing_folder(tmp_path / "folder", lambda _: True):
@@ -145,7 +145,7 @@ with replacing_file(sys.argv[1]) as file, replacing_folder(sys.argv[2], lambda _
 """
 
 
-def test_what_killed_writers_leave_goes_with_the_next_one(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_writers_are_removed_by_the_next(tmp_path: Path) -> None:
     file, folder = tmp_path / "a [1].txt", tmp_path / "out"
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", _KILLED, str(file), str(folder)], check=False, timeout=120)
@@ -163,7 +163,7 @@ def test_what_killed_writers_leave_goes_with_the_next_one(tmp_path: Path) -> Non
     assert names(tmp_path) == sorted([*(path.name for path in others), "a [1].txt", "out"])
 
 
-def test_folders_change_places_at_once(tmp_path: Path) -> None:
+def test_folders_are_swapped_atomically(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
@@ -206,7 +206,7 @@ def test_what_is_not_plain_yaml_is_refused(tmp_path: Path, data: bytes, why: str
     assert "bad.yaml" in str(caught.value)
 
 
-def test_yaml_comes_back_in_order_and_full_precision(tmp_path: Path) -> None:
+def test_yaml_round_trips_in_order_and_full_precision(tmp_path: Path) -> None:
     document = {"z": 0.1 + 0.2, "a": [1e-17, 3], "name": "Gerät", "empty": {}}
     write_yaml(tmp_path / "a.yaml", document, "first\nsecond")
     assert read_yaml(tmp_path / "a.yaml") == document
@@ -215,7 +215,7 @@ def test_yaml_comes_back_in_order_and_full_precision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_what_a_library_in_rust_says_of_the_disk_is_told_by_the_target(tmp_path: Path, number: int) -> None:
+def test_disk_errors_of_rust_libraries_name_the_target(tmp_path: Path, number: int) -> None:
     target = tmp_path / "weights.safetensors"
     target.write_bytes(b"as it was")
 
@@ -233,7 +233,7 @@ def test_what_a_library_in_rust_says_of_the_disk_is_told_by_the_target(tmp_path:
 
 
 @pytest.mark.parametrize("text", ["a bug", "No such file or directory (os error 2)"])
-def test_other_errors_of_a_block_are_its_own(tmp_path: Path, text: str) -> None:
+def test_other_errors_of_a_block_are_not_converted(tmp_path: Path, text: str) -> None:
     def write() -> None:
         with writing(tmp_path / "a"):
             raise ValueError(text)
@@ -242,7 +242,7 @@ def test_other_errors_of_a_block_are_its_own(tmp_path: Path, text: str) -> None:
         write()
 
 
-def test_a_refusal_inside_a_folder_names_the_folder_and_not_the_temporary_one(tmp_path: Path) -> None:
+def test_an_error_inside_a_folder_names_the_target_folder(tmp_path: Path) -> None:
     target = tmp_path / "result"
 
     def write() -> None:
@@ -264,7 +264,7 @@ def test_pipes_and_devices_are_refused_unread(tmp_path: Path) -> None:
             read_bytes(tmp_path / name)
 
 
-def test_what_a_parser_raises_becomes_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_parser_exceptions_become_errors_that_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with pytest.raises(FileFormatError, match=r"a\.txt cannot be read: IndexError: no 7"), reading(path, "a text"):
         raise IndexError("no 7")
@@ -273,7 +273,7 @@ def test_what_a_parser_raises_becomes_an_error_that_names_the_file(tmp_path: Pat
     assert caught.value.code is ErrorCode.CAMERA_BAD_DISTORTION
 
 
-def test_errors_are_short_and_harmless_to_a_terminal() -> None:
+def test_errors_are_shortened_and_escaped() -> None:
     text = str(FileFormatError("a\x1b[31mb\ud800" + "x" * 100_000))
     text.encode()
     assert "\x1b" not in text

@@ -49,7 +49,7 @@ def test_overlay_refuses_what_does_not_fit(arguments: Any, code: ErrorCode) -> N
     assert caught.value.code == code
 
 
-def test_depth_is_red_near_blue_far_and_black_where_nothing_is() -> None:
+def test_depth_is_red_near_blue_far_and_black_without_depth() -> None:
     depth = np.array([[0.5, 1.0, 1.5, np.nan]])
     near, middle, far, nothing = colour_depth(depth)[0].astype(int)
     assert near[0] > 150
@@ -69,7 +69,7 @@ def test_depth_limits_keep_colours_steady() -> None:
     np.testing.assert_array_equal(beyond[0, 2], beyond[0, 3])
 
 
-def test_depth_of_nothing_and_of_one_plane() -> None:
+def test_depth_of_an_empty_image_and_of_one_plane() -> None:
     assert not colour_depth(np.full((3, 4), np.nan)).any()
     plane = colour_depth(np.full((3, 4), 0.7))
     assert len(np.unique(plane.reshape(-1, 3), axis=0)) == 1
@@ -96,14 +96,14 @@ def test_labels_are_written_and_frames_are_kept() -> None:
     assert np.all(frames[0] == 90)
 
 
-def test_strips_that_cannot_be_are_refused() -> None:
+def test_invalid_strips_are_refused() -> None:
     frame = np.zeros((4, 6, 3), np.uint8)
     for arguments in (([], 3), ([frame], 0), ([frame], 1, ["a", "b"]), ([frame, frame[:2]], 2), ([frame[..., 0]], 1)):
         with pytest.raises(RenderError):
             strip(*arguments)  # type: ignore[arg-type]
 
 
-def test_png_files_hold_the_same_pixels_for_others(tmp_path: Path) -> None:
+def test_png_files_round_trip_in_other_libraries(tmp_path: Path) -> None:
     write_image(tmp_path / "sub" / "a.png", BACKGROUND)
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "sub" / "a.png")), BACKGROUND)
     np.testing.assert_array_equal(read_image(tmp_path / "sub" / "a.png"), BACKGROUND)
@@ -115,7 +115,7 @@ def test_jpeg_files_are_close(tmp_path: Path) -> None:
     assert np.abs(read_image(tmp_path / "a.jpg").astype(int) - smooth).max() < 8
 
 
-def test_grey_and_deep_pictures_become_rgb(tmp_path: Path) -> None:
+def test_grey_and_16_bit_images_become_rgb(tmp_path: Path) -> None:
     Image.fromarray(np.full((3, 4), 7, np.uint8)).save(tmp_path / "grey.png")
     assert read_image(tmp_path / "grey.png").tolist() == np.full((3, 4, 3), 7).tolist()
     Image.fromarray(np.full((3, 4), 0x0700, np.uint16)).save(tmp_path / "deep.png")
@@ -129,7 +129,7 @@ def test_other_formats_and_broken_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "text.png").write_bytes(b"hello")
     for name in ("empty.png", "text.png"):
-        with pytest.raises(FileFormatError, match="is not a picture") as caught:
+        with pytest.raises(FileFormatError, match="is not an image") as caught:
             read_image(tmp_path / name)
         assert caught.value.code == ErrorCode.FILE_MALFORMED
     with pytest.raises(FileFormatError) as caught:

@@ -1,4 +1,4 @@
-"""LeRobot datasets written for real in both layouts, and what happens to broken ones."""
+"""LeRobot datasets written in both layouts, and damaged copies."""
 
 from __future__ import annotations
 
@@ -137,11 +137,11 @@ def test_names_may_be_given_or_be_the_robots(tmp_path: Path, yam: Robot) -> None
     with pytest.raises(FileFormatError, match="7 names"):
         read_trajectory(path, names=["a"])
     wrong = write_v2(tmp_path / "wrong", ["a", "b"])
-    with pytest.raises(FileFormatError, match=r"7 dimensions, but 2 joint names: a, b.*mend 'names' in meta/info.json"):
+    with pytest.raises(FileFormatError, match=r"7 dimensions, but 2 joint names: a, b.*fix 'names' in meta/info.json"):
         read_trajectory(wrong)
 
 
-def test_other_names_are_an_error_and_can_be_mapped(tmp_path: Path, yam: Robot) -> None:
+def test_unknown_names_are_an_error_and_can_be_mapped(tmp_path: Path, yam: Robot) -> None:
     names = [*(f"joint_{i}.pos" for i in range(6)), "gripper.pos"]
     folder = write_v2(tmp_path / "set", [names])
     with pytest.raises(FileFormatError, match=r"no values for joint1.*the recording has joint_0, joint_1") as caught:
@@ -159,13 +159,13 @@ def test_other_names_are_an_error_and_can_be_mapped(tmp_path: Path, yam: Robot) 
 
 
 @pytest.mark.parametrize("episode", [3, 99999, -1])
-def test_episodes_that_are_not_there(dataset: Path, episode: int) -> None:
+def test_missing_episodes(dataset: Path, episode: int) -> None:
     with pytest.raises(FileFormatError, match=f"episode {episode}") as caught:
         read_trajectory(dataset, episode=episode)
     assert caught.value.code == ErrorCode.FILE_MISSING
 
 
-def test_features_that_are_not_there(dataset: Path) -> None:
+def test_missing_features(dataset: Path) -> None:
     with pytest.raises(FileFormatError, match=r"observation\.state, action"):
         read_trajectory(dataset, feature="velocity")
 
@@ -195,7 +195,7 @@ def test_truncated_parquet_is_refused(dataset: Path) -> None:
     whole = file.read_bytes()
     for share in (0.0, 0.1, 0.5, 0.9, 0.99):
         file.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(FileFormatError, match="cut off"):
+        with pytest.raises(FileFormatError, match="may be truncated"):
             read_trajectory(dataset, episode=0)
 
 
@@ -230,7 +230,7 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
         read_trajectory(path)
 
 
-def test_without_timestamps_the_rate_counts(tmp_path: Path) -> None:
+def test_without_timestamps_the_rate_is_used(tmp_path: Path) -> None:
     path = write_v2(tmp_path / "set")
     rows = pa.table({"observation.state": [[0.0] * 7, [0.1] * 7], "episode_index": [0, 0]})
     pq.write_table(rows, path / "data" / "chunk-000" / "episode_000000.parquet")

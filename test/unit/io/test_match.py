@@ -1,4 +1,4 @@
-"""Recorded names that are not the robot's: errors with both lists, joint maps, and the gripper in every scale."""
+"""Recorded names that differ from the robot's: errors with both lists, joint maps, and all gripper scales."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAP = {name: f"joint{i + 1}" for i, name in enumerate(OTHERS)}
 
 
 def write(folder: Path, names: tuple[str, ...], gripper: Any = (0.0, 0.5, 1.0), suffix: str = ".csv") -> Path:
-    """Three samples of joints that all differ; the last of seven columns is the gripper."""
+    """Write three samples of joints that all differ; the last of seven columns is the gripper."""
     q = np.linspace(0.1, 0.6, 18).reshape(3, 6)
     table = np.column_stack([q, gripper])[:, : len(names)]
     path = folder / f"plan{suffix}"
@@ -51,7 +51,7 @@ def test_an_arm_without_values_is_an_error_with_both_lists(tmp_path: Path, yam: 
         *("calibrate extrinsics", "calibrate markerless", "calibrate check", "calibrate page"),
     ],
 )
-def test_every_verb_that_reads_joints_has_the_options_that_errors_name(
+def test_every_command_that_reads_joints_has_the_options_named_in_errors(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -87,9 +87,9 @@ def test_a_single_arm_joint_that_is_missing_is_an_error(tmp_path: Path, yam: Rob
         read_trajectory(path, yam)
 
 
-def test_a_gripper_without_values_is_said(tmp_path: Path, yam: Robot) -> None:
+def test_a_gripper_without_values_is_reported(tmp_path: Path, yam: Robot) -> None:
     reading = read_with_notes(write(tmp_path, tuple(MAP.values())), yam)
-    assert reading.notes == ("no values for left_finger_joint of robot 'yam': taken as at home",)
+    assert reading.notes == ("no values for left_finger_joint of robot 'yam': taken as the home position",)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_gripper_in_any_scale(tmp_path: Path, yam: Robot, recorded: list[flo
     assert any("= open" in note and "--gripper-range" in note for note in reading.notes)
 
 
-def test_a_scale_that_nothing_tells_is_asked_for(tmp_path: Path, yam: Robot) -> None:
+def test_an_unknown_gripper_scale_is_an_error(tmp_path: Path, yam: Robot) -> None:
     path = write(tmp_path, (*MAP.values(), "hand"), [0.0, 0.3, 0.79])
     for joint in (GRIPPER, "left_finger_joint"):
         with pytest.raises(FileFormatError, match=r"'hand' goes from 0 to 0\.79 and starts at 0.*--gripper-range") as e:
@@ -150,10 +150,10 @@ def test_a_scale_that_nothing_tells_is_asked_for(tmp_path: Path, yam: Robot) -> 
     with pytest.raises(FileFormatError, match=r"beyond 0\.5 \(open\) to 0 \(closed\)"):
         read_trajectory(path, yam, joint_map={"hand": GRIPPER}, gripper_range=(0.5, 0.0))
     left_out = read_with_notes(path, yam, joint_map={"hand": ""})
-    assert any("taken as at home" in note for note in left_out.notes)
+    assert any("taken as the home position" in note for note in left_out.notes)
 
 
-def test_a_scale_that_the_name_tells_is_taken_if_the_values_fit_and_said(tmp_path: Path, yam: Robot) -> None:
+def test_a_scale_implied_by_the_name_is_used_if_the_values_fit(tmp_path: Path, yam: Robot) -> None:
     assert yam.gripper is not None
     width = yam.gripper.width_open_m
     for name, recorded in (
@@ -177,7 +177,7 @@ def test_the_robots_own_gripper_joint_needs_no_scale(tmp_path: Path, yam: Robot)
 
 
 @pytest.mark.parametrize("text", ["", "1", "1,2,3", "open,closed", "nan,1", "1,1"])
-def test_ranges_that_say_nothing_are_refused(text: str) -> None:
+def test_invalid_ranges_are_refused(text: str) -> None:
     with pytest.raises(KinemaError) as caught:
         JointOptions(gripper_range=parse_gripper_range(text))
     assert caught.value.code == ErrorCode.ARGUMENT_INVALID

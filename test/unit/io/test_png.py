@@ -76,7 +76,7 @@ def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def test_a_huge_header_is_refused_before_memory_is_taken() -> None:
+def test_a_huge_header_is_refused_before_allocation() -> None:
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 2**31 - 1, 2**31 - 1, 16, 0, 0, 0, 0))
     forged = DATA[:8] + header + chunk(b"IEND", b"")
     with pytest.raises(PointmapError, match="2147483647 x 2147483647"):

@@ -1,4 +1,4 @@
-"""One call for every kind of file: what it is told apart by, and what it refuses."""
+"""`read_trajectory`: detection of the file type, and rejected files and options."""
 
 from __future__ import annotations
 

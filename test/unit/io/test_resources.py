@@ -27,7 +27,7 @@ def test_a_missing_file_is_named() -> None:
 
 
 def run_installed(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A copy of the package without its checkout, as pip or colcon would install it."""
+    """Run a copy of the package without its checkout, as pip or colcon would install it."""
     site = tmp_path / "site"
     site.mkdir()
     for name in ("__init__.py", "core/__init__.py", "core/errors.py", "io/__init__.py", "io/resources.py"):
@@ -49,7 +49,7 @@ def test_an_ament_prefix_is_searched(tmp_path: Path) -> None:
     assert result.stdout.strip() == str(urdf), result.stderr
 
 
-def test_an_install_without_its_data_says_where_it_looked(tmp_path: Path) -> None:
+def test_an_install_without_data_lists_the_searched_folders(tmp_path: Path) -> None:
     if (Path(sys.prefix) / "share" / "kinema4d_ros" / "urdf").is_dir():
         pytest.skip("the data files are installed in this environment's own prefix")
     result = run_installed(tmp_path, AMENT_PREFIX_PATH=str(tmp_path / "prefix"))

@@ -1,4 +1,4 @@
-"""Rollouts on disk: every bit comes back, ordinary tools open the files, damage is refused."""
+"""Rollouts on disk: bit-exact round trips, files that common tools open, rejected damage."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def assert_equal(a: Rollout, b: Rollout) -> None:
     assert (a.rollout_id, a.plan_hash) == (b.rollout_id, b.plan_hash)
 
 
-def test_everything_comes_back_bit_by_bit(tmp_path: Path) -> None:
+def test_round_trips_are_bit_exact(tmp_path: Path) -> None:
     rollout = make()
     assert rollout.save(tmp_path / "a") == tmp_path / "a"
     assert_equal(Rollout.load(tmp_path / "a"), rollout)
@@ -62,7 +62,7 @@ def test_everything_comes_back_bit_by_bit(tmp_path: Path) -> None:
 
 @hypothesis_settings(max_examples=25)
 @given(bits=st.lists(st.integers(0, 2**32 - 1), min_size=18, max_size=18), frames=st.integers(1, 3))
-def test_any_float_comes_back(bits: list[int], frames: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_float_round_trips(bits: list[int], frames: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Subnormals, negative zero, infinities and every kind of NaN."""
     camera = overhead_camera(3, 2)
     values = np.array(bits, np.uint32).view(np.float32).reshape(1, 2, 3, 3)
@@ -136,7 +136,7 @@ def test_missing_files_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_no_folder_and_no_rollout(tmp_path: Path) -> None:
-    with pytest.raises(FileFormatError, match="not there"):
+    with pytest.raises(FileFormatError, match="missing"):
         Rollout.load(tmp_path / "nothing")
     (tmp_path / "file").write_text("x")
     with pytest.raises(FileFormatError, match="a file"):
@@ -170,7 +170,7 @@ def test_changed_descriptions_are_refused(tmp_path: Path, change: Callable[[dict
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "nul", "[" * 100_000])
-def test_meta_that_is_no_description(tmp_path: Path, text: str) -> None:
+def test_invalid_meta_files(tmp_path: Path, text: str) -> None:
     folder = make().save(tmp_path / "a")
     (folder / "meta.json").write_text(text)
     with pytest.raises(FileFormatError, match=r"meta\.json"):

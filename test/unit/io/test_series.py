@@ -1,4 +1,4 @@
-"""Joining joint states: the order in which messages arrive does not matter."""
+"""Joining joint states: the order of arrival does not matter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BAG = Path("bag")
 
 
 def late(order: list[int]) -> bool:
-    """Whether a message came after a later one of the same kind (the same first name)."""
+    """Return whether a message came after a later one of the same kind (the same first name)."""
     return any(a > b for kind in (0, 1) for a, b in pairwise([k for k in order if k % 2 == kind]))
 
 
@@ -44,7 +44,7 @@ def test_stamps_keep_nanoseconds_far_from_the_epoch() -> None:
     np.testing.assert_allclose(times, [0, 1e-6, 2e-6], rtol=1e-12)
 
 
-def test_nothing_with_positions_is_an_empty_trajectory() -> None:
+def test_no_positions_is_an_empty_trajectory() -> None:
     series = JointSeries()
     series.add(1, ["a"], np.empty(0))
     with pytest.raises(TrajectoryError) as caught:
@@ -52,7 +52,7 @@ def test_nothing_with_positions_is_an_empty_trajectory() -> None:
     assert caught.value.code == ErrorCode.TRAJECTORY_EMPTY
 
 
-def test_names_without_end_are_refused() -> None:
+def test_too_many_names_are_refused() -> None:
     series = JointSeries()
     for k in range(MAX_JOINTS):
         series.add(k, [f"joint{k}"], np.zeros(1))

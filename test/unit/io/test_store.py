@@ -33,7 +33,7 @@ def test_lossless_is_lossless(tmp_path: Path, make_sequence: Make, rgb: bool) ->
         np.testing.assert_array_equal(back.rgb, sequence.rgb)
 
 
-def test_depth_errs_by_a_twentieth_of_a_millimetre(tmp_path: Path, make_sequence: Make) -> None:
+def test_the_depth_error_is_at_most_a_twentieth_of_a_millimetre(tmp_path: Path, make_sequence: Make) -> None:
     sequence = make_sequence()
     save_pointmaps(tmp_path / "a", sequence)
     back = load_pointmaps(tmp_path / "a")
@@ -43,7 +43,7 @@ def test_depth_errs_by_a_twentieth_of_a_millimetre(tmp_path: Path, make_sequence
     assert 1e-5 < error <= 0.5e-4 + 4e-7
 
 
-def test_ordinary_tools_open_the_folder(tmp_path: Path, make_sequence: Make) -> None:
+def test_common_tools_open_the_folder(tmp_path: Path, make_sequence: Make) -> None:
     sequence = make_sequence()
     save_pointmaps(tmp_path / "a", sequence, link_names=["base", "tip"])
     depth = np.asarray(Image.open(tmp_path / "a" / "depth" / "00001.png")).astype(np.float64) * 1e-4
@@ -164,7 +164,7 @@ def test_points_that_do_not_belong_are_refused(tmp_path: Path, make_sequence: Ma
         load_pointmaps(tmp_path / "a")
 
 
-def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"meta\.json does not exist"):
         load_pointmaps(tmp_path / "none")
     (tmp_path / "meta.json").write_text("not json")

@@ -1,4 +1,4 @@
-"""MCAP recordings without an end, cut at every byte: what is whole is read, with a notice, and nothing else."""
+"""Unfinished MCAP recordings, cut at every byte: complete messages are read, with a note."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def state(time_s: int, value: float) -> bytes:
 
 
 def record(folder: Path, chunks: int, finish: bool = False) -> list[int]:
-    """Two messages a chunk; the size of the file after each chunk."""
+    """Write two messages per chunk; return the size of the file after each chunk."""
     writer = Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP)
     writer.open()
     connection = writer.add_connection("/joint_states", KIND, typestore=STORE)
     ends = []
     for number in range(2 * chunks):
-        # The clock is put back once: stamps of the recorder are not always in order.
+        # The clock jumps back once: recorder stamps are not always in order.
         received_ns = (1000 + number - (5 if number >= 4 else 0)) * 1_000_000_000
         writer.write(connection, received_ns, state(100 + number, 0.1 * number))
         if number % 2:
@@ -51,13 +51,13 @@ def count(path: Path) -> int:
         return sum(1 for _ in reader.messages())
 
 
-def test_what_is_whole_is_read_with_a_notice(tmp_path: Path) -> None:
+def test_complete_messages_are_read_with_a_note(tmp_path: Path) -> None:
     record(tmp_path / "bag", 3)
     for path in (tmp_path / "bag", tmp_path / "bag" / "bag.mcap"):
         reading = read_with_notes(path)
         np.testing.assert_allclose(reading.trajectory.positions[:, 0], 0.1 * np.arange(6))
         (notice,) = [note for note in reading.notes if "never finished" in note]
-        assert "6 messages are whole" in notice
+        assert "6 messages are complete" in notice
 
 
 def test_cut_anywhere(tmp_path: Path) -> None:
@@ -69,10 +69,10 @@ def test_cut_anywhere(tmp_path: Path) -> None:
     for size in range(0, len(whole) + 1, 7):
         file.write_bytes(whole[:size] + bytes(50))
         found = 0
-        # Fewer than eight bytes are no MCAP file at all; the reader of finished ones says so.
+        # Fewer than eight bytes are not an MCAP file; the reader of finished files rejects them.
         with contextlib.suppress(KinemaError) if size >= 8 else contextlib.suppress(ReaderError):
             found = count(file)
-        # A chunk counts when it is whole, whether or not its index is.
+        # A complete chunk counts, with or without its index.
         assert found >= 2 * sum(end <= size for end in ends)
         assert found <= 2 * sum(end <= size for end in ends) + 2
         counts.add(found)
@@ -99,7 +99,7 @@ def test_a_finished_bag_has_no_notice_and_its_lost_end_is_damage(tmp_path: Path)
         read_with_notes(tmp_path / "bag")
 
 
-def test_nothing_whole_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_no_complete_message_is_an_error(tmp_path: Path) -> None:
     record(tmp_path / "bag", 0)
     with pytest.raises(FileFormatError, match="ends before its first message"):
         read_with_notes(tmp_path / "bag")

@@ -12,7 +12,7 @@ from kinema4d_ros.io.video import VideoWriter
 
 
 def frames(count: int, width: int, height: int) -> list[Any]:
-    """A bright bar that moves over a coloured ground."""
+    """Return frames of a bright bar that moves over a coloured background."""
     out = []
     for i in range(count):
         image = np.empty((height, width, 3), np.uint8)
@@ -102,7 +102,7 @@ def test_frames_that_do_not_fit_are_refused(tmp_path: Path, image: Any) -> None:
 @pytest.mark.parametrize(
     "arguments", [(0, (64, 64)), (float("nan"), (64, 64)), (-1, (64, 64)), (10, (1, 64)), (10, (0, 0))]
 )
-def test_videos_that_cannot_be_are_refused(tmp_path: Path, arguments: Any) -> None:
+def test_invalid_videos_are_refused(tmp_path: Path, arguments: Any) -> None:
     with pytest.raises(RenderError):
         VideoWriter(tmp_path / "a.mp4", *arguments)
 

@@ -31,13 +31,13 @@ FLOAT32_ROUNDING_M = 4e-7
 
 
 def at_depth(z: Any) -> PointmapSequence:
-    """A sequence whose pixels lie on their rays at z (T, 4, 5), NaN = nothing."""
+    """Return a sequence whose pixels lie on their rays at z (T, 4, 5), NaN = no point."""
     xyz = (CAMERA.rays() * z[..., None]).astype(np.float32)
     return PointmapSequence(xyz, np.where(np.isfinite(z), 3, 0).astype(np.uint8), CAMERA)
 
 
 @given(arrays(np.float64, (2, 4, 5), elements=st.just(np.nan) | st.floats(1e-4, 6.5535)))
-def test_depth_comes_back_within_half_a_step(z: Any) -> None:
+def test_depth_round_trips_within_half_a_step(z: Any) -> None:
     sequence = at_depth(z)
     back = decode_frames(encode_frames(sequence))
     np.testing.assert_array_equal(back.link_ids, sequence.link_ids)
@@ -71,7 +71,7 @@ def test_link_ids_may_be_left_out(make_sequence: Make) -> None:
     assert set(np.unique(back.link_ids)) == {0, SOME_LINK}
 
 
-def test_an_empty_frame_travels(make_sequence: Make) -> None:
+def test_an_empty_frame_round_trips(make_sequence: Make) -> None:
     back = decode_frames(encode_frames(make_sequence(share=0.0)))
     assert not back.mask.any()
 
@@ -93,7 +93,7 @@ def test_the_ends_of_the_range_fit() -> None:
     np.testing.assert_allclose(back.xyz[0, 0, :2, 2], [DEPTH_UNIT_M, MAX_DEPTH_M], rtol=1e-6)
 
 
-def test_another_unit_is_honoured() -> None:
+def test_another_unit_is_used() -> None:
     wire = encode_frames(at_depth(np.full((1, 4, 5), 1.5)))
     np.testing.assert_allclose(decode_frames(replace(wire, depth_unit_m=1e-3)).xyz[..., 2], 15.0)
 
@@ -151,7 +151,7 @@ def test_xyz_images_use_the_whole_range() -> None:
     np.testing.assert_array_equal(decode_xyz(image, width=2, height=1), xyz)
 
 
-def test_a_point_with_one_missing_axis_is_nothing() -> None:
+def test_a_point_with_one_missing_axis_is_dropped() -> None:
     xyz = np.ones((1, 2, 3), np.float32)
     xyz[0, 0, 1] = np.nan
     back = decode_xyz(encode_xyz(xyz), width=2, height=1)

@@ -1,4 +1,4 @@
-"""Which back-end is chosen, and what is said when the one asked for is missing."""
+"""Choice of the back-end, and the error if the selected one is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_missing_back_end_is_not_replaced(yam: Robot) -> None:
 
 
 @pytest.mark.skipif(HAS_MOVEIT, reason="MoveIt is installed")
-def test_the_moveit_back_end_says_itself_what_is_missing(yam: Robot) -> None:
+def test_the_moveit_back_end_reports_a_missing_module(yam: Robot) -> None:
     from kinema4d_ros.kinematics.moveit_backend import MoveItKinematics
 
     with pytest.raises(KinematicsError, match="ros-jazzy-moveit-py") as caught:

@@ -1,4 +1,4 @@
-"""The local solver: pinocchio's model is ours, steps stay inside the limits, the closest pose is closest."""
+"""Local solver: same model as forward kinematics, steps inside the limits, closest pose out of reach."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_step_is_the_damped_least_squares_one() -> None:
         np.testing.assert_allclose(got - q, np.linalg.solve(normal, A.T @ (w * e) + 1e-2 * drift), atol=1e-10)
 
 
-def test_joints_at_a_limit_stay_and_the_others_make_up_for_it() -> None:
+def test_joints_at_a_limit_stay_and_the_others_compensate() -> None:
     rng = np.random.default_rng(4)
     held = 0
     for _ in range(100):

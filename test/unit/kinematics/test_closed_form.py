@@ -1,4 +1,4 @@
-"""The closed form finds every solution, for any arm of its family, and knows which arms are not."""
+"""Closed form: all solutions for any arm of its family, None for other arms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinema4d_ros.robot.model import Joint, JointLimits, Link
 
 
 def serial_arm(frames: list[tuple[list[float], list[float], list[float]]], limit: float = np.pi) -> Robot:
-    """Revolute joints one after another: (xyz, rpy, axis) each, and a tool 0.1 m further."""
+    """Build revolute joints in series: (xyz, rpy, axis) each, and a tool 0.1 m further."""
     links = [Link(f"l{i}") for i in range(len(frames) + 2)]
     limits = JointLimits(-limit, limit, 3.0, 10.0)
     joints = [
@@ -29,7 +29,7 @@ def serial_arm(frames: list[tuple[list[float], list[float], list[float]]], limit
 
 
 def ur_like(limit: float = np.pi) -> Robot:
-    """UR5's proportions: offsets everywhere, axes 2 to 4 parallel (one of them reversed), 5 and 6 crossing."""
+    """Build an arm with UR5's proportions: offsets, axes 2 to 4 parallel (one reversed), 5 and 6 intersecting."""
     return serial_arm(
         [
             ([0, 0, 0.089], [0, 0, 0], [0, 0, 1]),
@@ -59,7 +59,7 @@ def test_the_configuration_a_pose_was_made_from_is_among_the_solutions(yam: Robo
         assert np.min(np.max(np.abs(found - q), axis=1)) < 5e-3
         for solution in found:
             there = arm.tool_pose(solution)
-            # Solutions a little past a limit are put onto it.
+            # Solutions slightly past a limit are clipped to it.
             on_limit = bool(np.any((solution == arm.lower) | (solution == arm.upper)))
             assert np.linalg.norm(there[:3, 3] - pose[:3, 3]) < (2e-3 if on_limit else 2e-5)
             assert rotation_angle(there, pose) < (2e-3 if on_limit else 2e-5)
@@ -129,7 +129,7 @@ def test_poses_out_of_reach_have_no_solution_but_a_direction_to_stretch(yam: Rob
     assert np.all((seeds >= arm.lower) & (seeds <= arm.upper))
 
 
-def test_other_geometries_are_left_to_the_search() -> None:
+def test_other_geometries_have_no_closed_form() -> None:
     arm = ur_like()
     tilted = list(arm.joints)
     tilted[2] = dataclasses.replace(tilted[2], axis=np.array([0.02, -1.0, 0.0]) / np.hypot(0.02, 1))

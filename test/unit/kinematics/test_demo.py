@@ -1,4 +1,4 @@
-"""The demonstration plan is what its module makes, and a plan that an arm could follow."""
+"""Demonstration plan: the committed file matches its module, and an arm can follow it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kinema4d_ros.kinematics.demo import DIGITS, PICK, PLACE, main, pick_and_pla
 from kinema4d_ros.robot import Robot
 
 
-def test_the_file_is_what_the_module_makes(yam: Robot) -> None:
+def test_the_file_matches_the_module(yam: Robot) -> None:
     made, shipped = pick_and_place(yam), read_trajectory(share_path("config/demo/pick_and_place.csv"))
     assert made.names == shipped.names
     np.testing.assert_array_equal(made.times, shipped.times)
-    # Another processor may round the last decimal the other way.
+    # Another processor may round the last decimal differently.
     np.testing.assert_allclose(made.positions, shipped.positions, rtol=0, atol=1.5 * 10**-DIGITS)
 
 
@@ -31,7 +31,7 @@ def test_making_it_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_it_respects_the_limits_with_room_and_moves_smoothly(yam: Robot) -> None:
+def test_it_is_smooth_and_within_the_limits_with_margin(yam: Robot) -> None:
     plan = read_trajectory(share_path("config/demo/pick_and_place.csv"), yam)
     assert plan.validate(yam, tolerance_rad=0.0, tolerance_m=0.0, check_velocity=True) == ()
     assert plan.duration_s == 10.0

@@ -1,4 +1,4 @@
-"""Forward kinematics against pinocchio and MuJoCo, which read the files with parsers of their own."""
+"""Forward kinematics against pinocchio and MuJoCo, which use their own parsers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def random_positions(robot: Robot, count: int, seed: int = 0) -> np.ndarray:
 
 
 def pinocchio_poses(robot: Robot, q: np.ndarray) -> np.ndarray:
-    """(T, L, 4, 4) from pinocchio's own URDF parser; mimic joints are set as its independent joints."""
+    """Return (T, L, 4, 4) from pinocchio's own URDF parser; mimic joints are set as independent joints."""
     model = pin.buildModelFromXML(robot.urdf)
     data = model.createData()
     out = []

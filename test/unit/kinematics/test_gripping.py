@@ -1,4 +1,4 @@
-"""The hand's frame along a motion of the YAM."""
+"""Grip frame and finger geometry of the YAM and of derived grippers."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_the_grip_point_lies_between_the_finger_tips(yam: Robot) -> None:
         assert abs(cloud[:, 2].max()) < 0.02, "the tips end within 2 cm of the grip point"
 
 
-def test_the_described_fingers_are_those_of_the_shapes(yam: Robot) -> None:
-    """The description rounds what the collision boxes say; it must not contradict them."""
+def test_the_described_fingers_match_the_shapes(yam: Robot) -> None:
+    """The description rounds the sizes of the collision boxes and must not contradict them."""
     assert yam.gripper is not None
     described = finger_shape(yam)
     assert described.source == "description"
@@ -109,7 +109,7 @@ def test_a_described_grasp_point_and_axis_move_the_grip_frame(primitive_arm: Rob
     assert tool_T_grip(turned)[:3, 2] == pytest.approx([0.0, 0.0, 1.0])
 
 
-def test_rendering_brings_the_grip_along(yam: Robot) -> None:
+def test_rendering_includes_the_grip(yam: Robot) -> None:
     camera = PinholeCamera.look_at(
         np.array([0.9, -0.5, 0.6]), np.array([0.3, 0.0, 0.1]), width=60, height=40, focal_px=70.0
     )
@@ -152,7 +152,7 @@ KNUCKLES = """<robot name="knuckles">
 
 
 def test_a_finger_behind_a_knuckle_is_measured_at_its_tip(tmp_path: Path) -> None:
-    """The gripper's joint turns a knuckle that ends far behind the grasp point; the tip hangs on it."""
+    """The gripper's joint rotates a knuckle that ends far behind the grasp point; the tip is its child."""
     (tmp_path / "hand.urdf").write_text(KNUCKLES)
     (tmp_path / "hand.robot.yaml").write_text(
         "tool_link: tool\n"
@@ -165,5 +165,5 @@ def test_a_finger_behind_a_knuckle_is_measured_at_its_tip(tmp_path: Path) -> Non
     assert fingers.pad_width_m == pytest.approx(0.022)
     assert fingers.tip_m == pytest.approx(0.01)
     assert fingers.length_m == pytest.approx(0.0425)
-    # The tip swings outwards along x, and back along z: only the first is the direction of opening.
+    # The tip swings outwards along x and back along z: only x is the opening direction.
     assert tool_T_grip(hand) == pytest.approx(np.eye(4))

@@ -1,4 +1,4 @@
-"""What a flip is, and what the path follower does with solvers that want to make one."""
+"""Flip detection, and the path follower with solvers that try to flip."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_going_to_the_other_elbow_side_is_a_flip() -> None:
 def test_small_steps_and_long_steps_along_the_path_are_not_flips() -> None:
     arm = PlanarArm()
     assert not is_flip(arm, np.array([0.3, 1.0]), np.array([0.3 + 0.99 * MAX_JOINT_STEP, 1.0]), asked_m=0.0)
-    # Half a radian about the base: a long way, but the tool was asked to go it.
+    # Half a radian about the base: a large step, but the target moves as far.
     here, there = np.array([0.0, 1.0]), np.array([0.5, 1.0])
     asked = pose_distance(arm.tool_pose(here), arm.tool_pose(there))
     assert not is_flip(arm, here, there, asked)
-    # The same step is a jump when hardly any motion was asked for.
+    # The same step is a jump if the target hardly moves.
     assert is_flip(arm, here, there, asked_m=0.05)
 
 
-def test_a_solver_that_jumps_is_held_back() -> None:
+def test_jumps_of_the_solver_are_limited() -> None:
     arm = PlanarArm()
     poses = np.array([pose(x, 1.2) for x in np.linspace(0.4, -0.4, 21)])
     solutions = follow(arm, poses, arm.solve(poses[0], np.zeros(2)))

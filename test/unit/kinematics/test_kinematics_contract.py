@@ -1,4 +1,4 @@
-"""What every back-end must do, run on every back-end that can be imported."""
+"""Contract of the back-ends, tested on every back-end that can be imported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_inverse_undoes_forward(kinematics: Kinematics) -> None:
         assert np.all((found >= robot.lower) & (found <= robot.upper))
 
 
-def test_a_seed_decides_the_branch(kinematics: Kinematics) -> None:
+def test_the_seed_selects_the_branch(kinematics: Kinematics) -> None:
     robot, rng = kinematics.robot, np.random.default_rng(2)
     for _ in range(20):
         q = rng.uniform(0.9 * robot.lower + 0.1 * robot.upper, 0.1 * robot.lower + 0.9 * robot.upper)
@@ -67,7 +67,7 @@ def test_the_gripper_keeps_the_seeds_value(kinematics: Kinematics) -> None:
     np.testing.assert_array_equal(path.q[:, -1], [0.033, 0.033])
 
 
-def test_an_unreachable_pose_says_how_close_it_came(kinematics: Kinematics) -> None:
+def test_an_unreachable_pose_reports_the_closest_one(kinematics: Kinematics) -> None:
     robot = kinematics.robot
     with pytest.raises(NoSolution) as caught:
         kinematics.inverse(downward(2.0, 0.0, 0.3))
@@ -91,7 +91,7 @@ def test_a_path_continues_from_pose_to_pose(kinematics: Kinematics) -> None:
     np.testing.assert_allclose(path.base_T_tool[:, :3, 3], poses[:, :3, 3], atol=POSITION_TOLERANCE_M)
 
 
-def test_a_path_says_which_poses_it_missed(kinematics: Kinematics) -> None:
+def test_a_path_reports_the_poses_it_missed(kinematics: Kinematics) -> None:
     poses = slerp(downward(0.35, 0.0, 0.1), downward(1.2, 0.0, 0.1), np.linspace(0, 1, 25))
     path = kinematics.solve_path(poses)
     assert path.reached[0]

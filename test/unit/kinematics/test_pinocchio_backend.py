@@ -1,4 +1,4 @@
-"""The promises of the inverse kinematics on random paths; `bench/kinematics.py` runs them at full count."""
+"""Inverse kinematics on random paths; `bench/kinematics.py` runs the same checks at full count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def violations(robot: Robot, path: IKPath) -> int:
     return int(np.sum((path.q < robot.lower) | (path.q > robot.upper)))
 
 
-def test_followable_paths_are_followed_without_flips_or_limits_passed(yam: Robot, ik_suite: ModuleType) -> None:
+def test_followable_paths_have_no_flips_and_stay_within_the_limits(yam: Robot, ik_suite: ModuleType) -> None:
     kinematics = PinocchioKinematics(yam)
     kinds = set()
     for case in ik_suite.cases(yam, 18, seed=7):
@@ -40,7 +40,7 @@ def test_followable_paths_are_followed_without_flips_or_limits_passed(yam: Robot
     assert kinds == set(ik_suite.KINDS)
 
 
-def test_the_arm_comes_back_into_its_workspace_on_the_branch_it_left(yam: Robot, ik_suite: ModuleType) -> None:
+def test_the_arm_returns_to_its_workspace_on_the_same_branch(yam: Robot, ik_suite: ModuleType) -> None:
     kinematics = PinocchioKinematics(yam)
     for case in ik_suite.leaving(yam, 15, seed=3):
         path = kinematics.solve_path(case.base_T_tool)
@@ -93,8 +93,8 @@ def test_continuous_joints_unwrap(primitive_arm: Robot) -> None:
     assert np.max(np.abs(np.diff(roll))) < 0.2
 
 
-def test_without_a_seed_the_start_is_the_one_that_can_follow_the_whole_path(yam: Robot, ik_suite: ModuleType) -> None:
-    """Some of these paths have a start closest to home that ends at a limit; another must be taken."""
+def test_without_a_seed_the_start_can_follow_the_whole_path(yam: Robot, ik_suite: ModuleType) -> None:
+    """For some of these paths the start closest to home ends at a limit; another one must be used."""
     kinematics, home = PinocchioKinematics(yam), yam.home_position()
     changed = 0
     for seed in (2, 6, 8):
@@ -108,6 +108,6 @@ def test_without_a_seed_the_start_is_the_one_that_can_follow_the_whole_path(yam:
     assert changed > 0
 
 
-def test_a_tool_that_nothing_moves_is_refused(yam: Robot) -> None:
+def test_a_fixed_tool_is_refused(yam: Robot) -> None:
     with pytest.raises(KinematicsError, match="no joint moves"):
         PinocchioKinematics(dataclasses.replace(yam, tool_link=yam.base_link))

@@ -1,4 +1,4 @@
-"""One lab and one camera for all tests of this folder: packing and compiling take longer than testing."""
+"""One lab and one camera shared by all tests of this folder: packing and compiling take longer than the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinema4d_ros.robot import Robot
 
 @pytest.fixture(scope="session")
 def shared_lab(yam: Robot) -> LabSimulation:
-    """Tests reset it first: what another left on the table is not theirs."""
+    """A lab shared by all tests; each test resets it first."""
     return LabSimulation("canonical", 0, yam)
 
 

@@ -20,7 +20,7 @@ def small_camera(lab_camera: LabCamera) -> PinholeCamera:
     return lab_camera.camera.scaled(*SMALL)
 
 
-def test_a_picture_shows_the_lab(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
+def test_image_shows_robot_table_wall_and_target(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
     state = shared_lab.reset("dynamic", 1)
     image = lab_camera.capture(state, truth=True)
     assert image.rgb.shape == (480, 720, 3)
@@ -31,7 +31,7 @@ def test_a_picture_shows_the_lab(shared_lab: LabSimulation, lab_camera: LabCamer
     assert np.all(np.isfinite(image.depth_m[image.segmentation > 0]))  # type: ignore[index]
 
 
-def test_the_robot_is_where_the_twin_draws_it(shared_lab: LabSimulation, lab_camera: LabCamera, yam: Robot) -> None:
+def test_robot_pixels_and_depth_match_the_twin(shared_lab: LabSimulation, lab_camera: LabCamera, yam: Robot) -> None:
     state = shared_lab.reset("canonical", 0)
     image = lab_camera.capture(state, truth=True)
     assert image.segmentation is not None
@@ -42,11 +42,11 @@ def test_the_robot_is_where_the_twin_draws_it(shared_lab: LabSimulation, lab_cam
     assert (drawn & expected).sum() / (drawn | expected).sum() > 0.999
     both = drawn & expected & (image.segmentation == twin.link_ids[0])
     assert both.sum() > 0.999 * expected.sum()
-    # Fingers settle within microns of each other; everything else is exact.
+    # The fingers settle within microns; all other links are exact.
     assert np.median(np.abs(image.depth_m[both] - twin.xyz[0, both, 2])) < 1e-5
 
 
-def test_depth_lies_on_the_table_and_on_the_object(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
+def test_depth_matches_table_and_object(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
     state = shared_lab.reset("canonical", 2)
     image = lab_camera.capture(state, truth=True)
     camera = lab_camera.camera
@@ -63,7 +63,7 @@ def test_depth_lies_on_the_table_and_on_the_object(shared_lab: LabSimulation, la
     assert away.max() < np.hypot(target.object.radius, target.object.height / 2) + 1e-3
 
 
-def test_an_object_looks_like_its_colour(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
+def test_object_pixels_have_the_object_colour(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
     state = shared_lab.reset("cluttered", 0)
     image = lab_camera.capture(state, truth=True)
     for name, placed in state.objects.items():
@@ -75,7 +75,7 @@ def test_an_object_looks_like_its_colour(shared_lab: LabSimulation, lab_camera: 
         assert np.argmin(mean) == np.argmin(placed.object.rgb), name
 
 
-def test_the_arm_throws_a_shadow_on_the_table(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
+def test_arm_casts_a_shadow_on_the_table(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
     state = shared_lab.reset("canonical", 0)
     image = lab_camera.capture(state, truth=True)
     camera = lab_camera.camera
@@ -91,7 +91,7 @@ def test_the_arm_throws_a_shadow_on_the_table(shared_lab: LabSimulation, lab_cam
     assert means[0] < 0.85 * means[1]
 
 
-def test_equal_states_give_equal_pictures_and_threads_change_nothing(
+def test_equal_states_give_equal_images_for_any_thread_count(
     shared_lab: LabSimulation, small_camera: PinholeCamera
 ) -> None:
     state = shared_lab.reset("dynamic", 2)
@@ -100,7 +100,7 @@ def test_equal_states_give_equal_pictures_and_threads_change_nothing(
     assert np.array_equal(one.rgb, three.rgb)
 
 
-def test_an_unchanged_scene_is_not_drawn_again_but_a_changed_one_is(
+def test_image_is_rendered_again_only_when_the_scene_changes(
     shared_lab: LabSimulation, small_camera: PinholeCamera
 ) -> None:
     camera = LabCamera.of(shared_lab, small_camera)
@@ -115,7 +115,7 @@ def test_an_unchanged_scene_is_not_drawn_again_but_a_changed_one_is(
     moved = camera.capture(shared_lab, truth=True)
     assert not np.array_equal(moved.rgb, again.rgb)
     assert not np.array_equal(moved.mask(state.target), again.mask(state.target))
-    # Another table with as many objects is another picture too.
+    # Another scene with the same number of objects also gives another image.
     other = camera.capture(shared_lab.reset("canonical", 1), truth=True)
     assert not np.array_equal(other.rgb, again.rgb)
 
@@ -135,7 +135,7 @@ def test_styles_differ_and_noise_is_seeded(shared_lab: LabSimulation, small_came
 
 
 @pytest.mark.parametrize("options", [{"threads": 0}, {"noise": -1.0}, {"noise": float("nan")}])
-def test_bad_options_are_refused(yam: Robot, options: dict[str, float]) -> None:
+def test_bad_options_are_rejected(yam: Robot, options: dict[str, float]) -> None:
     with pytest.raises(RenderError):
         LabCamera(yam, **options)  # type: ignore[arg-type]
 
@@ -148,9 +148,7 @@ def test_masks_need_truth_and_a_known_name(shared_lab: LabSimulation, small_came
         camera.capture(shared_lab, truth=True).mask("teapot")
 
 
-def test_lens_distortion_bends_the_picture_as_the_camera_says(
-    shared_lab: LabSimulation, small_camera: PinholeCamera
-) -> None:
+def test_lens_distortion_follows_the_camera_model(shared_lab: LabSimulation, small_camera: PinholeCamera) -> None:
     state = shared_lab.reset("canonical", 0)
     bent_camera = PinholeCamera(
         *SMALL, small_camera.K, small_camera.base_T_camera, distortion=(-0.25, 0.06, 0.0, 0.0, 0.0)
@@ -158,7 +156,7 @@ def test_lens_distortion_bends_the_picture_as_the_camera_says(
     bent = LabCamera.of(shared_lab, bent_camera).capture(state, truth=True)
     straight = LabCamera.of(shared_lab, small_camera).capture(state, truth=True)
     assert bent.rgb.shape == straight.rgb.shape
-    # A barrel lens sees more than the pinhole: the corners must be filled, not black.
+    # Barrel distortion widens the view beyond the pinhole image: the corners must not be black.
     assert bent.segmentation is not None
     assert (bent.segmentation > 0).mean() > 0.999
     inside = np.zeros(SMALL[::-1], bool)
@@ -171,12 +169,12 @@ def test_lens_distortion_bends_the_picture_as_the_camera_says(
     rectified = bent_camera.rectify(bent.rgb).astype(float)
     before, after = np.abs(bent.rgb.astype(float) - straight.rgb), np.abs(rectified - straight.rgb)
     assert after[inside].mean() < 0.8 * before[inside].mean()
-    # What is left is what two interpolations do to edges.
+    # The remaining difference is from two interpolations at edges.
     assert np.median(after[inside]) <= 1.0
     assert after[inside].mean() < 4.0
 
 
-def test_how_fast_it_is(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
+def test_speed_of_the_camera(shared_lab: LabSimulation, lab_camera: LabCamera) -> None:
     states = []
     shared_lab.reset("dynamic", 0)
     for name in list(shared_lab.state().objects)[:3]:
@@ -187,5 +185,5 @@ def test_how_fast_it_is(shared_lab: LabSimulation, lab_camera: LabCamera) -> Non
     lab_camera.capture(states[0])
     started = time.process_time()
     pictures = [lab_camera.capture(state).rgb for state in states[1:]]
-    print(f"{(len(states) - 1) / (time.process_time() - started):.1f} pictures of 480 x 720 a second on one core")
+    print(f"{(len(states) - 1) / (time.process_time() - started):.1f} images of 480 x 720 per second on one core")
     assert not np.array_equal(*pictures)

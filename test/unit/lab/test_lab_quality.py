@@ -1,4 +1,4 @@
-"""Cheaper shadows and textures, a coarser robot for them, and an arm that starts elsewhere."""
+"""Image quality settings, styles, merged vertices, and the lab's start position."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def yam() -> Robot:
     return Robot.load("yam")
 
 
-def test_small_pictures_hardly_change_and_their_truth_not_at_all(yam: Robot) -> None:
+def test_small_quality_changes_the_image_little_and_the_truth_not_at_all(yam: Robot) -> None:
     lab = LabSimulation("cluttered", seed=2, robot=yam)
     camera = PinholeCamera.look_at((0.95, -0.45, 0.65), (0.3, 0, 0.05), width=144, height=96, fov_y_deg=25)
     full = LabCamera(yam, camera).capture(lab, truth=True)
     small = LabCamera(yam, camera, quality=SMALL).capture(lab, truth=True)
     mse = float(np.mean((full.rgb.astype(float) - small.rgb) ** 2))
-    assert 0.0 < mse < 255**2 / 10**3.8, "the picture should differ, by less than 38 dB"
+    assert 0.0 < mse < 255**2 / 10**3.8, "the images must differ, with a PSNR above 38 dB"
     assert full.depth_m is not None
     assert small.depth_m is not None
     assert np.array_equal(full.depth_m, small.depth_m, equal_nan=True)
     assert np.array_equal(full.segmentation, small.segmentation)  # type: ignore[arg-type]
 
 
-def test_robot_and_table_take_the_colours_of_a_style(yam: Robot) -> None:
+def test_style_sets_the_colours_of_robot_and_table(yam: Robot) -> None:
     lab = LabSimulation("canonical", seed=2, robot=yam)
     camera = PinholeCamera.look_at((0.95, -0.45, 0.65), (0.3, 0, 0.15), width=144, height=96, fov_y_deg=35)
     plain = LabCamera(yam, camera, quality=SMALL).capture(lab, truth=True)
@@ -45,7 +45,7 @@ def test_robot_and_table_take_the_colours_of_a_style(yam: Robot) -> None:
     assert greenness[1] > greenness[0] + 40
 
 
-def test_merged_vertices_stay_within_a_cell_and_are_few() -> None:
+def test_merged_vertices_stay_within_a_cell_and_are_fewer() -> None:
     sphere = sphere_mesh(0.05)
     coarse = merge_vertices(sphere, 0.01)
     assert len(coarse.vertices) < len(sphere.vertices)
@@ -57,14 +57,14 @@ def test_merged_vertices_stay_within_a_cell_and_are_few() -> None:
         merge_vertices(sphere, 0.0)
 
 
-def test_sizes_that_cannot_be_drawn_are_refused() -> None:
+def test_invalid_quality_is_rejected() -> None:
     with pytest.raises(RenderError, match="shadow_pixels"):
         Quality(shadow_pixels=100)
     with pytest.raises(RenderError, match="shadow_grid_m"):
         Quality(shadow_grid_m=1.0)
 
 
-def test_the_arm_may_start_elsewhere(yam: Robot) -> None:
+def test_start_position_is_used_after_every_reset(yam: Robot) -> None:
     start = yam.home_position() + np.array([0.3, 0, 0, 0, 0, 0, 0])
     lab = LabSimulation("canonical", seed=0, robot=yam, start=start)
     assert lab.state().positions == pytest.approx(start, abs=5e-3)

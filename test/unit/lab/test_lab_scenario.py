@@ -13,27 +13,27 @@ SEEDS = range(40)
 
 
 def gaps(scenario: Scenario) -> list[float]:
-    """Between outlines of the target and the others, seen from above."""
+    """Compute the gaps between outlines of the target and the other objects, seen from above."""
     target, *others = scenario.objects
     return [
         float(np.hypot(*(o.position - target.position)[:2])) - o.object.radius - target.object.radius for o in others
     ]
 
 
-def test_an_unknown_scenario_is_refused_with_the_names_there_are() -> None:
+def test_unknown_scenario_error_lists_the_known_names() -> None:
     with pytest.raises(ScenarioError) as caught:
         make_scenario("tidy")
     assert caught.value.code == ErrorCode.SCENARIO_UNKNOWN
     assert all(name in str(caught.value) for name in ("canonical", "cluttered", "dynamic"))
 
 
-def test_a_negative_seed_is_refused() -> None:
+def test_negative_seed_is_rejected() -> None:
     with pytest.raises(ScenarioError, match="seed is -1"):
         make_scenario("canonical", -1)
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_equal_seeds_give_equal_tables_and_others_do_not(name: str) -> None:
+def test_only_equal_seeds_give_equal_scenes(name: str) -> None:
     a, b, c = make_scenario(name, 5), make_scenario(name, 5), make_scenario(name, 6)
     assert [o.object for o in a.objects] == [o.object for o in b.objects]
     for first, second in zip(a.objects, b.objects, strict=True):
@@ -43,7 +43,7 @@ def test_equal_seeds_give_equal_tables_and_others_do_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_objects_never_touch_and_have_their_own_names(name: str) -> None:
+def test_objects_never_touch_and_have_unique_names(name: str) -> None:
     for seed in SEEDS:
         objects = make_scenario(name, seed).objects
         assert len({o.name for o in objects}) == len(objects)
@@ -74,7 +74,7 @@ def test_dynamic_has_more_than_five_others_a_passage_and_partial_occlusion() -> 
         target, *others = scenario.objects
         assert len(others) > 5
         hidden.append(hidden_fraction(target, others, demo_eye()))
-        # The two posts stand on opposite sides, less than a fully open gripper with its fingers apart.
+        # The two posts stand on opposite sides, closer than the width of a fully open gripper with its fingers.
         left, right = (o.position[:2] - target.position[:2] for o in others[:2])
         assert np.dot(left, right) < 0
         assert np.linalg.norm(left - right) - others[0].object.radius - others[1].object.radius < 0.13
@@ -83,7 +83,7 @@ def test_dynamic_has_more_than_five_others_a_passage_and_partial_occlusion() -> 
     assert np.std(hidden) > 0.05
 
 
-def test_occlusion_is_seen_from_the_given_camera() -> None:
+def test_occlusion_refers_to_the_given_camera() -> None:
     eye = (0.2, 1.0, 0.6)
     target, *others = make_scenario("dynamic", 3, eye).objects
     assert 0.05 < hidden_fraction(target, others, eye) <= 0.6

@@ -22,7 +22,7 @@ from kinema4d_ros.lab import (
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("canonical", range(6)), ("cluttered", range(3)), ("dynamic", range(3))])
-def test_picks_lift_the_target_and_leave_the_others(
+def test_picks_lift_the_target_and_do_not_move_other_objects(
     shared_lab: LabSimulation, yam_kinematics: Kinematics, name: str, seeds: range
 ) -> None:
     for seed in seeds:
@@ -38,9 +38,7 @@ def test_picks_lift_the_target_and_leave_the_others(
                 assert np.linalg.norm(moved) < 0.01, f"{name} {seed}: {other}"
 
 
-def test_a_pick_and_then_a_place_bring_the_target_to_its_goal(
-    shared_lab: LabSimulation, yam_kinematics: Kinematics
-) -> None:
+def test_pick_then_place_moves_the_target_to_its_goal(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
     before = shared_lab.reset("canonical", 1)
     shared_lab.run(pick_plan(before, before.target, yam_kinematics))
     after = shared_lab.run(place_plan(shared_lab, before.target, yam_kinematics))
@@ -59,7 +57,7 @@ def test_pick_and_place_in_one_trajectory(shared_lab: LabSimulation, yam_kinemat
     assert np.linalg.norm(after.objects[before.target].position[:2] - before.goal) < 0.012
 
 
-def test_a_push_moves_the_target_along_its_direction(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
+def test_push_moves_the_target_along_its_direction(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
     before = shared_lab.reset("canonical", 0)
     start = before.objects[before.target].position
     direction = np.array([-start[1], start[0]]) / np.hypot(*start[:2]) * -np.sign(start[1] or 1.0)
@@ -80,11 +78,11 @@ def test_plans_start_at_the_arm_and_are_smooth(shared_lab: LabSimulation, yam_ki
         speed = plan.mean_velocities()
         assert np.abs(speed[0]).max() < 0.05
         assert np.abs(speed[-1]).max() < 0.05
-        # A sample is 20 ms: no joint changes its speed by more than 15 rad/s^2 would.
+        # Samples are 20 ms apart: 0.3 rad/s is an acceleration of 15 rad/s^2.
         assert np.abs(np.diff(speed, axis=0)).max() < 0.3
 
 
-def test_a_place_without_a_grasp_is_refused(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
+def test_place_without_a_grasp_is_rejected(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
     state = shared_lab.reset("canonical", 0)
     with pytest.raises(KinemaError) as caught:
         place_plan(state, state.target, yam_kinematics)
@@ -92,16 +90,14 @@ def test_a_place_without_a_grasp_is_refused(shared_lab: LabSimulation, yam_kinem
     assert "does not hold" in str(caught.value)
 
 
-def test_an_unknown_object_is_refused_with_the_names_there_are(
-    shared_lab: LabSimulation, yam_kinematics: Kinematics
-) -> None:
+def test_unknown_object_error_lists_the_known_names(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
     state = shared_lab.reset("cluttered", 0)
     with pytest.raises(ScenarioError) as caught:
         pick_plan(state, "teapot", yam_kinematics)
     assert all(name in str(caught.value) for name in state.objects)
 
 
-def test_an_object_out_of_reach_is_no_solution(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
+def test_object_out_of_reach_raises_no_solution(shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
     state = shared_lab.reset("canonical", 0)
     pose = state.objects[state.target].base_T_object.copy()
     pose[0, 3] = 0.7
@@ -110,8 +106,8 @@ def test_an_object_out_of_reach_is_no_solution(shared_lab: LabSimulation, yam_ki
         pick_plan(shared_lab, state.target, yam_kinematics)
 
 
-def test_grasps_leave_room_for_the_fingers_that_the_robot_has(shared_lab: LabSimulation) -> None:
-    """An object 5 cm beside the grasp: free of the YAM's fingers, not of fingers twice as wide."""
+def test_grasp_clearance_uses_the_robots_finger_width(shared_lab: LabSimulation) -> None:
+    """An object 5 cm beside the grasp has less clearance to fingers twice as wide."""
     state = shared_lab.reset("canonical", 0)
     target = state.objects[state.target]
     pose = target.base_T_object.copy()

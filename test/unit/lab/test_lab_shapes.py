@@ -28,14 +28,14 @@ def is_closed(mesh: TriangleMesh) -> bool:
 
 
 @pytest.mark.parametrize("size", [(0.05, 0.05, 0.05), (0.2, 0.03, 0.01), (0.004, 0.06, 0.03)])
-def test_rounded_boxes_are_closed_and_almost_full(size: tuple[float, float, float]) -> None:
+def test_rounded_boxes_are_closed_and_keep_size_and_volume(size: tuple[float, float, float]) -> None:
     mesh = rounded_box(np.array(size))
     assert is_closed(mesh)
     assert 0.9 * np.prod(size) < volume(mesh) < np.prod(size)
     np.testing.assert_allclose(np.ptp(mesh.vertices, axis=0), size)
 
 
-def test_rounded_cylinders_are_closed_and_almost_full() -> None:
+def test_rounded_cylinders_are_closed_and_keep_size_and_volume() -> None:
     mesh = rounded_cylinder(0.02, 0.06)
     assert is_closed(mesh)
     full = np.pi * 0.02**2 * 0.06
@@ -44,14 +44,14 @@ def test_rounded_cylinders_are_closed_and_almost_full() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_pictures_show_the_size_that_the_physics_have(shape: str) -> None:
+def test_rendered_size_equals_the_physical_size(shape: str) -> None:
     size = (0.08, 0.08, 0.08) if shape == "sphere" else (0.08, 0.08, 0.04)
     points = np.concatenate([g.mesh.vertices + g.link_T_geometry[:3, 3] for g in object_geometries(thing(shape, size))])
     np.testing.assert_allclose(points.min(axis=0), -np.array(size) / 2, atol=2e-4)
     np.testing.assert_allclose(points.max(axis=0), np.array(size) / 2, atol=2e-4)
 
 
-def test_a_bin_is_open_above_and_closed_below() -> None:
+def test_bin_is_open_above_and_closed_below() -> None:
     boxes = boxes_of(thing("bin", (0.08, 0.08, 0.04)))
 
     def solid(point: tuple[float, float, float]) -> bool:
@@ -71,12 +71,12 @@ def test_outer_points_keep_the_size_of_a_link(yam: Robot) -> None:
             np.testing.assert_array_equal(points.max(axis=0), shape.mesh.vertices.max(axis=0))
 
 
-def test_finger_links_are_those_the_gripper_moves(yam: Robot) -> None:
+def test_finger_links_are_moved_by_the_gripper(yam: Robot) -> None:
     assert finger_links(yam) == ("left_finger", "right_finger")
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_tables_have_texture_by_seed(table: str) -> None:
+def test_table_texture_is_seeded(table: str) -> None:
     texture = table_texture(Style(table=table, seed=1), (1.0, 1.0))
     assert texture.shape == (TEXTURE_PIXELS, TEXTURE_PIXELS, 3)
     assert texture.min() >= 0
@@ -89,7 +89,7 @@ def test_linear_light_of_srgb() -> None:
     assert linear((0.0, 1.0, 0.5)) == pytest.approx((0.0, 1.0, 0.2140), abs=1e-4)
 
 
-def test_hidden_fraction_of_nothing_something_and_everything() -> None:
+def test_hidden_fraction_without_with_partial_and_with_full_occlusion() -> None:
     target = PlacedObject.standing(thing(), 0.3, 0.0, 0.2)
     eye = (1.3, 0.0, 0.025)
     wall = PlacedObject.standing(thing("box", (0.02, 0.4, 0.3)), 0.5, 0.0, 0.0)

@@ -29,7 +29,7 @@ def numbers(state: LabState) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_everything_is_at_rest_where_it_was_put(shared_lab: LabSimulation, name: str) -> None:
+def test_objects_rest_at_their_positions_after_a_reset(shared_lab: LabSimulation, name: str) -> None:
     for seed in range(5):
         state = shared_lab.reset(name, seed)
         assert state.time_s == 0.0
@@ -56,7 +56,7 @@ def test_equal_seeds_and_calls_give_equal_numbers(shared_lab: LabSimulation, yam
     assert not np.array_equal(runs[0][: 1 + 21], numbers(shared_lab.state())[: 1 + 21])
 
 
-def test_an_unknown_scenario_leaves_the_lab_as_it_is(shared_lab: LabSimulation) -> None:
+def test_unknown_scenario_leaves_the_lab_unchanged(shared_lab: LabSimulation) -> None:
     before = shared_lab.reset("canonical", 2)
     with pytest.raises(ScenarioError) as caught:
         shared_lab.reset("messy", 1)
@@ -79,13 +79,13 @@ def test_the_tool_follows_a_trajectory_and_settles_at_its_end(shared_lab: LabSim
     state = shared_lab.state()
     wanted = forward_all(yam, plan.positions[-1:])[0, tool, :3, 3]
     settled = float(np.linalg.norm(state.base_T_link[tool, :3, 3] - wanted))
-    print(f"tool error: {1000 * worst:.2f} mm on the way, {1000 * settled:.3f} mm after half a second")
+    print(f"tool error: {1000 * worst:.2f} mm during the motion, {1000 * settled:.3f} mm after half a second")
     assert settled < 5e-4
     assert worst < 0.012
     np.testing.assert_allclose(state.commanded, plan.positions[-1])
 
 
-def test_measured_poses_are_those_of_the_measured_joints(shared_lab: LabSimulation, yam: Robot) -> None:
+def test_measured_link_poses_match_the_measured_joints(shared_lab: LabSimulation, yam: Robot) -> None:
     shared_lab.reset("canonical", 0)
     shared_lab.follow(swing(yam))
     shared_lab.step(0.7)
@@ -94,7 +94,7 @@ def test_measured_poses_are_those_of_the_measured_joints(shared_lab: LabSimulati
     assert np.abs(difference[:, :3, 3]).max() < 1e-3
 
 
-def test_a_start_elsewhere_is_refused(shared_lab: LabSimulation, yam: Robot) -> None:
+def test_start_mismatch_is_rejected(shared_lab: LabSimulation, yam: Robot) -> None:
     shared_lab.reset("canonical", 0)
     shared_lab.run(swing(yam))
     with pytest.raises(KinemaError) as caught:
@@ -102,7 +102,7 @@ def test_a_start_elsewhere_is_refused(shared_lab: LabSimulation, yam: Robot) -> 
     assert caught.value.code == ErrorCode.PLAN_START_MISMATCH
 
 
-def test_stop_holds_where_it_was_told(shared_lab: LabSimulation, yam: Robot, yam_kinematics: Kinematics) -> None:
+def test_stop_holds_the_position(shared_lab: LabSimulation, yam: Robot, yam_kinematics: Kinematics) -> None:
     shared_lab.reset("canonical", 0)
     shared_lab.follow(swing(yam))
     shared_lab.step(0.75)
@@ -117,19 +117,19 @@ def test_stop_holds_where_it_was_told(shared_lab: LabSimulation, yam: Robot, yam
     np.testing.assert_allclose(back.positions, yam.home_position(), atol=2e-3)
 
 
-def test_gravity_is_carried_by_the_motors(shared_lab: LabSimulation, yam: Robot) -> None:
+def test_efforts_include_gravity(shared_lab: LabSimulation, yam: Robot) -> None:
     efforts = dict(zip(yam.joint_names, shared_lab.reset("canonical", 0).efforts, strict=True))
     assert abs(efforts["joint2"]) > 1.0
     assert abs(efforts["joint1"]) < 0.1
 
 
 @pytest.mark.parametrize("dt", [0.0, -0.01, float("nan"), 1e9])
-def test_a_step_that_is_no_time_is_refused(shared_lab: LabSimulation, dt: float) -> None:
+def test_invalid_step_duration_is_rejected(shared_lab: LabSimulation, dt: float) -> None:
     with pytest.raises(KinemaError, match="dt is"):
         shared_lab.step(dt)
 
 
-def test_objects_can_be_moved_and_unknown_ones_cannot(shared_lab: LabSimulation) -> None:
+def test_move_object_sets_the_pose_and_rejects_unknown_objects(shared_lab: LabSimulation) -> None:
     state = shared_lab.reset("canonical", 0)
     pose = state.objects[state.target].base_T_object.copy()
     pose[1, 3] += 0.05
@@ -163,7 +163,7 @@ def test_states_may_be_read_while_another_thread_steps(shared_lab: LabSimulation
     assert shared_lab.time_s == pytest.approx(1.0)
 
 
-def test_any_robot_will_do(primitive_arm: Robot) -> None:
+def test_lab_works_with_another_robot(primitive_arm: Robot) -> None:
     lab = LabSimulation("canonical", 0, primitive_arm)
     home = primitive_arm.home_position()
     plan = JointTrajectory.from_positions(
@@ -172,7 +172,7 @@ def test_any_robot_will_do(primitive_arm: Robot) -> None:
     np.testing.assert_allclose(lab.run(plan).positions[0], home[0] + 0.1, atol=5e-3)
 
 
-def test_how_fast_it_runs(shared_lab: LabSimulation, yam: Robot, yam_kinematics: Kinematics) -> None:
+def test_speed_of_the_simulation(shared_lab: LabSimulation, yam: Robot, yam_kinematics: Kinematics) -> None:
     for name in scenario_names():
         state = shared_lab.reset(name, 0)
         plan = pick_plan(state, state.target, yam_kinematics)
@@ -183,15 +183,15 @@ def test_how_fast_it_runs(shared_lab: LabSimulation, yam: Robot, yam_kinematics:
         assert shared_lab.time_s >= plan.duration_s
 
 
-def test_physics_that_overflow_end_the_motion_and_lay_the_table_anew(
+def test_unstable_physics_aborts_the_motion_and_resets_the_scene(
     yam: Robot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # MuJoCo writes its complaint into a file where it is
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warning log into the working directory
     lab = LabSimulation("canonical", 3, yam)
     before = numbers(lab.state())
     lab.follow(swing(yam))
     lab.step(0.2)
-    lab._data.qvel[:] = 1e15  # what a deep contact can do
+    lab._data.qvel[:] = 1e15  # as after a deep penetration
     with pytest.raises(KinemaError, match=r"unstable after 0\.2") as caught:
         lab.run(swing(yam))
     assert caught.value.code == ErrorCode.ARM_ABORTED

@@ -1,4 +1,4 @@
-"""Assessing a model: on real lab episodes the truth scores as truth, twins change as the physics does."""
+"""Assessment on lab episodes: scores of the truth and of baselines, twins, tables and reports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pick_of(episodes: list[Episode]) -> Episode:
     return next(e for e in episodes if e.outcome.success)
 
 
-def test_the_truth_scores_as_truth(episodes: list[Episode]) -> None:
+def test_the_truth_has_perfect_scores(episodes: list[Episode]) -> None:
     episode = pick_of(episodes)
     region = episode_region(episode)
     assert 0.05 < region.mean() < 0.9
@@ -79,7 +79,7 @@ def test_the_truth_scores_as_truth(episodes: list[Episode]) -> None:
     assert numbers["f_score"] == numbers["f_score_dynamic"] == 1
 
 
-def test_what_knows_more_scores_better(episodes: list[Episode]) -> None:
+def test_better_informed_predictors_score_better(episodes: list[Episode]) -> None:
     episode = pick_of(episodes)
     region, request = episode_region(episode), episode_request(episode, depth=True)
     still, robot, taken = (
@@ -90,7 +90,7 @@ def test_what_knows_more_scores_better(episodes: list[Episode]) -> None:
     assert robot["f_score_dynamic"] < taken["f_score_dynamic"]
 
 
-def test_what_is_in_the_hand_is_read_from_the_last_frame(episodes: list[Episode]) -> None:
+def test_held_object_is_detected_in_the_last_frame(episodes: list[Episode]) -> None:
     for episode in episodes:
         grip = episode_request(episode, depth=True).robot.grip
         assert grip is not None
@@ -98,26 +98,26 @@ def test_what_is_in_the_hand_is_read_from_the_last_frame(episodes: list[Episode]
         assert held_pixels(composite(episode_request(episode, depth=True)), grip) == 0
 
 
-def test_a_hand_that_hardly_rises_has_lifted_nothing(episodes: list[Episode]) -> None:
+def test_a_small_rise_is_not_a_lift(episodes: list[Episode]) -> None:
     episode = pick_of(episodes)
     grip = episode_request(episode, depth=True).robot.grip
     assert grip is not None
     poses = grip.base_T_grip.copy()
     poses[:-1, 2, 3] += poses[-1, 2, 3] - poses[:-1, 2, 3].min() - 0.035
     assert holds(truth(episode), grip)
-    assert not holds(truth(episode), dataclasses.replace(grip, base_T_grip=poses)), "3.5 cm is no lift"
+    assert not holds(truth(episode), dataclasses.replace(grip, base_T_grip=poses)), "3.5 cm is not a lift"
 
 
-def test_outcomes_are_counted_by_judge_and_by_hand(episodes: list[Episode]) -> None:
+def test_outcomes_are_counted_by_judge_and_by_held_object(episodes: list[Episode]) -> None:
     by_key = {e.key: e for e in episodes}
     predictors = {"composite": composite, "carry": carry(None)}
     rows = assess(iter(episodes), predictors, depth=True)
     assert len(rows) == 2 * len(episodes)
     picks = sum(bool(e.outcome.success) for e in episodes)
     for judge in (True, False):
-        # A world at rest never lifts anything: every pick is missed, every miss is right.
+        # A static scene never lifts an object: wrong for every pick, right for every miss.
         assert outcomes_of(rows, "composite", judge=judge) == Outcomes(0, 0, picks, len(by_key) - picks)
-        # The hypothesis, never doubted, is right about picks.
+        # The carry hypothesis is right for picks.
         taken = outcomes_of(rows, "carry", judge=judge)
         assert taken.held_success >= picks - 1
         assert taken.count == len(by_key)
@@ -131,7 +131,7 @@ def test_outcomes_are_counted_by_judge_and_by_hand(episodes: list[Episode]) -> N
     assert outcomes_of([moved], rows[0].predictor).undecided == 1
 
 
-def test_a_twin_has_the_same_motion_and_another_fate(config: LabConfig, episodes: list[Episode]) -> None:
+def test_a_twin_has_the_same_motion_and_another_outcome(config: LabConfig, episodes: list[Episode]) -> None:
     episode = pick_of(episodes)
     found = make_twin(config, episode, moved_by(0.10))
     assert found is not None
@@ -149,10 +149,10 @@ def test_a_twin_has_the_same_motion_and_another_fate(config: LabConfig, episodes
     assert not twin.outcome.success
     request = episode_request(twin, depth=True)
     assert request.robot.grip is not None
-    assert not holds(carry(None)(request), request.robot.grip), "nothing is within reach of the fingers any more"
+    assert not holds(carry(None)(request), request.robot.grip), "no object is between the fingers"
 
 
-def test_a_target_out_of_sight_is_not_in_the_picture(config: LabConfig, episodes: list[Episode]) -> None:
+def test_a_target_out_of_sight_is_not_in_the_image(config: LabConfig, episodes: list[Episode]) -> None:
     episode = pick_of(episodes)
     found = make_twin(config, episode, out_of_sight)
     assert found is not None
@@ -168,7 +168,7 @@ def test_a_missing_depth_is_named(episodes: list[Episode]) -> None:
         episode_request(dataclasses.replace(episodes[0], depth_m=None), depth=True)
 
 
-def test_intervals_hold_the_mean_and_ignore_what_has_no_number() -> None:
+def test_intervals_contain_the_mean_and_ignore_nan() -> None:
     rows = [{"psnr": float(v)} for v in (20, 22, 24, np.nan)]
     found = summarise(rows)["psnr"]
     assert found.count == 3
@@ -184,14 +184,14 @@ def test_strips_show_every_video_in_a_row() -> None:
     assert [int(picture[y, 5, 0]) for y in (3, 20, 40)] == [0, 100, 200]
 
 
-def test_the_command_assesses_a_class_of_one_s_own(
+def test_the_command_assesses_a_user_defined_generator(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["assess", "--data", str(folder), "--limit", "1", "--strips", "0", "--out", str(tmp_path / "out")]
     assert main([*command, "--preset", documented(tmp_path, monkeypatch)]) == 0
     rows = json.loads((tmp_path / "out" / "assessment.json").read_text())["episodes"]
     scores = {row["predictor"]: row["numbers"] for row in rows}
-    # The composite in grey: the same points, and pictures that are farther from the truth.
+    # The composite in grey: the same points, images that differ more from the truth.
     assert scores["model"]["chamfer_l1_mm"] == scores["composite"]["chamfer_l1_mm"]
     assert scores["model"]["psnr"] < scores["composite"]["psnr"]
 

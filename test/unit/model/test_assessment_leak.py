@@ -1,4 +1,4 @@
-"""The leak test: outcomes that the commands give away are found, others are not."""
+"""Leak test: detects commands that reveal the outcome, and only those."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinema4d_ros.core.errors import KinemaError
 
 
 def motions(count: int, told: float, seed: int = 0) -> list[Any]:
-    """Random commands; a lifted thing keeps the last joint open by `told` of its scatter, as measured fingers would."""
+    """Make random commands; for lifts the last joint is offset by `told` of its spread, as for measured fingers."""
     rng = np.random.default_rng(seed)
     camera = overhead_camera(72, 48)
     made = []
@@ -29,19 +29,19 @@ def motions(count: int, told: float, seed: int = 0) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_commands_that_say_nothing_are_chance(seed: int) -> None:
+def test_uninformative_commands_are_at_chance(seed: int) -> None:
     table = leak_table(motions(400, 0.0, seed))
     assert not table.leaks, table.text()
     assert "no better than chance" in table.text()
 
 
-def test_fingers_that_stop_at_the_object_are_found() -> None:
+def test_fingers_that_stop_at_the_object_are_a_leak() -> None:
     table = leak_table(motions(400, 0.7))
     assert table.leaks
     assert table.accuracies["linear"] > 0.9
 
 
-def test_pushes_do_not_count_and_too_few_are_refused() -> None:
+def test_pushes_are_skipped_and_too_few_episodes_are_refused() -> None:
     some = motions(120, 0.0)
     pushed = motions(50, 0.0, 1)
     for episode in pushed:

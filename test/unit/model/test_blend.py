@@ -1,4 +1,4 @@
-"""The network chooses between two exact videos: with its answer set by hand, the frames must be one or the other."""
+"""Tests of blending two exact videos: with the gate set by hand, the frames must equal one or the other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def view(width: int = WIDTH, height: int = HEIGHT, focal: float = 2.0) -> Pinhol
 
 @pytest.fixture(scope="module")
 def request_() -> GenerateRequest:
-    """The YAM closes its fingers around a red box and lifts it; depth is measured."""
+    """Make a request in which the YAM grasps a red box and lifts it; depth is measured."""
     return make_request(view())
 
 
@@ -63,12 +63,12 @@ def make_request(camera: PinholeCamera) -> GenerateRequest:
 
 @pytest.fixture(scope="module")
 def pipeline() -> KinemaPipeline:
-    """The nano's own sizes with random weights; `answer` sets what it says."""
+    """Make a pipeline of nano's sizes with random weights; `answer` sets its output."""
     return KinemaPipeline(ModelBundle.from_preset("nano", seed=0), device="cpu").with_sampler(steps=1)
 
 
 def answer(pipeline: KinemaPipeline, carried: float) -> None:
-    """Let the network say: nothing of the rest, and the carried world with this share (0 or 1)."""
+    """Make the network predict no rest, and this share of the carried world (0 or 1)."""
     out = pipeline.bundle.transformer.proj_out
     with torch.no_grad():
         out.weight.zero_()
@@ -88,7 +88,7 @@ def carried_truth(request: GenerateRequest) -> tuple[np.ndarray, np.ndarray, np.
     return still.rgb, still.xyz, still.robot_mask
 
 
-def test_no_to_the_hypothesis_is_the_composite(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
+def test_gate_0_gives_the_composite(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
     answer(pipeline, 0.0)
     done = predict_two_worlds(pipeline, request_, 0, CompositeGenerator())
     still = CompositeGenerator().generate(request_)
@@ -101,7 +101,7 @@ def test_no_to_the_hypothesis_is_the_composite(pipeline: KinemaPipeline, request
     assert len(done.prediction.rgb) == pipeline.preset.frames
 
 
-def test_yes_to_the_hypothesis_is_the_carried_world(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
+def test_gate_1_gives_the_carried_world(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
     answer(pipeline, 1.0)
     done = predict_two_worlds(pipeline, request_, 0, CompositeGenerator())
     rgb, xyz, mask = carried_truth(request_)
@@ -114,7 +114,7 @@ def test_yes_to_the_hypothesis_is_the_carried_world(pipeline: KinemaPipeline, re
     assert "carried to 100% at the end" in done.note
 
 
-def test_latents_are_read_as_a_share_and_a_rest(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
+def test_latents_split_into_a_gate_and_a_rest(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
     preset = pipeline.preset
     window = choose_window(request_.camera, request_.robot.grip, preset.width / preset.height)
     small = shrink_request(cut_request(request_, window), preset.width, preset.height)
@@ -136,7 +136,7 @@ def test_latents_are_read_as_a_share_and_a_rest(pipeline: KinemaPipeline, reques
     assert np.abs(told.rgb).mean() > 0.1
 
 
-def test_a_random_network_keeps_the_robot_and_what_it_does_not_see(request_: GenerateRequest) -> None:
+def test_a_random_network_keeps_the_robot_and_pixels_outside_the_window(request_: GenerateRequest) -> None:
     far = make_request(view(focal=0.9))
     generator = DiffusionGenerator(preset="nano", random_weights=True, sampler={"steps": 1}, device="cpu")
     rollout = generator.generate(far)
@@ -156,7 +156,7 @@ def test_a_random_network_keeps_the_robot_and_what_it_does_not_see(request_: Gen
     assert np.array_equal(again.rgb, rollout.rgb)
 
 
-def test_without_depth_the_picture_is_lifted(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
+def test_without_depth_the_image_is_lifted(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
     flat = GenerateRequest(request_.image, request_.robot)
     generator = DiffusionGenerator(bundle=pipeline.bundle, sampler={"steps": 1}, device="cpu")
     rollout = generator.generate(flat)
@@ -165,7 +165,7 @@ def test_without_depth_the_picture_is_lifted(pipeline: KinemaPipeline, request_:
     assert "lifted" not in without.provenance.versions["frames"]
 
 
-def test_the_window_is_where_the_fingers_close() -> None:
+def test_the_window_is_centred_on_the_grasp() -> None:
     camera = view(640, 480, 0.9)
     poses = np.tile(np.diag([1.0, -1.0, -1.0, 1.0]), (4, 1, 1))
     poses[:, :3, 3] = [0.3, 0.1, 0.05]
@@ -188,7 +188,7 @@ def test_the_window_is_where_the_fingers_close() -> None:
     assert choose_window(camera, None, 4 / 3) == Window(0, 0, 640, 480)
 
 
-def test_cutting_is_what_a_smaller_camera_would_see(request_: GenerateRequest) -> None:
+def test_a_cropped_request_equals_that_of_a_smaller_camera(request_: GenerateRequest) -> None:
     window = Window(30, 20, 120, 80)
     cut = cut_request(request_, window)
     robot = render_pointmaps(Robot.load("yam"), np.stack([Robot.load("yam").home_position()]), cut.camera)
@@ -200,7 +200,7 @@ def test_cutting_is_what_a_smaller_camera_would_see(request_: GenerateRequest) -
     assert cut.robot.grip is request_.robot.grip
 
 
-def test_it_stops_when_asked(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
+def test_prediction_can_be_cancelled(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
     phases: list[str] = []
     with pytest.raises(Cancelled):
         predict_two_worlds(

@@ -1,4 +1,4 @@
-"""Bags of our own recorder: depth and commands are found by their topics, and nothing measured passes for a command."""
+"""Import of bags from our recorder: depth and commands by topic; measured joints are never taken as commands."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from kinema4d_ros.io.joint_match import JointOptions
 
 START = 50.0
 DELAY = 0.5
-"""Of the recorder after the stamps: a trajectory without a stamp has only the recorder's clock."""
+"""Delay of the recorder's clock after the stamps: a trajectory without a stamp has only the receive time."""
 
 
 def seen(depth_topic: str = "/camera/depth") -> list[tuple[float, str, Any]]:
-    """Pictures, depth and joint states of the waving arm."""
+    """Return images, depth and joint states of the waving arm."""
     recording = waving()
     assert recording.joints is not None
     assert recording.depth is not None
@@ -56,7 +56,7 @@ def seen(depth_topic: str = "/camera/depth") -> list[tuple[float, str, Any]]:
     return found
 
 
-def test_a_plan_on_the_controllers_topic_is_what_was_commanded(tmp_path: Path) -> None:
+def test_a_plan_on_the_controllers_topic_gives_the_commands(tmp_path: Path) -> None:
     told = waving().actions
     assert told is not None
     plan = joint_trajectory(told.names, told.times, told.positions)
@@ -80,8 +80,8 @@ def test_a_plan_on_the_controllers_topic_is_what_was_commanded(tmp_path: Path) -
     assert "actions" not in made.missing
 
 
-def test_a_new_plan_replaces_the_old_one_and_a_quiet_gripper_stays(tmp_path: Path) -> None:
-    """Two plans of the arm's joints, the second while the first runs; nobody commands the gripper."""
+def test_a_new_plan_replaces_the_old_one_and_an_uncommanded_gripper_holds(tmp_path: Path) -> None:
+    """Two plans of the arm's joints, the second while the first runs; the gripper gets no commands."""
     robot = yam()[1]
     names = robot.joint_names[:6]
     home = robot.home_position()[:6]
@@ -135,13 +135,13 @@ def test_an_arm_joint_that_is_neither_commanded_nor_measured_is_an_error(tmp_pat
     write_bag(tmp_path / "bag", [*seen(), (START + DELAY, topic, told)])
     found = bag_recording(tmp_path / "bag", yam(), None)
     made = build_episode(found, frames=9, width=W, height=H)
-    assert made.details["uncommanded"] == list(robot.joint_names[3:]), "measured joints tell where they were"
+    assert made.details["uncommanded"] == list(robot.joint_names[3:]), "measured joints give their positions"
     assert any(note.startswith("not commanded: joint4") for note in made.details["notes"])
     with pytest.raises(DataError, match="joint4, joint5, joint6 of robot 'yam' is neither commanded nor measured"):
         build_episode(replace(found, joints=None), frames=9, width=W, height=H)
 
 
-def test_without_commands_the_condition_says_measured_and_check_warns(
+def test_without_commands_the_condition_is_measured_and_check_warns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_bag(tmp_path / "bags" / "kitchen" / "one", seen("/other/depth/image"))
@@ -153,13 +153,15 @@ def test_without_commands_the_condition_says_measured_and_check_warns(
     made = read_episode(DatasetFolder.open(out).indices("train")[0], 0)
     assert made.details["condition"] == "measured"
     assert (made.details["scene"], made.details["scene_key"]) == ("kitchen", "folder")
-    assert {"actions", "depth"} <= set(made.missing), "depth that may not be registered is not taken"
+    assert {"actions", "depth"} <= set(made.missing), "depth that may not be registered is not used"
     assert made.condition_ids is not None
     assert check_dataset(out) == []
     assert len(dataset_warnings(out)) == 1
     capsys.readouterr()
     assert main(["data", "check", str(out)]) == 0
-    assert "warning: 1 of 1 episodes (one ...): the condition is drawn from measured joints" in capsys.readouterr().out
+    assert (
+        "warning: 1 of 1 episodes (one ...): the condition is rendered from measured joints" in capsys.readouterr().out
+    )
 
     deep = tmp_path / "deep"
     assert main([*arguments[:5], str(deep), *arguments[6:], "--depth-topic", "/other/depth/image"]) == 0
@@ -185,7 +187,7 @@ def test_an_empty_plan_stops_and_a_broken_one_is_named(tmp_path: Path) -> None:
         bag_recording(tmp_path / "bad", yam(), None)
 
 
-def test_the_command_takes_segmenter_and_lifter_and_refuses_other_options_later(
+def test_import_with_segmenter_and_lifter_refuses_other_options_on_resume(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     depthless = [entry for entry in seen() if entry[1] != "/camera/depth"]
@@ -202,7 +204,7 @@ def test_the_command_takes_segmenter_and_lifter_and_refuses_other_options_later(
     made = read_episode(dataset.indices("val")[0], 0)
     assert made.details["masks"]["method"] == "classical"
     assert "depth" not in made.missing
-    assert [d for d in check_dataset(out) if d.name != "leak"] == [], "both rooms show the same pictures here"
+    assert [d for d in check_dataset(out) if d.name != "leak"] == [], "both rooms show the same images here"
     capsys.readouterr()
     assert main([*arguments, "--table-height", "0.02"]) == 2
     assert "another table_height (0.0, now 0.02)" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every defect has a name: damaged datasets are built here one by one; statistics and sheets of sound ones."""
+"""Dataset checks on deliberately damaged datasets; statistics and contact sheets of valid ones."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _dark(episode: Episode) -> Episode:
 
 
 def _still_arm(episode: Episode) -> Episode:
-    """Only the gripper moves, as when no name of the arm was matched."""
+    """Move only the gripper, as if no joint name of the arm was matched."""
     q = np.tile(episode.joints[0], (len(episode), 1))  # type: ignore[index]
     q[:, -1] = np.linspace(0.0, 0.03, len(episode))
     return replace(episode, joints=q, actions=q)
@@ -129,23 +129,23 @@ def test_defects_of_an_episode_are_named(sound: Episode, damage: Callable[[Episo
     assert name in [f.name for f in check_episode(damage(sound))]
 
 
-def test_the_numbers_of_a_still_arm_are_said(sound: Episode) -> None:
+def test_finding_of_a_still_arm_states_motion_and_change(sound: Episode) -> None:
     what = next(f.what for f in check_episode(_still_arm(sound)) if f.name == "motion")
     assert "no joint of the arm moves more than 0.0000" in what
-    assert "% of the picture changes" in what
+    assert "% of the image changes" in what
 
 
-def test_without_a_camera_no_robot_is_drawn(sound: Episode) -> None:
+def test_without_a_camera_no_robot_is_rendered(sound: Episode) -> None:
     blind = replace(sound, missing=("camera",), condition_ids=None)
     with pytest.raises(DataError, match="no camera"):
         blind.robot_condition()
     seeing, row = episode_row(sound), episode_row(blind)
     width = row.shape[1] // 9
-    assert seeing[20:, -width:].any(), "the robot, from its camera"
-    assert not row[20:, -width:].any(), "nothing, instead of the robot from a camera at the origin"
+    assert seeing[20:, -width:].any(), "the robot, rendered from its camera"
+    assert not row[20:, -width:].any(), "black, not the robot from a camera at the origin"
 
 
-def test_what_a_source_lacks_is_no_defect_when_it_says_so(sound: Episode) -> None:
+def test_fields_listed_as_missing_are_no_defect(sound: Episode) -> None:
     bare = replace(
         sound, depth_m=None, actions=None, joints=None, condition_ids=None, bounds=None, known_bounds=None, robot="",
         outcome=Outcome(None), missing=("depth", "actions", "joints", "condition", "outcome"),
@@ -243,6 +243,6 @@ def test_statistics_and_sheets(tmp_path: Path, sound: Episode, capsys: pytest.Ca
         list(choose_episodes(folder, "val", 4))
 
 
-def test_bounds_of_nothing_are_refused() -> None:
-    with pytest.raises(DataError, match="no point"):
+def test_bounds_need_a_finite_point() -> None:
+    with pytest.raises(DataError, match="no finite point"):
         point_bounds(np.full((2, 3), np.nan, np.float32))

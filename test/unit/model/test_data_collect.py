@@ -1,4 +1,4 @@
-"""Imports that are stopped, asked for again with other options, or given another source; scenes that are held out."""
+"""Interrupted imports, resumed with the same or other options or another source; held-out scenes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def episode() -> Episode:
 
 
 class Source:
-    """Items that remember which of them were loaded."""
+    """Items with a list of those that were loaded."""
 
     def __init__(self, episode: Episode, stop: str = "") -> None:
         self.episode, self.stop, self.loaded = episode, stop, list[str]()
@@ -50,9 +50,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_a_stopped_import_goes_on_keeps_its_reasons_and_ends_with_the_same_bytes(
-    tmp_path: Path, episode: Episode
-) -> None:
+def test_an_interrupted_import_resumes_with_the_same_bytes_and_reasons(tmp_path: Path, episode: Episode) -> None:
     source = Source(episode)
     whole, refused = collect(source(NAMES), tmp_path / "whole", "toy", shard_episodes=2)
     assert refused == {"bad": "too dark"}
@@ -64,13 +62,13 @@ def test_a_stopped_import_goes_on_keeps_its_reasons_and_ends_with_the_same_bytes
     again = Source(episode)
     _, refused = collect(again(NAMES), tmp_path / "whole", "toy", shard_episodes=2)
     assert again.loaded == [], "nothing is read again"
-    assert refused == {"bad": "too dark"}, "and the reasons are not forgotten"
+    assert refused == {"bad": "too dark"}, "the reasons are kept"
 
     stopped = Source(episode, stop=NAMES[4])
     with pytest.raises(KeyboardInterrupt):
         collect(stopped(NAMES), tmp_path / "stopped", "toy", shard_episodes=2)
     assert not (tmp_path / "stopped" / "dataset.json").exists()
-    assert not list((tmp_path / "stopped").rglob(".*.tar")), "no half shards"
+    assert not list((tmp_path / "stopped").rglob(".*.tar")), "no incomplete shards"
     rest = Source(episode)
     collect(rest(NAMES), tmp_path / "stopped", "toy", shard_episodes=2)
     assert len(rest.loaded) < len(NAMES)
@@ -99,7 +97,7 @@ def test_other_options_and_other_sources_are_refused_by_name(tmp_path: Path, epi
     assert not (tmp_path / "e").exists()
 
 
-def test_a_lost_or_damaged_shard_is_made_again(tmp_path: Path, episode: Episode) -> None:
+def test_a_missing_or_damaged_shard_is_written_again(tmp_path: Path, episode: Episode) -> None:
     source = Source(episode)
     collect(source(NAMES), tmp_path / "d", "toy", shard_episodes=2)
     before = files(tmp_path / "d")

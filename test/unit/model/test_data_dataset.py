@@ -1,4 +1,4 @@
-"""Episodes as tensors: complete, normalised as at inference, in an order that workers and restarts do not change."""
+"""torch datasets: samples normalised as at inference, order independent of workers and restarts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_samples_hold_what_they_promise(folder: Path) -> None:
+def test_samples_have_the_documented_tensors(folder: Path) -> None:
     dataset = EpisodeDataset(folder, "train")
     assert len(dataset) == 10
     sample, source = dataset[7], episode(7)
@@ -99,7 +99,7 @@ def test_the_order_depends_on_seed_and_epoch_only(folder: Path) -> None:
     assert np.array_equal(epoch_order(10, 3, 0), epoch_order(10, 3, 0))
 
 
-def test_a_position_is_where_training_goes_on() -> None:
+def test_sampler_resumes_at_a_position() -> None:
     straight = EpisodeSampler(7, seed=1, epochs=4)
     whole = list(straight)
     assert len(whole) == 28
@@ -117,7 +117,7 @@ def test_a_position_is_where_training_goes_on() -> None:
         EpisodeSampler(0)
 
 
-def test_streams_give_every_episode_once_whatever_the_workers(folder: Path) -> None:
+def test_streams_give_every_episode_once_for_any_number_of_workers(folder: Path) -> None:
     everything = sorted(f"e-{i:04d}" for i in range(10))
 
     def stream(**options: int) -> EpisodeStream:

@@ -1,4 +1,4 @@
-"""Episodes as files: lossless videos, JSON that explains itself, shards that are whole or absent."""
+"""Episode files: lossless videos, JSON documents, atomic shards."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ def test_ids_and_bad_videos() -> None:
         encode_stream(ids.astype(np.int32), "depth")
 
 
-def test_depth_steps_keep_nothing_apart_and_refuse_what_does_not_fit() -> None:
+def test_depth_steps_keep_nan_and_refuse_depth_out_of_range() -> None:
     depth = np.array([[[0.5, np.nan, 6.5535]]], np.float32)
     assert pack_depth(depth).tolist() == [[[5000, 0, 65535]]]
     back = unpack_depth(pack_depth(depth))
     assert np.allclose(back, depth, atol=5e-5, equal_nan=True)
     for bad in (7.0, 0.0, -1.0):
-        with pytest.raises(DataError, match="depth goes"):
+        with pytest.raises(DataError, match="depth ranges"):
             pack_depth(np.array([[[bad]]], np.float32))
     assert unpack_depth(pack_depth(np.array([[[20.0]]], np.float32), 1e-3), 1e-3)[0, 0, 0] == pytest.approx(20.0)
 
@@ -136,7 +136,7 @@ def assert_same(a: Episode, b: Episode) -> None:
         assert np.allclose(one.base_T_object, two.base_T_object, atol=1e-12)
 
 
-def test_an_episode_reads_back_as_it_was() -> None:
+def test_an_episode_round_trips() -> None:
     episode = make_episode()
     files = encode_episode(episode)
     again = decode_episode(files)
@@ -157,7 +157,7 @@ def test_an_episode_reads_back_as_it_was() -> None:
     assert only.depth_m is not None
 
 
-def test_what_is_missing_stays_missing() -> None:
+def test_missing_fields_stay_missing() -> None:
     bare = replace(
         make_episode(), depth_m=None, ids=None, joints=None, actions=None, condition=None, condition_ids=None,
         bounds=None, known_bounds=None, outcome=Outcome(None), missing=("depth", "actions"),
@@ -182,7 +182,7 @@ def test_what_is_missing_stays_missing() -> None:
         ({"outcome": {"success": 1, "target": "", "facts": {}, "objects": []}}, "success is 1"),
         ({"outcome": {"success": True}}, "does not describe"),
         ({"details": None, "task": "place"}, "does not describe"),
-        ({"task": "place", "details": {"goal_xy": "here"}}, "where its goal is"),
+        ({"task": "place", "details": {"goal_xy": "here"}}, "has no goal position"),
         ({"task": "stack", "details": {"goal_xy": [0, 0], "support_height_m": 10**400}}, "does not describe"),
         ({"bounds_m": [[0, 0, 0]]}, "bounds_m"),
     ],
@@ -196,7 +196,7 @@ def test_bad_documents_are_named(change: dict[str, object], message: str) -> Non
 
 
 def ended(task: str, end: list[float], stored: bool, **fields: object) -> Episode:
-    """An episode of a cube that goes from (0.3, 0, 0.02) to `end`, with the label that somebody wrote."""
+    """Make an episode of a cube that moves from (0.3, 0, 0.02) to `end`, with the stored label."""
     poses = np.tile(np.eye(4), (T, 1, 1))
     poses[:, :3, 3] = [0.3, 0.0, 0.02]
     poses[-1, :3, 3] = end
@@ -225,7 +225,7 @@ def test_a_stored_label_follows_from_the_recorded_poses(
     assert parse_document(files["json"], "shard:key")["outcome"]["success"] is label
 
 
-def test_a_label_stays_where_nothing_can_be_decided_again() -> None:
+def test_a_label_is_kept_without_poses_goal_or_known_task() -> None:
     for stored in (True, False):
         unknown = ended("place", [0.3, 0.1, 0.02], stored)
         for episode in (unknown, replace(unknown, task="fold"), replace(unknown, task="push", outcome=Outcome(stored))):
@@ -259,7 +259,7 @@ def test_shards_are_plain_tars_with_random_and_streaming_access(tmp_path: Path) 
     write_shard(shard, ((e.key, encode_episode(e)) for e in episodes))
     assert shard.read_bytes() == first
     index_path(shard).unlink()
-    assert open_index(shard) == index, "the index comes back from the tar"
+    assert open_index(shard) == index, "the index is rebuilt from the tar"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train-000000.index.json", "train-000000.tar"]
 
 

@@ -1,4 +1,4 @@
-"""Datasets of others, written for real and imported: Robo4D-200k, LeRobot both ways, bags, RLDS steps, lifters."""
+"""Import of Robo4D-200k, LeRobot (and export), bags and lifters, from files written by the tests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_complete_recording_becomes_a_sound_episode(episode: Episode, recordin
     assert episode.actions - episode.joints == pytest.approx(0.004)
     drawn = episode.robot_condition()
     assert np.array_equal(drawn.link_ids, episode.condition_ids)
-    # The robot's pixels, drawn from the measured joints, have the recorded depth of the arm.
+    # The robot's pixels, rendered from the measured joints, have the recorded depth of the arm.
     assert episode.depth_m is not None
     assert np.median(episode.depth_m[episode.robot_mask]) < 1.35
 
@@ -90,14 +90,14 @@ def test_gaps_are_listed_and_filters_have_reasons(recording: Recording) -> None:
     for change, reason in (
         ({"joints": still, "actions": None}, "does not move"),
         ({"images": grey}, "flat colour"),
-        ({"images": recording.images[:2], "image_times": np.array([0.0, 2.0])}, "2 different pictures"),
-        ({"image_times": recording.image_times + 100}, "0.00 s in common"),
+        ({"images": recording.images[:2], "image_times": np.array([0.0, 2.0])}, "2 different images"),
+        ({"image_times": recording.image_times + 100}, "overlap for 0.00 s"),
     ):
         with pytest.raises(Unusable, match=reason):
             build_episode(replace(recording, **change), frames=9, width=48, height=32)  # type: ignore[arg-type]
 
 
-def test_lens_distortion_is_taken_out(recording: Recording, camera: PinholeCamera) -> None:
+def test_lens_distortion_is_removed(recording: Recording, camera: PinholeCamera) -> None:
     bent = replace(camera, distortion=(-0.2, 0.05, 0.0, 0.0))
     found = build_episode(replace(recording, camera=bent), frames=3, width=W, height=H)
     assert not found.camera.has_distortion
@@ -131,10 +131,10 @@ def test_any_command_lifts_video(recording: Recording, tmp_path: Path) -> None:
         (f"{sys.executable} -c 'import sys; sys.exit(3)'", "code 3"),
         (f"{sys.executable} -c 'pass'", "no usable depth"),
         ("/no/such/program", "does not exist"),
-        (f"{sys.executable} -c 'import time; time.sleep(9)'", "longer than"),
+        (f"{sys.executable} -c 'import time; time.sleep(9)'", "timed out after 0.2 s"),
     ):
         with pytest.raises(DataError, match=what):
-            CommandLifter(command, timeout_s=3.0 if "longer" not in what else 0.2).lift(found.rgb, None)
+            CommandLifter(command, timeout_s=3.0 if "timed out" not in what else 0.2).lift(found.rgb, None)
     with pytest.raises(DataError, match="empty"):
         CommandLifter(" ")
 
@@ -153,7 +153,7 @@ def test_the_packages_own_lifter_lifts_video_and_keeps_the_robot_exact(
     robot = found.robot_mask & np.isfinite(exact)
     assert robot.sum() > 100
     assert found.depth_m[robot] == pytest.approx(exact[robot], abs=2e-4)
-    # A ground that is drawn on the table's plane lies on it.
+    # A ground rendered on the table plane lies on it.
     assert np.isfinite(found.depth_m).mean() > 0.9
     with pytest.raises(DataError, match="camera"):
         build_episode(replace(recording, depth=None, camera=None), frames=3, width=W, height=H, lifter=lifter)
@@ -173,7 +173,7 @@ def write_mp4(path: Path, frames: Iterable[NDArray[np.uint8]]) -> None:
             video.write(picture)
 
 
-def test_robo4d_folders_keep_what_they_have_and_say_what_they_lack(
+def test_robo4d_folders_are_imported_with_missing_fields_listed(
     tmp_path: Path, recording: Recording, episode: Episode
 ) -> None:
     root = tmp_path / "robo4d"
@@ -207,10 +207,10 @@ def test_robo4d_folders_keep_what_they_have_and_say_what_they_lack(
     assert bool(sample["bounds"].isnan().all())
     out = tmp_path / "out"
     arguments = ["data", "import", "robo4d", str(root), "--out", str(out), "--frames", "5", "--width", "96"]
-    assert main([*arguments, "--height", "64"]) == 1, "one that the lists promise is missing"
+    assert main([*arguments, "--height", "64"]) == 1, "a listed episode is missing"
     assert check_dataset(out) == []
     assert DatasetFolder.open(out).document["splits"] == {"train": 1, "val": 1}
-    assert list(DatasetFolder.open(out).document["refused"]) == ["9"], "what the lists promise and nobody has is named"
+    assert list(DatasetFolder.open(out).document["refused"]) == ["9"], "listed episodes without a file are named"
     (root / "pointmap" / "8.mp4").write_bytes(b"cut off")
     with pytest.raises(DataError, match=r"8\.mp4"):
         read_robo4d(root, "8", frames=5, width=W, height=H)
@@ -218,9 +218,7 @@ def test_robo4d_folders_keep_what_they_have_and_say_what_they_lack(
         list(robo4d_numbers(tmp_path / "empty"))
 
 
-def test_lerobot_v3_goes_out_and_comes_back(
-    tmp_path: Path, episode: Episode, camera: PinholeCamera, yam: tuple[str, Robot]
-) -> None:
+def test_lerobot_v3_round_trip(tmp_path: Path, episode: Episode, camera: PinholeCamera, yam: tuple[str, Robot]) -> None:
     second = replace(episode, key="second", joints=episode.joints + 0.1 * np.eye(7)[0], captions={})  # type: ignore[operator]
     folder = tmp_path / "lerobot"
     assert export_lerobot([episode, second], folder, fps=FPS) == 2
@@ -251,7 +249,7 @@ def test_lerobot_v3_goes_out_and_comes_back(
 
 
 def renamed(folder: Path, names: dict[str, list[str]]) -> None:
-    """Change the names of a dataset's features."""
+    """Rename a dataset's features."""
     path = folder / "meta" / "info.json"
     info = json.loads(path.read_text())
     for feature, given in names.items():
@@ -259,7 +257,7 @@ def renamed(folder: Path, names: dict[str, list[str]]) -> None:
     path.write_text(json.dumps(info))
 
 
-def test_lerobot_with_other_names_needs_a_map_and_says_what_it_did(
+def test_lerobot_with_other_joint_names_needs_a_map_and_adds_notes(
     tmp_path: Path, episode: Episode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, out = tmp_path / "lerobot", tmp_path / "out"
@@ -292,14 +290,14 @@ def test_lerobot_with_other_names_needs_a_map_and_says_what_it_did(
     assert any("0 = open" in note for note in back.details["notes"])
 
 
-def test_lerobot_actions_that_are_no_joints_stay_commands(
+def test_lerobot_actions_without_joints_are_kept_as_commands(
     tmp_path: Path, episode: Episode, yam: tuple[str, Robot]
 ) -> None:
     folder = tmp_path / "lerobot"
     export_lerobot([episode], folder, fps=FPS)
     renamed(folder, {"action": ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]})
     found = lerobot_recording(folder, 0, yam)
-    assert found.actions is None, "no arm at home is taken for a command"
+    assert found.actions is None, "the home position is not taken as a command"
     assert found.commands["action"] == pytest.approx(episode.actions, abs=1e-6)
     assert any("names no joint of the arm" in note for note in found.details["notes"])
     renamed(folder, {"action": ["joint1", "y", "z", "roll", "pitch", "yaw", "gripper"]})
@@ -370,7 +368,7 @@ def test_lerobot_v2_1_is_read(tmp_path: Path, episode: Episode, yam: tuple[str, 
     assert found.actions is not None
     assert found.actions.for_robot(yam[1]) == pytest.approx(episode.actions)
 
-    # The same with its pictures in the table: PNG bytes, or the names of files.
+    # The same with images in the table: PNG bytes, or file names.
     (folder / "images").mkdir()
     pictures = []
     for i, rgb in enumerate(episode.rgb):
@@ -386,14 +384,14 @@ def test_lerobot_v2_1_is_read(tmp_path: Path, episode: Episode, yam: tuple[str, 
     assert found.image_times == pytest.approx(np.arange(9) / FPS)
     for wrong, what in (
         ({"bytes": b"no picture", "path": None}, "decoded"),
-        ({"bytes": None, "path": "../x"}, "no file"),
+        ({"bytes": None, "path": "../x"}, "is not in the dataset"),
     ):
         pq.write_table(pa.table({**rows, VIEW: [wrong] * 9}), table)
         with pytest.raises(DataError, match=what):
             lerobot_recording(folder, 0, yam)
 
 
-def test_scenes_of_lerobot_come_from_what_its_rows_say(tmp_path: Path) -> None:
+def test_scenes_of_lerobot_come_from_its_metadata(tmp_path: Path) -> None:
     (tmp_path / "meta").mkdir()
     info = {"codebase_version": "v2.1", "fps": 10, "total_episodes": 3, "features": {}}
     (tmp_path / "meta" / "info.json").write_text(json.dumps(info))
@@ -442,7 +440,7 @@ def test_bags_of_a_real_arm_are_read(
                 "/arm/command": joint_state(t, recording.actions.names, recording.actions.positions[i]),
             }
             for name, content in sent.items():
-                # Received half a second late: the stamps count.
+                # Received half a second late: stamps are used.
                 writer.write(links[name], round((t + 0.5) * 1e9), STORE.serialize_cdr(content, topics[name]))
     found = bag_recording(path, yam, camera, depth_topic="/camera/depth", task="wave", success=True)
     assert found.details["actions_topic"] == "/arm/command"

@@ -1,4 +1,4 @@
-"""Episodes from the lab: deterministic, honest about commands, resumable after a kill, balanced, disjoint splits."""
+"""Lab episodes: deterministic, conditioned on commands, resumable after a kill, balanced, disjoint splits."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ def test_the_same_numbers_give_the_same_bytes(pick: Episode) -> None:
     assert not np.array_equal(other.rgb, pick.rgb)
 
 
-def test_the_condition_comes_from_commands_not_from_what_the_fingers_did(pick: Episode) -> None:
+def test_the_condition_comes_from_commands_not_measured_fingers(pick: Episode) -> None:
     assert pick.actions is not None
     assert pick.joints is not None
     assert pick.outcome.success
     robot = load_robot("yam")
     finger = robot.joint_names.index(robot.gripper.joint)  # type: ignore[union-attr]
     held = pick.joints[-1, finger] - pick.actions[-1, finger]
-    assert held > 0.002, "fingers that hold something stay further open than they are told to be"
+    assert held > 0.002, "fingers that hold an object stay wider open than commanded"
     drawn = render_pointmaps(robot, pick.actions, pick.camera)
     assert np.array_equal(drawn.link_ids, pick.condition_ids)
     assert not np.array_equal(render_pointmaps(robot, pick.joints, pick.camera).link_ids, pick.condition_ids)
     assert np.array_equal(pick.robot_condition().link_ids, pick.condition_ids)
 
 
-def test_an_episode_agrees_with_itself(pick: Episode) -> None:
+def test_an_episode_is_consistent(pick: Episode) -> None:
     assert pick.shape == (6, 32, 48)
     steps = np.diff(pick.times)
     assert steps == pytest.approx(steps[0])
@@ -92,7 +92,7 @@ def test_an_episode_agrees_with_itself(pick: Episode) -> None:
     rise = target.base_T_object[-1, 2, 3] - target.base_T_object[0, 2, 3]
     assert rise == pytest.approx(pick.outcome.facts["lifted_m"])
     assert rise > 0.04
-    # The target's pixels are where its pose says: the mean of its points is within its own size of its centre.
+    # The target's pixels match its pose: the mean of its points is within its size of its centre.
     mask = pick.object_mask(target.name)[0]
     camera_T_base = pick.camera.camera_T_base
     centre = camera_T_base[:3, :3] @ target.base_T_object[0, :3, 3] + camera_T_base[:3, 3]
@@ -135,7 +135,7 @@ def test_shares_of_kinds_are_kept_and_their_order_is_seeded() -> None:
     assert kinds[:100] != kinds[100:200]
 
 
-def test_ood_is_outside_of_the_training_ranges() -> None:
+def test_ood_is_outside_the_training_ranges() -> None:
     config = load_config("nano")
     assert not set(config.ood["looks"]["tables"]) & set(config.scene["looks"]["tables"])
     for section, name in (("camera", "azimuth_deg"), ("camera", "elevation_deg"), ("target", "width_m")):
@@ -148,7 +148,7 @@ def test_ood_is_outside_of_the_training_ranges() -> None:
         assert colour_word(SceneDraw(config.scene, rng).colour()) not in ("purple",)
 
 
-def test_nine_failures_leave_the_gripper_alone() -> None:
+def test_nine_failures_do_not_change_the_gripper() -> None:
     kinematics = choose_kinematics(load_robot("yam"))
     robot = kinematics.robot
     ghost = PlacedObject.standing(LabObject("cube", "box", (0.04, 0.04, 0.04), (1, 0, 0), 0.05), 0.32, 0.05, 0.2)
@@ -171,7 +171,7 @@ def test_nine_failures_leave_the_gripper_alone() -> None:
             np.linalg.norm(kinematics.forward(a)[tool, :3, 3] - kinematics.forward(b)[tool, :3, 3])
             for a, b in zip(q, plain, strict=True)
         ])  # fmt: skip
-        assert away[: len(q) * segment // 3].max(initial=0.0) < 1e-3, "before its segment nothing changes"
+        assert away[: len(q) * segment // 3].max(initial=0.0) < 1e-3, "the motion before its segment is unchanged"
         assert away[-1] > 1e-3
         moved.setdefault(sigma, []).append(float(away.max()))
     assert np.mean(moved[1.2]) > np.mean(moved[0.5])
@@ -199,7 +199,7 @@ def test_bad_configurations_are_named(change: dict[str, object], message: str) -
 
 
 @pytest.mark.full
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     config = only("push")
     counts = {"train": 2, "val": 1, "ood": 1}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -220,7 +220,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> No
     (killed / "train").mkdir(exist_ok=True)
     (killed / "train" / ".train-000000.0123456789ab.tar").write_bytes(b"half a shard")
     left = len(pending_jobs(config, killed, counts, 7))
-    assert left < 4, "one shard was there before the kill"
+    assert left < 4, "at least one shard existed before the kill"
     make_dataset(config, killed, counts, seed=7)
     names = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file())
     assert names == sorted(p.relative_to(killed) for p in killed.rglob("*") if p.is_file())
@@ -242,8 +242,21 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> No
         make_dataset(config, killed, counts, seed=7)
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=[pytest.mark.full, pytest.mark.slow])])
+def test_workers_of_either_engine_make_the_same_bytes(engine: str, tmp_path: Path) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray", reason="needs Ray")
+    config = only("push")
+    for name, options in (("one", {}), ("two", {"workers": 2, "engine": engine})):
+        make_dataset(config, tmp_path / name, {"train": 2}, seed=7, **options)
+    shards = sorted((tmp_path / "one").rglob("*.tar"))
+    assert len(shards) == 2
+    for shard in shards:
+        assert shard.read_bytes() == (tmp_path / "two" / shard.relative_to(tmp_path / "one")).read_bytes()
+
+
 @pytest.mark.full
-def test_every_demonstration_gets_its_nine_failures_beside_it(tmp_path: Path) -> None:
+def test_every_demonstration_has_nine_failures_in_a_shard_beside_it(tmp_path: Path) -> None:
     document = {**only("push").document, "kinds": {"push": 1.0}}
     (tmp_path / "push.yaml").write_text(json.dumps(document))
     folder = tmp_path / "data"
@@ -269,14 +282,14 @@ def test_every_demonstration_gets_its_nine_failures_beside_it(tmp_path: Path) ->
         nine = [read_episode(index, i) for i in range(len(index.episodes))]
         assert [(e.details["segment"], e.details["sigma"]) for e in nine] == list(VARIANTS)
         assert {e.details["parent"] for e in nine} == {parent.key}
-        assert len({e.details["table"] for e in nine}) > 1, "another room each time"
+        assert len({e.details["table"] for e in nine}) > 1, "each has another room"
         assert len({e.rgb[0].tobytes() for e in nine}) == 9
         for e in nine:
             assert (e.task, e.details["split"]) == (parent.task, "train")
             assert np.array_equal(e.camera.base_T_camera, parent.camera.base_T_camera)
             for t in (0, -1):
                 assert e.actions[t, finger] == pytest.approx(parent.actions[t, finger], abs=1e-6)  # type: ignore[index]
-            assert np.abs(e.actions[-1] - parent.actions[-1]).max() > 1e-3, "but the arm ends elsewhere"  # type: ignore
+            assert np.abs(e.actions[-1] - parent.actions[-1]).max() > 1e-3, "the arm ends at another pose"  # type: ignore
             moved = e.outcome.facts["moved_m"]
             assert e.outcome.success is (moved > 0.03), "the physics decides"
             target = next(o for o in e.outcome.objects if o.name == e.outcome.target)
@@ -285,7 +298,7 @@ def test_every_demonstration_gets_its_nine_failures_beside_it(tmp_path: Path) ->
             assert np.array_equal(target.base_T_object[0, :2, 3], same.base_T_object[0, :2, 3])
             assert target.rgb != same.rgb
 
-    # A run that lost a shard makes the same bytes again; one that has all does nothing.
+    # A run with a missing shard writes the same bytes again; a complete run does nothing.
     whole = shards[0].read_bytes()
     shards[0].write_bytes(whole[:2000])
     assert "count" in [d.name for d in check_dataset(folder, redraw=False)]
@@ -297,7 +310,7 @@ def test_every_demonstration_gets_its_nine_failures_beside_it(tmp_path: Path) ->
     assert DatasetFolder.open(folder).document["failures"]["train"] == 9 * len(parents)
 
 
-def test_only_successes_are_demonstrations_and_noise_is_none(pick: Episode) -> None:
+def test_only_successes_without_noise_are_demonstrations(pick: Episode) -> None:
     document = json.loads(encode_episode(pick)["json"])
     found = Demonstration.of(document)
     assert found is not None
@@ -309,8 +322,8 @@ def test_only_successes_are_demonstrations_and_noise_is_none(pick: Episode) -> N
         Demonstration.of({**document, "seeds": {}})
 
 
-def test_misses_are_drawn_beside_the_fingers_that_the_robot_has() -> None:
-    """The same draws with pads 20 mm wider put an object across from the fingers 10 mm farther away."""
+def test_misses_depend_on_the_robot_s_finger_size() -> None:
+    """With pads 20 mm wider, the same random numbers place an object across the fingers 10 mm farther away."""
     fingers = finger_shape(Robot.load("yam"))
     wider = replace(fingers, pad_width_m=fingers.pad_width_m + 0.02, width_m=fingers.width_m + 0.02)
     still = JointTrajectory.from_positions(["joint"], [[0.0], [0.0]], times=[0.0, 1.0])
@@ -324,5 +337,5 @@ def test_misses_are_drawn_beside_the_fingers_that_the_robot_has() -> None:
             spots.append(_beside(draw, thing, plan, shape, np.random.default_rng(seed)).position[:2])
         moved.append(float(np.linalg.norm(spots[1] - spots[0])))
     assert set(np.round(moved, 9)) == {0.0, 0.01}, (
-        "across from the fingers, or along them where their pads do not count"
+        "across the fingers, or along them, where the pad width does not matter"
     )

@@ -1,4 +1,4 @@
-"""The robot's pixels by a segmenter, a folder of masks or a command; and what plain video gets without a camera."""
+"""Robot masks from a segmenter, a folder or a command; import of RGB video without a camera."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SIZE = {"frames": 7, "width": W, "height": H}
 
 @pytest.fixture(scope="module")
 def truth() -> np.ndarray:
-    """(N, H, W) where the robot is in the recording's pictures."""
+    """Return (N, H, W) robot masks of the recording's images."""
     joints = waving().joints
     assert joints is not None
     return np.asarray(render_pointmaps(waving().robot[1], joints, table_camera()).mask)  # type: ignore[index]
 
 
 def plain() -> Recording:
-    """Pictures and nothing else."""
+    """Return a recording with images only."""
     return replace(waving(), joints=None, actions=None, depth=None, camera=None, robot=None)
 
 
@@ -43,7 +43,7 @@ def overlap(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Flat:
-    """A lifter for which everything is 1 m away; it is told where the robot is."""
+    """A lifter that returns 1 m everywhere; it requires the robot mask."""
 
     def lift(self, rgb: np.ndarray, camera: object, robot: RobotSeen | None = None) -> Lifted:
         assert robot is not None
@@ -51,11 +51,11 @@ class Flat:
         return Lifted(np.ones(rgb.shape[:3], np.float32))
 
 
-def test_plain_video_gets_masks_and_a_condition_that_says_what_it_is(truth: np.ndarray) -> None:
+def test_rgb_video_gets_masks_and_a_masked_condition(truth: np.ndarray) -> None:
     found = build_episode(plain(), **SIZE, masks=make_mask_source("classical"), lifter=Flat())
     frames = np.linspace(0, N - 1, 7).round().astype(int)
     moving = truth[frames] & ~truth.all(axis=0)
-    assert overlap(found.robot_mask, moving) > 0.4, "what never moves is part of the median"
+    assert overlap(found.robot_mask, moving) > 0.4, "static parts are in the median"
     assert found.details["condition"] == "masked"
     assert found.details["masks"]["method"] == "classical"
     assert not {"condition", "ids", "depth"} & set(found.missing)
@@ -70,19 +70,19 @@ def test_plain_video_gets_masks_and_a_condition_that_says_what_it_is(truth: np.n
     assert check_episode(without) == []
 
 
-def test_a_drawn_robot_prompts_the_segmenter_and_names_the_links(truth: np.ndarray) -> None:
+def test_the_rendered_robot_prompts_the_segmenter_and_gives_link_ids(truth: np.ndarray) -> None:
     found = build_episode(waving(), **SIZE, masks=make_mask_source("classical"))
     drawn = build_episode(waving(), **SIZE)
     assert overlap(found.robot_mask, drawn.robot_mask) > 0.8
-    assert not np.array_equal(found.robot_mask, drawn.robot_mask), "it is the segmenter's, not the drawing"
+    assert not np.array_equal(found.robot_mask, drawn.robot_mask), "the mask is the segmenter's, not the rendering"
     both = found.robot_mask & drawn.robot_mask
     assert (found.ids[both] == drawn.ids[both]).all()  # type: ignore[index]
-    assert np.array_equal(found.condition_ids, drawn.condition_ids), "the condition stays drawn from commands"
+    assert np.array_equal(found.condition_ids, drawn.condition_ids), "the condition is still rendered from commands"
     assert found.details["condition"] == "commanded"
     assert check_episode(found) == []
 
 
-def test_masks_of_a_folder_are_taken_for_pictures_or_frames(tmp_path: Path, truth: np.ndarray) -> None:
+def test_masks_of_a_folder_match_images_or_frames(tmp_path: Path, truth: np.ndarray) -> None:
     def write(name: str, masks: np.ndarray) -> Path:
         folder = tmp_path / name / "toy"
         folder.mkdir(parents=True)
@@ -99,7 +99,7 @@ def test_masks_of_a_folder_are_taken_for_pictures_or_frames(tmp_path: Path, trut
     bent = replace(table_camera(), distortion=(-0.2, 0.05, 0.0, 0.0))
     straight = build_episode(replace(plain(), camera=bent), **SIZE, masks=FolderMasks(tmp_path / "all"))
     wanted = bent.rectify(truth[0].astype(np.uint8) * 255, "nearest") > 0
-    assert np.array_equal(straight.robot_mask[0], wanted), "masks of distorted pictures are rectified with them"
+    assert np.array_equal(straight.robot_mask[0], wanted), "masks of distorted images are rectified too"
     with pytest.raises(DataError, match="holds 3 masks"):
         build_episode(plain(), **SIZE, masks=FolderMasks(write("three", truth[:3])))
     with pytest.raises(DataError, match="holds 0 masks"):
@@ -125,7 +125,7 @@ for t in range(request["frames"]):
 """
 
 
-def test_any_command_segments_and_is_shown_the_drawn_robot(tmp_path: Path) -> None:
+def test_any_command_segments_and_gets_the_rendered_robot(tmp_path: Path) -> None:
     script = tmp_path / "masks.py"
     script.write_text(SCRIPT)
     source = make_mask_source(f"{sys.executable} {script}")

@@ -1,4 +1,4 @@
-"""RLDS episodes as plain dictionaries: each dataset's own fields, its rate, its commands, one recording at a time."""
+"""Import of RLDS episodes given as dictionaries: fields, rates and commands of each dataset, memory use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOINT = """<joint name="panda_{i}" type="revolute"><parent link="{parent}"/><chi
 
 @pytest.fixture(scope="module")
 def seven(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Robot]:
-    """An arm with as many joints as a Franka has, and no gripper."""
+    """Return an arm with seven joints, as a Franka, and no gripper."""
     path = tmp_path_factory.mktemp("urdf") / "seven.urdf"
     parents = ["base", *(f"l{i}" for i in range(1, 7))]
     path.write_text(SEVEN.format("".join(JOINT.format(i=i + 1, parent=p) for i, p in enumerate(parents))))
@@ -62,7 +62,7 @@ def episode(steps: Any, key: str = "x-000000", **metadata: Any) -> RldsEpisode:
     return RldsEpisode(key, metadata, steps)
 
 
-def test_droid_joints_are_read_for_an_arm_that_has_as_many_and_never_for_a_yam(seven: tuple[str, Robot]) -> None:
+def test_droid_joints_need_an_arm_with_the_same_number_of_joints(seven: tuple[str, Robot]) -> None:
     fields = fields_of("droid_100")
     path = "gs://d/r2d2-data-full/ILIAD/failure/2023-05-01/Mon_10:00/trajectory.h5"
     found = steps_recording(episode(droid_steps(), file_path=path), fields, 15.0, seven, table_camera())
@@ -183,7 +183,7 @@ def test_an_unknown_dataset_needs_a_rate_and_a_robot() -> None:
             open_rlds("/nowhere")
 
 
-def test_one_recording_is_held_at_a_time_and_scenes_are_not_split(tmp_path: Path) -> None:
+def test_one_recording_is_in_memory_at_a_time_and_scenes_are_not_split(tmp_path: Path) -> None:
     alive: list[weakref.ref[Any]] = []
     most = 0
 
@@ -205,8 +205,10 @@ def test_one_recording_is_held_at_a_time_and_scenes_are_not_split(tmp_path: Path
     options = ImportOptions(frames=5, width=W // 2, height=H // 2, val_episodes=4)
     dataset, refused = collect(rlds_items(source, options), tmp_path / "d", "droid", shard_episodes=4)
     assert refused == {}
-    assert most <= 2, "the one that is made and the one before it, not the whole dataset"
-    assert dataset.document["splits"] == {"train": 6, "val": 3}, "whole scenes, at most as many as asked for"
+    assert most <= 2, "the current and the previous episode, not the whole dataset"
+    assert dataset.document["splits"] == {"train": 6, "val": 3}, (
+        "whole scenes, at most the requested number of episodes"
+    )
     scenes = {
         split: {
             read_episode(index, i).details["scene"]

@@ -1,4 +1,4 @@
-"""What a rollout of the learned generator says its points rest on."""
+"""Tests of the depth source that a rollout of the learned generator reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAMERA = PinholeCamera.look_at((0.9, -0.4, 0.7), (0.3, 0.0, 0.03), width=48, hei
 
 
 class Says:
-    """A lifter that finds something standing on a share of the picture."""
+    """Lifter that finds an object on a share of the image."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -34,7 +34,7 @@ class Says:
 
 
 @pytest.mark.parametrize(("share", "basis"), [(0.0, "unknown"), (0.1, "lifted")])
-def test_a_bare_plane_supports_nothing(share: float, basis: str) -> None:
+def test_a_bare_plane_gives_unknown_depth(share: float, basis: str) -> None:
     shape = (2, CAMERA.height, CAMERA.width)
     robot = PointmapSequence(
         np.full((*shape, 3), np.nan, np.float32), np.zeros(shape, np.uint8), CAMERA, np.array([0.0, 0.1])

@@ -1,4 +1,4 @@
-"""Pictures with truth from episodes, and what is made of them for training: geometry moves with the pixels."""
+"""Tests of training images and ground truth from episodes, and of their augmentation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def frames() -> FrameSet:
     return lab_frames(3)
 
 
-def test_truth_is_what_the_episode_says(frames: FrameSet) -> None:
+def test_ground_truth_matches_the_episode(frames: FrameSet) -> None:
     episode = lab_episode(0)
     assert episode.ids is not None
     assert episode.depth_m is not None
@@ -57,7 +57,7 @@ def test_a_target_in_the_gripper_gives_no_last_frame() -> None:
     lifted = replace(episode, outcome=replace(episode.outcome, facts={"lifted_m": 0.06}))
     assert len(frames_of(lifted, last=True)) == 1
     assert len(frames_of(episode, last=False)) == 1
-    with pytest.raises(DataError, match="no truth"):
+    with pytest.raises(DataError, match="no ground truth"):
         frames_of(replace(episode, ids=None), last=True)
 
 
@@ -81,7 +81,7 @@ def test_shards_are_decoded_once(tmp_path: Path, frames: FrameSet) -> None:
         load_frames(tmp_path / "none", cache)
 
 
-def test_a_plain_sample_is_the_picture(frames: FrameSet) -> None:
+def test_a_plain_sample_equals_the_image(frames: FrameSet) -> None:
     sample = plain_sample(frames, 0)
     assert sample.x.shape == (INPUT_CHANNELS, 96, 144)
     assert np.allclose((np.moveaxis(sample.x[:3], 0, -1) + 1) * 127.5, frames.rgb[0], atol=1e-3)
@@ -90,8 +90,8 @@ def test_a_plain_sample_is_the_picture(frames: FrameSet) -> None:
     assert sample.thing.sum() == (frames.kind[0] >= THING).sum()
 
 
-def test_augmentation_keeps_the_geometry_true(frames: FrameSet) -> None:
-    """The plane's points of a cut, mirrored, scaled picture: neighbours are as far apart as its footprint says."""
+def test_augmentation_keeps_the_geometry_consistent(frames: FrameSet) -> None:
+    """In a cropped, mirrored, scaled image, neighbouring plane points are one footprint apart."""
     mirrored = 0
     for seed in range(20):
         sample = augmented_sample(frames, seed % len(frames), (64, 96), np.random.default_rng(seed))
@@ -99,7 +99,7 @@ def test_augmentation_keeps_the_geometry_true(frames: FrameSet) -> None:
         ray, point, above = sample.x[3:6], sample.x[6:8], float(sample.x[8, 0, 0])
         met = sample.x[10] > 0
         assert met.mean() > 0.9
-        # A ray from the camera to its point of the plane: x and y over the height must agree with its direction.
+        # For the ray from the camera to its plane point, x and y over the height must agree with its direction.
         assert np.allclose(point[:, met], above * ray[:2, met] / -ray[2, met], atol=0.01)
         mirrored += float(np.median(np.diff(point[0], axis=1))) > 0
         assert 0.003 < sample.height_m[sample.thing > 0].max() < 0.2 if sample.thing.any() else True

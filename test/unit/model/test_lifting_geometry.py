@@ -1,4 +1,4 @@
-"""The plane as a camera sees it: exact depths and heights, the same numbers for the same view of the same table."""
+"""Tests of the table plane seen by a camera: exact depths and heights, invariance to the base pose."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def about_z(turn: float, shift: tuple[float, float, float]) -> np.ndarray:
     return make(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.array(shift))
 
 
-def test_the_plane_is_where_the_generator_without_learning_puts_it() -> None:
+def test_the_plane_equals_that_of_the_composite_generator() -> None:
     camera = camera_at(elevation_deg=12)
     expected = plane_depth(camera, 0.03, 2.0)
     assert 0 < np.isnan(expected).sum() < expected.size
@@ -40,7 +40,7 @@ def test_the_plane_is_where_the_generator_without_learning_puts_it() -> None:
 @given(
     st.floats(-180, 180), st.floats(10, 90), st.floats(0.4, 1.5), st.floats(-0.2, 0.1), st.floats(-0.1, 0.2),
 )  # fmt: skip
-def test_heights_become_depths_and_come_back(
+def test_heights_and_depths_round_trip(
     azimuth: float, elevation: float, distance: float, table: float, above: float
 ) -> None:
     camera = camera_at(azimuth, min(elevation, 89.9), distance)
@@ -56,7 +56,7 @@ def test_heights_become_depths_and_come_back(
 
 @settings(deadline=None, max_examples=30)
 @given(st.floats(-np.pi, np.pi), st.floats(-2, 2), st.floats(-2, 2), st.floats(-1, 1))
-def test_where_the_robot_s_base_is_does_not_matter(turn: float, x: float, y: float, z: float) -> None:
+def test_channels_do_not_depend_on_the_base_pose(turn: float, x: float, y: float, z: float) -> None:
     camera = camera_at()
     moved = camera.posed(about_z(turn, (x, y, z)) @ camera.base_T_camera)
     assert np.allclose(view_plane(moved, 0.02 + z).channels, view_plane(camera, 0.02).channels, atol=1e-5)
@@ -65,7 +65,7 @@ def test_where_the_robot_s_base_is_does_not_matter(turn: float, x: float, y: flo
 def test_a_mirrored_view_has_mirrored_channels() -> None:
     camera = camera_at(azimuth_deg=-30)
     mirror = np.diag([1.0, -1.0, 1.0])
-    # Two mirrors, of the world and of the picture's x axis, make a rotation again.
+    # Two reflections, of the world and of the image's x axis, make a rotation.
     R = mirror @ camera.base_T_camera[:3, :3] @ np.diag([-1.0, 1.0, 1.0])
     other = camera.posed(make(R, mirror @ camera.base_T_camera[:3, 3]))
     expected = view_plane(camera).channels[..., ::-1].copy()
@@ -84,7 +84,7 @@ def test_a_larger_world_looks_the_same_from_further_away() -> None:
     assert scaled.camera_height_m == pytest.approx(larger.camera_height_m)
 
 
-def test_a_camera_that_looks_straight_down_has_a_forward() -> None:
+def test_a_camera_that_looks_straight_down_has_a_forward_direction() -> None:
     R = np.array([[0.0, -1, 0], [-1, 0, 0], [0, 0, -1]])
     camera = PinholeCamera(36, 24, [[70, 0, 18], [0, 70, 12], [0, 0, 1]], base_T_camera=make(R, np.array([0, 0, 1.0])))
     channels = view_plane(camera).channels

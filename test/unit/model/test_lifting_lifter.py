@@ -1,4 +1,4 @@
-"""Depth from one picture: the shipped weights find what stands on a table they have not seen; bad input is refused."""
+"""Tests of depth from one image: the shipped weights on new scenes, sizes, bad input."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def untaught() -> LearnedLifter:
 
 
 def level_camera(width: int = 60, height: int = 40) -> PinholeCamera:
-    """Sees the table below and the wall above its end."""
+    """Return a camera that sees the table below and the wall beyond its end."""
     return PinholeCamera.look_at((1.0, 0, 0.4), (0, 0, 0.3), width=width, height=height, fov_y_deg=50)
 
 
-def test_the_shipped_weights_find_things_in_new_scenes() -> None:
+def test_the_shipped_weights_find_objects_in_new_scenes() -> None:
     frames = lab_frames(6)
     learned, plane = score_lifter(load_lifter(), frames), score_lifter(PlaneLifter(), frames)
     assert plane.iou == 0
@@ -44,7 +44,7 @@ def test_the_shipped_weights_find_things_in_new_scenes() -> None:
     assert learned.false_share < 0.005
 
 
-def test_the_shipped_weights_are_small_and_say_what_they_are() -> None:
+def test_the_shipped_weights_are_small_and_documented() -> None:
     size = sum(p.stat().st_size for p in WEIGHTS.iterdir())
     assert size < 3_000_000
     assert not [p.name for p in WEIGHTS.iterdir() if p.suffix not in (".json", ".safetensors")]
@@ -56,7 +56,7 @@ def test_the_shipped_weights_are_small_and_say_what_they_are() -> None:
     assert len(lifter.sha256) == 64
 
 
-def test_larger_pictures_get_depth_at_their_own_size() -> None:
+def test_larger_images_get_depth_at_their_own_size() -> None:
     episode = lab_episode(1, width=432, height=288)
     assert episode.ids is not None
     assert episode.depth_m is not None
@@ -70,7 +70,7 @@ def test_larger_pictures_get_depth_at_their_own_size() -> None:
     assert np.median(error) < 0.012
 
 
-def test_where_nothing_stands_is_the_plane_and_beyond_it_nothing(untaught: LearnedLifter) -> None:
+def test_empty_pixels_get_the_plane_and_nan_beyond_its_range(untaught: LearnedLifter) -> None:
     camera = level_camera()
     view = view_plane(camera)
     met = np.isfinite(view.depth_m)
@@ -88,7 +88,7 @@ def test_where_nothing_stands_is_the_plane_and_beyond_it_nothing(untaught: Learn
     assert flat[robot & met].all()
     assert np.allclose(lifted.depth_m[flat], view.depth_m[flat], rtol=1e-6)
     raised = met & (lifted.thing > 0.5)
-    assert (lifted.depth_m[raised] <= view.depth_m[raised] * (1 + 1e-6)).all(), "things stand on the table"
+    assert (lifted.depth_m[raised] <= view.depth_m[raised] * (1 + 1e-6)).all(), "objects stand on the table"
     assert (lifted.depth_m[met] > 0).all()
 
 
@@ -103,7 +103,7 @@ def test_any_size_gives_depth_of_that_size(untaught: LearnedLifter, width: int, 
     assert columns / rows == pytest.approx(width / height, rel=0.15)
 
 
-def test_the_table_s_height_moves_with_the_base(untaught: LearnedLifter) -> None:
+def test_the_table_height_is_relative_to_the_base(untaught: LearnedLifter) -> None:
     frames = lab_frames(1)
     camera = frames.camera(0)
     pose = camera.base_T_camera.copy()
@@ -114,7 +114,7 @@ def test_the_table_s_height_moves_with_the_base(untaught: LearnedLifter) -> None
     assert np.allclose(raised.depth_m, plain.depth_m, atol=1e-4)
 
 
-def test_a_wide_view_is_worked_at_a_larger_size() -> None:
+def test_a_wide_view_uses_a_larger_network_size() -> None:
     close = PinholeCamera.look_at((0.6, 0, 0.6), (0, 0, 0), width=720, height=480, focal_px=1400)
     wide = PinholeCamera.look_at((0.6, 0, 0.6), (0, 0, 0), width=720, height=480, focal_px=450)
     assert working_size(view_plane(close), close) == (96, 144)
@@ -123,7 +123,7 @@ def test_a_wide_view_is_worked_at_a_larger_size() -> None:
     assert columns <= 720
 
 
-def test_the_target_s_overlap_counts_what_is_wrong_around_it() -> None:
+def test_the_target_s_overlap_counts_false_pixels_around_it() -> None:
     kind = np.full((30, 30), 2, np.uint8)
     kind[10:20, 10:20] = 4
     exact = kind == 4
@@ -144,7 +144,7 @@ def test_weights_are_loaded_once(tmp_path: Path) -> None:
     assert tuple(other.network.config.widths) == (8, 16, 24)
 
 
-def test_folders_that_hold_no_lifter_are_refused(tmp_path: Path) -> None:
+def test_folders_without_a_lifter_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"config\.json is missing") as caught:
         load_lifter(tmp_path / "none")
     assert caught.value.code == ErrorCode.FILE_MISSING
@@ -170,7 +170,7 @@ def test_folders_that_hold_no_lifter_are_refused(tmp_path: Path) -> None:
         load_lifter(wrong)
 
 
-def test_bad_input_is_refused_with_what_is_wrong(untaught: LearnedLifter) -> None:
+def test_bad_input_is_refused_with_a_reason(untaught: LearnedLifter) -> None:
     camera = level_camera()
     image = np.zeros((40, 60, 3), np.uint8)
     for bad in (image[:30], image[..., :1], image.astype(np.float32), image.tolist()):

@@ -1,4 +1,4 @@
-"""Teaching a lifter: the loss falls, an interrupted run gives the same numbers, the result loads."""
+"""Tests of training a lifter: the loss falls, an interrupted run gives the same numbers, the result loads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_interrupted_run_gives_the_same_numbers(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
-def test_the_command_teaches_from_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_trains_from_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split, numbers in (("train", (0, 1)), ("val", (2,))):
         shard = [(lab_episode(n).key, encode_episode(lab_episode(n))) for n in numbers]
         write_shard(tmp_path / split / f"{split}-000000.tar", shard)

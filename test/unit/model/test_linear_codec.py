@@ -39,7 +39,7 @@ def fitted() -> LinearCodec:
 
 
 def random_codec(channels: int, seed: int = 0) -> LinearCodec:
-    """Random orthonormal bases, means and scales."""
+    """Set random orthonormal bases, means and scales."""
     codec = LinearCodec.from_spec(dataclasses.replace(SPEC, latent_channels=channels))
     generator = torch.Generator().manual_seed(seed)
     for part in ("first", "group"):
@@ -52,7 +52,7 @@ def random_codec(channels: int, seed: int = 0) -> LinearCodec:
     return codec
 
 
-def test_encoding_is_what_loops_over_patches_give() -> None:
+def test_encoding_equals_a_loop_over_patches() -> None:
     codec = random_codec(5)
     clip = torch.rand(1, 3, 9, 16, 24) * 2 - 1
     latents = codec.vae.encode(clip, 1)
@@ -67,7 +67,7 @@ def test_encoding_is_what_loops_over_patches_give() -> None:
 
 
 @pytest.mark.parametrize("modality", [0, 1])
-def test_what_the_basis_can_say_comes_back(modality: int) -> None:
+def test_videos_in_the_span_of_the_basis_round_trip(modality: int) -> None:
     codec = random_codec(7)
     latents = torch.randn(2, 7, 3, 2, 3)
     torch.testing.assert_close(
@@ -106,8 +106,8 @@ def test_fitted_bases_are_orthonormal_and_alignment_keeps_their_span(align: bool
         torch.testing.assert_close(a.T @ a, b.T @ b, rtol=0, atol=1e-4)
 
 
-def test_alignment_makes_still_patches_alike() -> None:
-    """Pictures at rest: the latents of later groups differ from cell to cell as those of the first frame do."""
+def test_alignment_makes_still_patches_similar() -> None:
+    """For static images, latents of later groups vary between cells as those of the first frame do."""
     still = torch.cat([video(SOURCE.load(i).truth_rgb)[:, :, :1] for i in range(6)]).repeat(1, 1, 5, 1, 1)
     likeness = []
     for align in (False, True):
@@ -118,7 +118,7 @@ def test_alignment_makes_still_patches_alike() -> None:
     assert likeness[1] > likeness[0] + 0.05
 
 
-def test_components_are_numpy_s() -> None:
+def test_components_equal_numpys() -> None:
     rng = np.random.default_rng(0)
     patches = rng.normal(size=(400, 12)) @ rng.normal(size=(12, 12)) + 3
     statistics = PatchStatistics(12)
@@ -131,7 +131,7 @@ def test_components_are_numpy_s() -> None:
     np.testing.assert_allclose(variances.numpy(), singular[:4] ** 2 / 400, rtol=1e-3)
 
 
-def test_weights_count_patches_more_often() -> None:
+def test_weighting_equals_repeating_patches() -> None:
     patches = torch.randn(50, 6)
     weighted, repeated = PatchStatistics(6), PatchStatistics(6)
     weighted.add(patches, torch.cat([torch.full((10,), 3.0), torch.ones(40)]))
@@ -140,7 +140,7 @@ def test_weights_count_patches_more_often() -> None:
         torch.testing.assert_close(a.abs(), b.abs(), rtol=1e-3, atol=1e-4)
 
 
-def test_more_channels_lose_less_on_pictures_that_were_not_fitted() -> None:
+def test_more_channels_lower_the_error_on_unseen_images() -> None:
     unseen = SweptSquares(tiny_linear(), 2, seed=9).load(1)
     rgb, xyz = video(unseen.truth_rgb), 2 * values(unseen.truth_xyz01) - 1
     errors = []
@@ -153,18 +153,18 @@ def test_more_channels_lose_less_on_pictures_that_were_not_fitted() -> None:
 
 
 @pytest.mark.parametrize("whiten", [0.0, 1.0])
-def test_whitening_divides_by_the_components_own_sizes(whiten: float) -> None:
+def test_whitening_divides_by_the_components_standard_deviations(whiten: float) -> None:
     scale = fit(whiten=whiten).vae.group_scale[0]
     assert (scale.max() / scale.min() < 1.0001) == (whiten == 0.0)
     basis, weighted = fit(whiten=whiten).vae.group_basis[0], fit(whiten=1.0).vae.group_scale[0]
     assert torch.equal(basis, fit(whiten=1.0).vae.group_basis[0])
     patches = fit().vae._patches(torch.cat([video(SOURCE.load(i).truth_rgb) for i in range(6)])[:, :, 1:], 4)
     spread = (patches.flatten(0, -2) @ basis.T).std(0)
-    # Large components stay the large ones, though moving patches counted more often in the fit.
+    # The order by size is kept, although moving patches had a higher weight in the fit.
     assert float(torch.corrcoef(torch.stack([spread.log(), weighted.log()]))[0, 1]) > 0.8
 
 
-def test_halves_have_bases_of_their_own(fitted: LinearCodec) -> None:
+def test_each_half_has_its_own_basis(fitted: LinearCodec) -> None:
     example = SOURCE.load(1)
     rgb, xyz = video(example.truth_rgb), 2 * values(example.truth_xyz01) - 1
     pair = fitted.encode_pair(rgb, xyz)
@@ -176,11 +176,11 @@ def test_halves_have_bases_of_their_own(fitted: LinearCodec) -> None:
     wide = torch.cat([rgb, xyz], dim=-1)
     assert torch.equal(fitted.encode_first(wide), pair)
     for refused in (fitted.to_xyz, fitted.from_xyz):
-        with pytest.raises(GeneratorError, match="one basis for pictures"):
+        with pytest.raises(GeneratorError, match="one basis for images"):
             refused(pair)
 
 
-def test_later_frames_do_not_reach_into_earlier_latents(fitted: LinearCodec) -> None:
+def test_later_frames_do_not_change_earlier_latents(fitted: LinearCodec) -> None:
     clip = torch.rand(1, 3, 9, 32, 48) * 2 - 1
     other = clip.clone()
     other[:, :, 5:] *= -1
@@ -191,11 +191,11 @@ def test_later_frames_do_not_reach_into_earlier_latents(fitted: LinearCodec) -> 
 
 @pytest.mark.parametrize("shape", [(2, 16, 16), (9, 12, 16), (9, 16, 20)])
 def test_sizes_that_do_not_divide_are_refused(shape: tuple[int, int, int]) -> None:
-    with pytest.raises(GeneratorError, match="a video of"):
+    with pytest.raises(GeneratorError, match="cannot encode a video of"):
         random_codec(4).encode(torch.zeros(1, 3, *shape))
 
 
-def test_a_bundle_carries_it(fitted: LinearCodec, tmp_path: Path) -> None:
+def test_a_bundle_saves_and_loads_the_codec(fitted: LinearCodec, tmp_path: Path) -> None:
     preset = tiny_linear()
     bundle = ModelBundle.from_preset(preset, seed=3)
     bundle.codec.vae.load_state_dict(fitted.vae.state_dict())
@@ -213,5 +213,5 @@ def test_kinds_of_codec() -> None:
     with pytest.raises(GeneratorError, match="200 latent channels"):
         LinearAutoencoder(200)
     preset = tiny_linear()
-    with pytest.raises(FileFormatError, match="more than a patch has"):
+    with pytest.raises(FileFormatError, match="exceeds the 192 of a patch"):
         dataclasses.replace(preset, codec=dataclasses.replace(preset.codec, latent_channels=193))

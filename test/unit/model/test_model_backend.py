@@ -1,4 +1,4 @@
-"""The learned generator behind the protocol: the same rollout as the others, sessions, chunks, confidence."""
+"""Tests of `DiffusionGenerator`: rollouts, provenance, sessions, chunks, confidence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_rollout_is_at_the_cameras_size_with_the_exact_robot(generator: Gene
     assert np.array_equal(rollout.xyz[mask], asked.robot.xyz[mask])
     assert asked.robot.rgb is not None
     assert np.array_equal(rollout.rgb[mask], asked.robot.rgb[mask])
-    # Every point lies on its pixel's ray, so it projects back to where it is seen.
+    # Every point lies on its pixel's ray, so it projects back to that pixel.
     known = np.isfinite(rollout.xyz[4]).all(-1)
     assert known.any()
     pixels = asked.camera.project(rollout.xyz[4][known].astype(np.float64))
@@ -68,7 +68,7 @@ def test_the_rollout_is_at_the_cameras_size_with_the_exact_robot(generator: Gene
     assert np.abs(pixels - np.stack([u + 0.5, v + 0.5], 1)).max() < 0.01
 
 
-def test_provenance_says_what_made_it(generator: Generator, folder: Path, tmp_path: Path) -> None:
+def test_provenance_records_the_inputs_and_options(generator: Generator, folder: Path, tmp_path: Path) -> None:
     asked = request()
     rollout = generator.generate(asked)
     made = rollout.provenance
@@ -112,10 +112,10 @@ def test_long_rollouts_are_chained(generator: Generator) -> None:
     assert len(generator.details.drift) == len(generator.details.fits) == 3
     assert all(d.world_rgb > 0 for d in generator.details.drift)
     assert all(d.robot_m > 0 and d.robot_rgb > 0 for d in generator.details.drift[:2])
-    # The square has left the image by then, and nothing can be said about it.
+    # The square has left the image by then, so there is no fit.
     assert not asked.robot.mask[16:].any()
     assert np.isnan(generator.details.drift[2].robot_m)
-    # The first chunk does not know of the others.
+    # The first chunk does not depend on the others.
     assert np.array_equal(rollout.rgb[:9], generator.generate(request(9)).rgb)
 
 
@@ -150,7 +150,7 @@ def test_confidence_comes_from_several_seeds(folder: Path, generator: Generator)
     assert (confidence.value[asked.robot.mask] == 1).all()
     assert 0 < confidence.value[~asked.robot.mask].mean() < 1
     assert several.details.passes == 6
-    # The rollout is one of them, not a blurred mean.
+    # The rollout is that of one seed, not a mean.
     assert same(rollout, generator.generate(asked))
 
 
@@ -182,7 +182,7 @@ def test_missing_weights_name_the_folder_and_the_command(
     assert "--checkpoint" in caught.value.hint or "fetch-weights" in caught.value.hint
 
 
-def test_metres_can_be_demanded(folder: Path) -> None:
+def test_require_metric_fails_without_a_fit(folder: Path) -> None:
     strict = DiffusionGenerator(preset="tiny", checkpoint=folder, device="cpu", require_metric=True)
     with pytest.raises(GeneratorError) as caught:
         strict.generate(request())
@@ -190,7 +190,7 @@ def test_metres_can_be_demanded(folder: Path) -> None:
 
 
 class Oracle(KinemaPipeline):
-    """A network that predicts the composite exactly, in units of its own: what metres must be recovered from."""
+    """Pipeline that predicts the composite exactly, in affine units from which metres must be recovered."""
 
     def __init__(self, bundle: ModelBundle) -> None:
         super().__init__(bundle, device="cpu")
@@ -200,7 +200,7 @@ class Oracle(KinemaPipeline):
         return Prediction(inputs.composite_rgb[: inputs.frames], values.astype(np.float32), 1)
 
 
-def test_an_affine_prediction_comes_back_in_metres(tiny: Preset) -> None:
+def test_an_affine_prediction_is_converted_to_metres(tiny: Preset) -> None:
     # A square parallel to the image has no depth to fit: tilt it.
     robot = robot_of_a_square(frames=5, width=96, height=64)
     z = np.where(robot.mask, 0.4 + 0.002 * np.arange(64)[:, None], np.nan)
@@ -244,7 +244,7 @@ def test_a_session_steps_with_a_policys_actions(generator: Generator) -> None:
         session.advance(robot_of_a_square(width=36, height=24))
 
 
-def test_the_folders_own_preset_counts_and_options_count_more(tiny: Preset, tmp_path: Path) -> None:
+def test_options_override_the_folders_own_preset(tiny: Preset, tmp_path: Path) -> None:
     from kinema4d_model.checkpoints.loading import load_bundle
 
     own = replace(tiny, sampler=replace(tiny.sampler, steps=7, shift=2.0), prediction="residual")
@@ -257,7 +257,7 @@ def test_the_folders_own_preset_counts_and_options_count_more(tiny: Preset, tmp_
     assert (other.name, other.sampler.steps, other.prediction) == ("tiny_fast", 2, "residual")
 
 
-def test_compiled_kernels_do_not_take_the_networks_threads(generator: Generator) -> None:
+def test_compiled_kernels_do_not_change_torchs_thread_count(generator: Generator) -> None:
     assert isinstance(generator, DiffusionGenerator)
     asked = shrink_request(request(), 48, 32)
     inputs, _ = prepare_inputs(asked, CompositeGenerator(), 4)

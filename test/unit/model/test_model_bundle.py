@@ -1,4 +1,4 @@
-"""Folders of weights: what is saved is what is loaded, and what does not fit is refused by name."""
+"""Tests of model folders: saving, loading, and errors for mismatched parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 @torch.no_grad()
 def everything(bundle: ModelBundle) -> list[torch.Tensor]:
-    """What each part of a bundle answers to fixed inputs."""
+    """Return the outputs of each part of a bundle for fixed inputs."""
     generator = torch.Generator().manual_seed(2)
     image = torch.rand(1, 3, 32, 48, generator=generator) * 2 - 1
     noisy = torch.randn(1, 16, 3, 4, 12, generator=generator)
@@ -45,7 +45,7 @@ def saved(tiny_bundle: ModelBundle, tmp_path: Path) -> tuple[ModelBundle, Path]:
     return tiny_bundle, tmp_path / "model"
 
 
-def test_a_seed_makes_the_same_weights_and_leaves_the_generator_alone(tiny: Preset) -> None:
+def test_a_seed_makes_the_same_weights_and_keeps_the_generator_state(tiny: Preset) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -58,7 +58,7 @@ def test_a_seed_makes_the_same_weights_and_leaves_the_generator_alone(tiny: Pres
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_what_is_loaded_is_what_was_saved(saved: tuple[ModelBundle, Path], verify: bool) -> None:
+def test_loaded_weights_equal_the_saved_ones(saved: tuple[ModelBundle, Path], verify: bool) -> None:
     bundle, folder = saved
     loaded = ModelBundle.from_pretrained(folder, verify=verify)
     assert loaded.preset == bundle.preset
@@ -102,15 +102,13 @@ def test_diffusers_own_classes_read_the_parts(saved: tuple[ModelBundle, Path]) -
         assert torch.equal(vae.encode(video).latent_dist.mode(), bundle.codec.vae.encode(video).latent_dist.mode())
 
 
-def test_a_network_with_adapters_is_not_saved_as_if_it_were_bare(
-    saved: tuple[ModelBundle, Path], tmp_path: Path
-) -> None:
+def test_a_network_with_adapters_is_not_saved_as_a_bundle(saved: tuple[ModelBundle, Path], tmp_path: Path) -> None:
     from kinema4d_model.checkpoints.official import load_official
 
     bundle, _ = saved
     assert bundle.preset.lora is not None
     load_official(bundle.transformer, write_official(tmp_path / "ckpt", bundle.transformer), bundle.preset.lora)
-    with pytest.raises(GeneratorError, match="carries adapters"):
+    with pytest.raises(GeneratorError, match="the network has adapters"):
         bundle.save_pretrained(tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
@@ -127,7 +125,7 @@ def rewrite(path: Path, **changes: torch.Tensor | None) -> None:
     write_manifest(path.parents[1])
 
 
-def test_a_part_that_does_not_fit_is_refused_by_name(saved: tuple[ModelBundle, Path]) -> None:
+def test_a_mismatched_part_is_named_in_the_error(saved: tuple[ModelBundle, Path]) -> None:
     _, folder = saved
     rewrite(folder / "transformer" / WEIGHTS, **{"proj_out.bias": None, "extra": torch.zeros(1)})
     with pytest.raises(FileFormatError, match=r"1 missing: proj_out\.bias; 1 unexpected: extra"):
@@ -174,7 +172,7 @@ def test_pickles_are_refused(saved: tuple[ModelBundle, Path]) -> None:
     assert caught.value.code is ErrorCode.FILE_UNSUPPORTED
 
 
-def test_truncation_is_seen_in_the_size_and_a_flipped_bit_in_the_hash(saved: tuple[ModelBundle, Path]) -> None:
+def test_truncation_is_found_by_size_and_a_flipped_bit_by_hash(saved: tuple[ModelBundle, Path]) -> None:
     _, folder = saved
     path = folder / "vae" / WEIGHTS
     data = path.read_bytes()
@@ -190,14 +188,14 @@ def test_truncation_is_seen_in_the_size_and_a_flipped_bit_in_the_hash(saved: tup
         ModelBundle.from_pretrained(folder)
 
 
-def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"preset\.yaml is missing") as caught:
         ModelBundle.from_pretrained(tmp_path)
     assert "from_wan" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["[]", '{"files": 3}', '{"files": {"../x": {"bytes": 1, "sha256": "0"}}}', "{"])
-def test_a_manifest_that_lies_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(FileFormatError, match=r"is not a manifest|outside its folder"):
         check_manifest(tmp_path)
@@ -223,7 +221,7 @@ def test_an_official_checkpoint_on_plain_wan(tiny: Preset, tmp_path: Path, varia
     assert (everything(loaded)[0] - everything(plain)[0]).abs().max() > 1e-2
 
 
-def test_a_wan_folder_that_lacks_something_is_refused(tiny: Preset, tmp_path: Path) -> None:
+def test_an_incomplete_wan_folder_is_refused(tiny: Preset, tmp_path: Path) -> None:
     write_wan(tiny, tmp_path / "wan")
     shards = sorted((tmp_path / "wan" / "transformer").glob("*.safetensors"))
     shards[-1].rename(tmp_path / "gone")

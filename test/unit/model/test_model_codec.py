@@ -10,7 +10,7 @@ from kinema4d_model.checkpoints.bundle import ModelBundle
 
 
 @pytest.mark.parametrize(("frames", "latent"), [(1, 1), (5, 2), (9, 3), (13, 4)])
-def test_frames_and_pixels_shrink_by_the_rules(tiny_bundle: ModelBundle, frames: int, latent: int) -> None:
+def test_latent_shape_follows_the_codec_factors(tiny_bundle: ModelBundle, frames: int, latent: int) -> None:
     video = torch.rand(1, 3, frames, 16, 24) * 2 - 1
     with torch.no_grad():
         latents = tiny_bundle.codec.encode(video)
@@ -34,7 +34,7 @@ def test_pairs_are_two_halves_with_their_own_statistics(tiny_bundle: ModelBundle
     torch.testing.assert_close(codec.from_xyz(codec.to_xyz(latents)), latents)
 
 
-def test_the_first_frame_s_latent_does_not_see_later_frames(tiny_bundle: ModelBundle) -> None:
+def test_the_first_frame_s_latent_does_not_depend_on_later_frames(tiny_bundle: ModelBundle) -> None:
     video = torch.rand(1, 3, 9, 16, 24) * 2 - 1
     other = video.clone()
     other[:, :, 1:] *= -1
@@ -45,14 +45,14 @@ def test_the_first_frame_s_latent_does_not_see_later_frames(tiny_bundle: ModelBu
 
 
 @pytest.mark.parametrize("size", [(32, 48), (48, 32), (100, 131)])
-def test_image_processing_is_transformers_own(tiny_bundle: ModelBundle, size: tuple[int, int]) -> None:
+def test_image_processing_equals_that_of_transformers(tiny_bundle: ModelBundle, size: tuple[int, int]) -> None:
     assert tiny_bundle.image_encoder is not None
-    # Away from black and white, where theirs also clips between its two passes.
+    # Away from black and white, where transformers also clips between its two passes.
     pixels = np.random.default_rng(0).integers(70, 186, (*size, 3), dtype=np.uint8)
     processor = CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
     theirs = processor(Image.fromarray(pixels), return_tensors="pt")["pixel_values"]
     ours = tiny_bundle.image_encoder.preprocess(torch.from_numpy(pixels).permute(2, 0, 1)[None] / 127.5 - 1)
-    # Theirs rounds to 8 bits after resizing: half a level is 0.0075 of the normalised scale.
+    # transformers rounds to 8 bits after resizing: half a level is 0.0075 of the normalised scale.
     assert (ours - theirs).abs().max() < 0.02
     assert ours.shape == theirs.shape
 

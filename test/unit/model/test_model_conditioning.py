@@ -1,4 +1,4 @@
-"""Conditioning against naive re-implementations with loops over frames and pixels."""
+"""Tests of the conditioning against naive implementations with loops over frames and pixels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
 
 def brute_force_mask(mask: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Nearest pixel (the one at floor(cell * size / cells)), frame 0 alone, then the maximum of four."""
+    """Take the nearest pixel (at floor(cell * size / cells)), frame 0 alone, then the maximum of four frames."""
     batch, frames, rows, columns = mask.shape
     out = np.zeros((batch, 1 + (frames - 1) // 4, height, width), np.float32)
     for b in range(batch):
@@ -46,15 +46,15 @@ def brute_force_mask(mask: np.ndarray, height: int, width: int) -> np.ndarray:
     seed=st.integers(0, 2**31), groups=st.integers(0, 3), h=st.integers(1, 4), w=st.integers(1, 4),
     fy=st.sampled_from([1, 3, 8]), fx=st.sampled_from([1, 5, 8]),
 )  # fmt: skip
-def test_mask_down_sampling_is_the_brute_force_one(seed: int, groups: int, h: int, w: int, fy: int, fx: int) -> None:
+def test_mask_downsampling_equals_brute_force(seed: int, groups: int, h: int, w: int, fy: int, fx: int) -> None:
     mask = np.random.default_rng(seed).random((2, 1 + 4 * groups, h * fy, w * fx)) < 0.15
     small = downsample_mask(torch.from_numpy(mask), h, w)
     np.testing.assert_array_equal(small.numpy(), brute_force_mask(mask, h, w))
 
 
-def test_one_pixel_of_one_frame_marks_its_cell_and_group_alone() -> None:
+def test_one_pixel_of_one_frame_marks_only_its_cell_and_group() -> None:
     mask = torch.zeros(1, 9, 32, 48)
-    mask[0, 6, 8, 16] = 1  # the pixel that stands for latent cell (1, 2); frames 5..8 are group 2
+    mask[0, 6, 8, 16] = 1  # the pixel of latent cell (1, 2); frames 5..8 are group 2
     small = downsample_mask(mask, 4, 6)
     assert small.nonzero().tolist() == [[0, 2, 1, 2]]
 
@@ -67,7 +67,7 @@ def test_a_mask_of_wrong_length_is_refused() -> None:
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), ratio=st.floats(0, 1))
-def test_softening_touches_that_share_of_the_robot_and_nothing_else(seed: int, ratio: float) -> None:
+def test_softening_changes_only_the_given_share_of_robot_cells(seed: int, ratio: float) -> None:
     mask = (torch.rand(1, 3, 4, 6, generator=torch.Generator().manual_seed(seed)) < 0.5).float()
     soft = soften(mask, ratio, torch.Generator().manual_seed(seed))
     assert ((soft == mask) | ((mask == 1) & (soft == 0.5))).all()
@@ -96,7 +96,7 @@ def test_the_ramp_grows_right_and_down_and_falls_in_depth() -> None:
         assert ramp[:, y, x].tolist() == pytest.approx([x / 5, y / 3, 1 - y / 3])
 
 
-def test_the_first_frame_stands_beside_its_pointmap_and_then_comes_grey() -> None:
+def test_the_first_frame_is_beside_its_pointmap_and_later_frames_are_grey() -> None:
     image, measured = torch.rand(2, 3, 4, 6) * 2 - 1, torch.rand(2, 3, 4, 6)
     video = first_frame_video(image, None, 5)
     assert video.shape == (2, 3, 5, 4, 12)
@@ -121,7 +121,7 @@ def inputs(preset: Preset, batch: int = 1, seed: int = 0) -> dict[str, torch.Ten
 
 
 def naive_encode(bundle: ModelBundle, video: torch.Tensor) -> torch.Tensor:
-    """Mode of the posterior, channel by channel through Wan's statistics."""
+    """Return the mode of the posterior, normalised per channel with Wan's statistics."""
     with torch.no_grad():
         raw = bundle.codec.vae.encode(video).latent_dist.mode()
     c = bundle.preset.codec
@@ -130,9 +130,7 @@ def naive_encode(bundle: ModelBundle, video: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("variant", ["act", "pm"])
 @pytest.mark.parametrize("ablation", list(Ablation))
-def test_conditions_are_those_of_a_naive_re_implementation(
-    tiny_bundle: ModelBundle, variant: str, ablation: Ablation
-) -> None:
+def test_conditions_equal_a_naive_implementation(tiny_bundle: ModelBundle, variant: str, ablation: Ablation) -> None:
     preset = with_variant(tiny_bundle.preset, variant)
     preset = dataclasses.replace(preset, robot=dataclasses.replace(preset.robot, action_dim=7))
     preset = preset.with_condition(ConditionSpec(ablation=ablation, soft_ratio=0.0))
@@ -244,7 +242,7 @@ def test_bad_arrays_are_refused_with_their_name(
 
 def test_sizes_that_leave_half_a_patch_are_refused(tiny_bundle: ModelBundle) -> None:
     given_ = {n: t[..., :40] for n, t in inputs(tiny_bundle.preset).items()}
-    with pytest.raises(GeneratorError, match="pictures of 32 x 40"):
+    with pytest.raises(GeneratorError, match="the images are 32 x 40"):
         build_conditions(tiny_bundle.codec, *(given_[n] for n in INPUTS), tiny_bundle.preset)
 
 

@@ -1,4 +1,4 @@
-"""Costs counted on tensors without memory, checked against formulas and against real runs."""
+"""Tests of the rollout cost, counted on meta tensors, against formulas and real runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GB = 1e9
 
 @pytest.fixture(scope="module")
 def wan() -> dict[str, RolloutCost]:
-    """Counted once: the meta kernels of the codec's 13 groups of frames take their time."""
+    """Count once for all tests: the meta kernels of the codec's 13 groups of frames are slow."""
     presets = {name: load_preset(name) for name in ("wan14b_fast", "wan14b_24gb")}
     costs = {name: rollout_cost(preset) for name, preset in presets.items()}
     costs["official"] = rollout_cost(official(load_preset("wan14b")))
@@ -27,7 +27,7 @@ def wan() -> dict[str, RolloutCost]:
 
 
 @pytest.mark.full
-def test_a_pass_of_14b_agrees_with_arithmetic(wan: dict[str, RolloutCost]) -> None:
+def test_flops_of_a_14b_pass_agree_with_arithmetic(wan: dict[str, RolloutCost]) -> None:
     stage = next(s for s in wan["official"].stages if s.name == "transformer")
     n, d, ffn, layers, context = 35100, 5120, 13824, 40, 624 + 257
     block = 2 * n * (6 * d * d + 2 * d * ffn) + 2 * context * 2 * d * d + 4 * n * (n + context) * d
@@ -73,11 +73,11 @@ def test_counting_on_meta_agrees_with_a_real_run(tiny: Preset) -> None:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         bundle.codec.decode_pair(latents)
     stages = {s.name: s for s in rollout_cost(tiny).stages}
-    # The counter knows no FLOPs of the CPU's own attention kernel: 0.07 % of this codec.
+    # The counter misses the FLOPs of the CPU's attention kernel: 0.07 % of this codec.
     assert stages["decode"].flops == pytest.approx(counter.get_total_flops(), rel=0.001)
 
 
-def test_offloading_lowers_what_is_on_the_device(tiny: Preset) -> None:
+def test_offloading_lowers_device_memory(tiny: Preset) -> None:
     def peak(**speed: object) -> dict[str, int]:
         cost = rollout_cost(replace(tiny, speed=replace(tiny.speed, **speed)))  # type: ignore[arg-type]
         return {s.name: s.resident_bytes for s in cost.stages}
@@ -88,7 +88,7 @@ def test_offloading_lowers_what_is_on_the_device(tiny: Preset) -> None:
     assert peak(quantise="int8")["transformer"] < everything["transformer"]
 
 
-def test_peak_activations_follow_what_is_alive() -> None:
+def test_peak_activations_track_live_tensors() -> None:
     x = torch.empty(1000, device="meta")
     with PeakActivations() as memory:
         y = x + 1
@@ -111,10 +111,10 @@ def test_the_matrix_of_attention_scores_is_not_stored() -> None:
     assert memory.peak == 4 * q.numel()
 
 
-def test_quantised_parameters_count_what_they_hold() -> None:
+def test_quantised_parameters_count_their_stored_bytes() -> None:
     network = torch.nn.Module()
     network.blocks = torch.nn.ModuleList([torch.nn.Linear(64, 128)])
     assert parameter_bytes(network) == 4 * (64 * 128 + 128)
     assert quantise_blocks(network, "int8") == 1
-    # One byte a weight, a float scale and a zero point of one byte for each of 128 rows, and the bias as it was.
+    # One byte per weight, a float scale and a one-byte zero point for each of 128 rows, and the unchanged bias.
     assert parameter_bytes(network) == 64 * 128 + (4 + 1) * 128 + 4 * 128

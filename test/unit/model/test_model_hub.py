@@ -1,4 +1,4 @@
-"""Fetching weights with the real client from a hub on loopback: listing, resuming, hashes, and what goes wrong."""
+"""Tests of fetching weights with the real client from a hub on loopback: listing, resuming, hashes, errors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def hub() -> Iterator[SmallHub]:
 
 
 def downloads(hub: SmallHub) -> list[tuple[str, str]]:
-    """(file, range) of every body that was asked for."""
+    """Return (file, range) of every requested body."""
     mark = f"/resolve/{COMMIT}/"
     return [(path.split(mark)[1], part) for method, path, part in hub.requests if method == "GET" and mark in path]
 
 
-def test_the_list_has_sizes_and_only_what_the_preset_names(hub: SmallHub) -> None:
+def test_the_list_has_sizes_and_only_files_named_in_the_preset(hub: SmallHub) -> None:
     commit, files = list_remote(SOURCE, endpoint=hub.endpoint)
     assert commit == COMMIT
     assert [(f.name, f.bytes) for f in files] == [("ckpt/a.safetensors", 10240), ("ckpt/b.safetensors", 999)]
@@ -42,7 +42,7 @@ def test_the_list_has_sizes_and_only_what_the_preset_names(hub: SmallHub) -> Non
     assert all(len(f.sha256) == 64 for f in files)
 
 
-def test_files_arrive_with_a_manifest_and_are_not_fetched_twice(hub: SmallHub, tmp_path: Path) -> None:
+def test_files_are_fetched_once_with_a_manifest(hub: SmallHub, tmp_path: Path) -> None:
     said: list[str] = []
     folder = fetch(SOURCE, tmp_path, endpoint=hub.endpoint, say=said.append)
     assert folder == tmp_path / "ckpt"
@@ -55,7 +55,7 @@ def test_files_arrive_with_a_manifest_and_are_not_fetched_twice(hub: SmallHub, t
     hub.requests.clear()
     fetch(SOURCE, tmp_path, endpoint=hub.endpoint, say=said.append)
     assert downloads(hub) == []
-    assert "here already" in said[-1]
+    assert "are already present" in said[-1]
 
     (folder / "b.safetensors").write_bytes(b"b" * 990)
     fetch(SOURCE, tmp_path, endpoint=hub.endpoint)
@@ -70,7 +70,7 @@ def test_into_puts_a_source_below_the_model_s_folder(hub: SmallHub, tmp_path: Pa
     assert set(check_manifest(tmp_path / "base").files) == {*FILES, "vae/config.json"}
 
 
-def test_a_broken_download_goes_on_where_it_stopped(hub: SmallHub, tmp_path: Path) -> None:
+def test_an_interrupted_download_is_resumed(hub: SmallHub, tmp_path: Path) -> None:
     mega = 1024 * 1024
     hub.files["ckpt/a.safetensors"] = bytes(range(256)) * (13 * mega // 256)
     hub.break_after = 12 * mega
@@ -102,16 +102,16 @@ def test_a_repository_that_does_not_exist_is_named(hub: SmallHub) -> None:
 @pytest.mark.parametrize(
     ("repo", "into"), [("../../etc", "."), ("owner/name/extra", "."), ("owner/name", "../x"), ("owner/name", "/x")]
 )
-def test_a_preset_cannot_write_elsewhere(repo: str, into: str) -> None:
+def test_a_preset_cannot_write_outside_its_folder(repo: str, into: str) -> None:
     with pytest.raises(FileFormatError, match="cannot be fetched"):
         list_remote(WeightSource("act", repo, ("*",), into=into))
 
 
-def test_a_full_disk_is_seen_before_the_download(hub: SmallHub, tmp_path: Path) -> None:
+def test_a_full_disk_is_detected_before_the_download(hub: SmallHub, tmp_path: Path) -> None:
     info = hub.info()
     info["siblings"] = [{"rfilename": "ckpt/a.safetensors", "size": 10**18, "lfs": None}]
     hub.info = lambda: info  # type: ignore[method-assign]
-    with pytest.raises(FileFormatError, match=r"1000000000\.0 GB are to come") as caught:
+    with pytest.raises(FileFormatError, match=r"the download needs 1000000000\.0 GB") as caught:
         fetch(SOURCE, tmp_path, endpoint=hub.endpoint)
     assert caught.value.code is ErrorCode.FILE_NOT_WRITABLE
     assert downloads(hub) == []
@@ -129,7 +129,7 @@ def preset_file(tmp_path: Path) -> Path:
     return tmp_path / "mine.yaml"
 
 
-def test_an_unreachable_hub_is_one_sentence() -> None:
+def test_an_unreachable_hub_gives_a_one_line_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -137,7 +137,7 @@ def test_an_unreachable_hub_is_one_sentence() -> None:
         list_remote(SOURCE, endpoint=endpoint)
 
 
-def test_the_command_checks_what_is_here(
+def test_the_command_checks_existing_files(
     hub: SmallHub, preset_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["fetch-weights", "--preset", str(preset_file), "--out", str(tmp_path / "model"), "--check"]

@@ -1,4 +1,4 @@
-"""What the network is given: the request at its size, in [0, 1], padded in time."""
+"""Tests of the network inputs: the request at the network's size, in [0, 1], padded in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_smaller_request_is_the_same_scene(depth: bool) -> None:
     assert small.camera.width == 48
     assert small.image.shape == (32, 48, 3)
     assert (small.depth is not None) == depth
-    # A picked point still projects into its own pixel, give or take the half of an old one.
+    # A sampled point still projects into its own pixel, within half an old pixel.
     for v, u in np.argwhere(small.robot.mask[0]):
         pixel = small.camera.project(small.robot.xyz[0, v, u][None].astype(np.float64))[0]
         assert np.abs(pixel - (u + 0.5, v + 0.5)).max() < 0.5
@@ -48,7 +48,7 @@ def test_time_is_padded_with_the_last_frame(frames: int, padded: int) -> None:
         assert np.array_equal(array[frames:], np.repeat(array[frames - 1 : frames], padded - frames, 0))
 
 
-def test_values_are_in_bounds_and_can_be_undone() -> None:
+def test_values_are_in_bounds_and_invertible() -> None:
     asked = request()
     inputs, world = prepare_inputs(asked, CompositeGenerator(), 4)
     mask = inputs.robot_mask[:6]
@@ -63,7 +63,7 @@ def test_values_are_in_bounds_and_can_be_undone() -> None:
     assert np.array_equal(inputs.robot_rgb[:6][mask], asked.robot.rgb[mask])
 
 
-def test_nothing_is_the_far_end_of_the_ray() -> None:
+def test_missing_points_become_the_far_end_of_the_ray() -> None:
     asked = request()
     bounds = np.array([[-1.0, -1.0, 0.5], [1.0, 1.0, 2.0]])
     nothing = np.full((1, 48, 72, 3), np.nan, np.float32)

@@ -1,4 +1,4 @@
-"""A model by preset and folder: every known layout opens by the same call, and what is not the preset's is refused."""
+"""Tests of loading by preset and folder: every known layout, and errors for weights that do not match the preset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = "blocks.1.attn2.to_v.weight"
 
 @pytest.fixture(scope="module")
 def released(tiny: Preset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """base/, kinema4d_ckpt/ (act) and kinema4d_pmcond_ckpt/ (pm), as they are released; not to be changed."""
+    """Make base/, kinema4d_ckpt/ (act) and kinema4d_pmcond_ckpt/ (pm) as released; read-only."""
     root = tmp_path_factory.mktemp("released")
     write_wan(tiny, root / "base")
     for seed, (variant, name) in enumerate(FOLDERS.items()):
@@ -38,22 +38,20 @@ def released(tiny: Preset, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(released: Path, tmp_path: Path) -> Path:
-    """The same, to be spoilt."""
+    """Copy the released folder for tests that damage it."""
     return Path(shutil.copytree(released, tmp_path / "model"))
 
 
 def some_of(released: Path, folder: Path, **names: str) -> Path:
-    """A folder that holds parts of the released one under these names."""
+    """Make a folder with parts of the released one under these names."""
     folder.mkdir()
     for name, source in names.items():
         (folder / name).symlink_to(released / source)
     return folder
 
 
-def test_a_trained_adapter_opens_by_the_ordinary_path(
-    tiny: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The export of a LoRA training is a checkpoint: its base is where the preset's own weights are."""
+def test_a_trained_adapter_loads_as_a_checkpoint(tiny: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base of an exported LoRA is found in the folder of the preset's own weights."""
     base = ModelBundle.from_preset(tiny, seed=5)
     adapter = write_official(tmp_path / "run" / "model", base.transformer)
     monkeypatch.setenv("KINEMA4D_CHECKPOINTS", str(tmp_path / "all"))
@@ -68,7 +66,7 @@ def test_a_trained_adapter_opens_by_the_ordinary_path(
 
 
 @pytest.mark.parametrize("variant", ["act", "pm"])
-def test_the_released_layout_is_checked_without_reading_it_and_says_what_it_is(
+def test_the_released_layout_is_checked_without_reading_and_described(
     tiny: Preset, released: Path, variant: str
 ) -> None:
     preset = with_variant(tiny, variant)
@@ -128,7 +126,7 @@ def test_an_adapter_that_is_not_the_preset_s_is_refused(
 
 
 @pytest.mark.parametrize("variant", ["act", "pm"])
-def test_the_base_alone_is_refused_unless_allowed_and_then_says_so(
+def test_the_base_alone_is_refused_unless_allowed_and_is_recorded(
     tiny: Preset, released: Path, tmp_path: Path, variant: str
 ) -> None:
     preset = with_variant(tiny, variant)
@@ -157,7 +155,7 @@ def test_a_model_folder_of_the_other_variant_is_refused(tiny: Preset, tmp_path: 
 
 
 def test_a_wrong_alpha_or_rank_is_refused(tiny: Preset, released: Path) -> None:
-    """Files as released state no alpha: the scale they were trained with is 0.5."""
+    """Released files state no alpha: their training used the scale 0.5."""
     with pytest.raises(FileFormatError, match=r"its alpha is 2 \(0.5 x rank.*the preset's is 4.*alpha: 2"):
         load_bundle(replace(tiny, lora=LoraSpec(4, 4)), released)
     with pytest.raises(FileFormatError, match=r"its rank is 4, the preset's is 8.*rank: 8"):
@@ -172,32 +170,32 @@ def test_a_base_of_another_flow_shift_is_refused(tiny: Preset, copy: Path, key: 
     config.write_text(json.dumps({key: 5.0}))
     with pytest.raises(FileFormatError, match=rf"scheduler_config.json does not fit: {key} is 5.0, the preset's is 3"):
         load_bundle(tiny, copy)
-    # What is sampled with does not say what the base was trained with.
+    # The sampler's shift does not change the shift of the base's training.
     with pytest.raises(FileFormatError, match=f"{key} is 5.0"):
         load_bundle(tiny, copy, sampler={"shift": 5.0})
     other = replace(tiny, sampler=replace(tiny.sampler, trained_shift=5.0))
     assert load_bundle(other, copy).describe()["flow shift"] == "3 (base 5)"
 
 
-def test_sampling_with_another_shift_than_the_base_s_is_the_caller_s_choice(tiny: Preset, released: Path) -> None:
+def test_sampling_with_another_shift_than_the_base_s_is_allowed(tiny: Preset, released: Path) -> None:
     assert load_bundle(tiny, released, sampler={"shift": 7.0}).describe()["flow shift"] == "7 (base 3)"
     for name in ("wan14b", "wan14b_fast", "wan14b_24gb"):
         assert load_preset(name).sampler.base_shift == 3.0
 
 
-def test_a_base_without_a_scheduler_opens_and_says_so(tiny: Preset, copy: Path) -> None:
+def test_a_base_without_a_scheduler_loads_and_is_recorded(tiny: Preset, copy: Path) -> None:
     shutil.rmtree(copy / "base" / "scheduler")
     assert load_bundle(tiny, copy).describe()["flow shift"] == "3 (not stated by the base)"
 
 
-def test_two_bases_of_equal_sizes_are_not_the_same_weights(tiny: Preset, released: Path, copy: Path) -> None:
+def test_two_bases_of_equal_sizes_have_different_hashes(tiny: Preset, released: Path, copy: Path) -> None:
     path = copy / "base" / "vae" / "diffusion_pytorch_model.safetensors"
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     tensors["quant_conv.bias"] += 1
     save_file(tensors, path, metadata={"format": "pt"})
     one, other = check_bundle(tiny, released), check_bundle(tiny, copy)
     assert one.sha256 != other.sha256
-    # Hashes that a manifest has are not computed again, and mean the same.
+    # Hashes from a manifest are not recomputed and give the same result.
     write_manifest(copy / "base")
     assert check_bundle(tiny, copy).sha256 == other.sha256
 
@@ -223,7 +221,7 @@ ADDED = "kinema4d_ckpt/added_weights.safetensors"
     [
         (lambda r: rewrite(last_shard(r), extra=torch.ones(1)), "transformer does not fit: 1 unexpected: extra"),
         (
-            # Values that the start values would replace.
+            # Values that initialisation would overwrite.
             lambda r: rewrite(last_shard(r), **{"robot_tokens.position": torch.ones(1, 8, 3, 2, 3)}),
             r"1 unexpected: robot_tokens\.position",
         ),
@@ -233,11 +231,11 @@ ADDED = "kinema4d_ckpt/added_weights.safetensors"
         ),
         (
             lambda r: shutil.copy(last_shard(r), last_shard(r).with_name("diffusion_pytorch_model-old.safetensors")),
-            r"weights that are not used: diffusion_pytorch_model-old\.safetensors",
+            r"holds unused weights: diffusion_pytorch_model-old\.safetensors",
         ),
         (
             lambda r: save_file({}, r / "base/transformer/diffusion_pytorch_model.safetensors"),
-            r"weights that are not used: diffusion_pytorch_model-00001",
+            r"holds unused weights: diffusion_pytorch_model-00001",
         ),
         (lambda r: rewrite(r / VAE, **{"quant_conv.bias": None}), r"vae does not fit: 1 missing: quant_conv\.bias"),
         (lambda r: rewrite(r / VAE, extra=torch.ones(1)), "vae does not fit: 1 unexpected: extra"),
@@ -255,7 +253,7 @@ ADDED = "kinema4d_ckpt/added_weights.safetensors"
         (lambda r: rewrite(r / ADDED, arm_pos_emb=None), r"added_weights\S+ does not fit: 1 missing: arm_pos_emb"),
     ],
 )  # fmt: skip
-def test_what_is_not_used_or_not_found_is_named(
+def test_unused_and_missing_tensors_are_named(
     tiny: Preset, copy: Path, spoil: Callable[[Path], object], words: str
 ) -> None:
     spoil(copy)
@@ -264,8 +262,8 @@ def test_what_is_not_used_or_not_found_is_named(
             opened(tiny, copy)
 
 
-def test_another_lora_with_tensors_that_would_be_dropped_is_refused(tiny: Preset, tmp_path: Path) -> None:
-    """Translating the file leaves them out in silence."""
+def test_a_lora_with_unused_tensors_is_refused(tiny: Preset, tmp_path: Path) -> None:
+    """diffusers drops them silently when it translates the file."""
     transformer = ModelBundle.from_preset(tiny).transformer
     shapes = lora_shapes(transformer, 2)
     tensors = {k.removeprefix("transformer."): v for k, v in random_tensors(shapes, 0).items()}
@@ -280,12 +278,12 @@ def test_another_lora_with_tensors_that_would_be_dropped_is_refused(tiny: Preset
         with pytest.raises(FileFormatError, match=f"1 not used: diffusion_model.{name}"):
             load_lora(transformer, path, name)
     save_file(tensors | {"diffusion_model.blocks.0.gate.alpha": torch.ones(1)}, path)
-    with pytest.raises(FileFormatError, match="is no LoRA of Wan"):
+    with pytest.raises(FileFormatError, match="is not a LoRA for Wan"):
         load_lora(transformer, path, "other")
 
 
 @pytest.mark.parametrize(("alpha", "scale"), [(None, 1.0), (6.0, 3.0)])
-def test_another_lora_is_scaled_by_the_alpha_in_its_header(
+def test_a_lora_is_scaled_by_the_alpha_in_its_header(
     tiny: Preset, released: Path, tmp_path: Path, alpha: float | None, scale: float
 ) -> None:
     bare = load_bundle(tiny, released).transformer.state_dict()[KEY]

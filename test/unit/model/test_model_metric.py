@@ -1,4 +1,4 @@
-"""Metres from the robot's pixels: recovered exactly, through noise and outliers, or refused with a reason."""
+"""Tests of the metric fit on the robot's pixels: exact recovery, noise, outliers, refused fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ offsets = st.tuples(*[st.floats(-2.0, 2.0)] * 3).map(np.array)
 
 
 def scene(seed: int = 0, spread: tuple[float, float, float] = (0.4, 0.3, 0.5)) -> tuple[NDArray, NDArray]:
-    """Exact points (T, H, W, 3) metres around (0, 0, 1), NaN outside the mask; and the mask."""
+    """Return exact points (T, H, W, 3), metres, around (0, 0, 1), NaN outside the mask; and the mask."""
     rng = np.random.default_rng(seed)
     mask = np.zeros(SHAPE, bool)
     mask[:, 4:20, 6:30] = True
@@ -52,7 +52,7 @@ def test_outliers_on_a_third_of_the_robot_do_not_matter(
     values = predicted(xyz, scale, offset, noise_m=0.002, seed=seed)
     rng = np.random.default_rng(seed + 1)
     wrong = rng.random(SHAPE) < share
-    # One-sided and clustered: what a missing arm looks like, and the worst for least squares.
+    # One-sided and clustered, as from a missing arm: the worst case for least squares.
     values[wrong] = rng.uniform(0.8, 1.0, (int(wrong.sum()), 3)).astype(np.float32)
     fit = fit_metric(values, xyz, mask)
     good = mask & ~wrong
@@ -65,13 +65,13 @@ def test_noise_does_not_shrink_the_world() -> None:
     xyz, mask = scene()
     scale, offset = np.array([1.0, 1.2, 0.9]), np.array([-0.5, -0.4, 0.6])
     fit = fit_metric(predicted(xyz, scale, offset, noise_m=0.05), xyz, mask)
-    # Metres explained by values would lose noise^2 / variance, here 12 to 33 % of the gain.
+    # Regressing metres on values would lose noise^2 / variance, here 12 to 33 % of the gain.
     assert np.allclose(fit.scale, scale, rtol=0.08)
     assert fit.axis_residual_m == pytest.approx([0.05] * 3, rel=0.25)
     assert fit.residual_m == pytest.approx(0.05 * np.sqrt(3), rel=0.15)
 
 
-def test_the_condition_number_is_that_of_the_equations() -> None:
+def test_the_condition_number_equals_numpys() -> None:
     xyz, mask = scene()
     fit = fit_metric(predicted(xyz, np.ones(3), np.zeros(3)), xyz, mask)
     inner = np.zeros(SHAPE, bool)
@@ -81,7 +81,7 @@ def test_the_condition_number_is_that_of_the_equations() -> None:
         assert fit.condition[axis] == pytest.approx(np.linalg.cond(np.stack([x, np.ones_like(x)], 1)), rel=0.01)
 
 
-def test_pixels_on_the_edge_do_not_count() -> None:
+def test_edge_pixels_are_excluded() -> None:
     xyz, mask = scene()
     values = predicted(xyz, np.ones(3), np.zeros(3))
     inner = np.zeros(SHAPE, bool)
@@ -103,7 +103,7 @@ def test_pixels_on_the_edge_do_not_count() -> None:
         ("nan", "covers 0 pixels"),
     ],
 )
-def test_refusals_say_why(change: str, words: str) -> None:
+def test_refused_fits_give_the_reason(change: str, words: str) -> None:
     xyz, mask = scene(spread=(0.4, 0.01 if change == "flat" else 0.3, 0.5))
     limits = MetricLimits()
     if change == "far":
@@ -129,14 +129,14 @@ def test_refusals_say_why(change: str, words: str) -> None:
     assert caught.value.hint
 
 
-def test_arrays_that_do_not_belong_together_are_refused() -> None:
+def test_arrays_of_mismatched_shapes_are_refused() -> None:
     xyz, mask = scene()
     with pytest.raises(GeneratorError) as caught:
         fit_metric(xyz[:2], xyz, mask)
     assert caught.value.code == ErrorCode.GENERATOR_BAD_REQUEST
 
 
-def test_without_a_fit_the_bounds_count_and_their_error_is_measured() -> None:
+def test_without_a_fit_the_bounds_are_used_and_their_error_is_measured() -> None:
     xyz, mask = scene()
     bounds = np.array([[-1.0, -1.0, 0.0], [1.0, 1.0, 2.0]])
     values = predicted(xyz + np.float32(0.03), bounds[1] - bounds[0], bounds[0])

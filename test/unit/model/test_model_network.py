@@ -1,4 +1,4 @@
-"""The network against diffusers' own classes: same numbers where nothing was added, the added where it belongs."""
+"""Tests of the network against diffusers' own classes, and of the added parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_any_length_and_resolution(tiny: Preset, variant: str, F: int, h: int, w
     assert output.std() > 1e-3
 
 
-def test_a_latent_grid_that_the_token_patch_does_not_divide_is_padded_with_nothing() -> None:
+def test_a_latent_grid_not_divisible_by_the_token_patch_is_zero_padded() -> None:
     tokens = RobotTokens(16, 8, 24, patch=4, grid=(2, 2, 2), both_halves=True)
     wake(tokens)
     mask, latents = torch.ones(1, 2, 6, 7), torch.randn(1, 16, 2, 6, 14)
@@ -59,7 +59,7 @@ def test_a_latent_grid_that_the_token_patch_does_not_divide_is_padded_with_nothi
     torch.testing.assert_close(tokens(mask, latents), tokens(torch.nn.functional.pad(mask, (0, 1, 0, 2)), padded))
 
 
-def test_with_512_tokens_our_cross_attention_is_diffusers_own(tiny: Preset) -> None:
+def test_with_512_tokens_cross_attention_equals_diffusers(tiny: Preset) -> None:
     attention = make(tiny).blocks[0].attn2
     hidden, context = torch.randn(2, 7, 24), torch.randn(2, 5 + 512, 24)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_with_512_tokens_our_cross_attention_is_diffusers_own(tiny: Preset) -> N
 
 @pytest.mark.parametrize(("variant", "tokens"), [("act", 624), ("pm", 312)])
 def test_the_official_numbers_of_tokens_reach_the_right_projections(tiny: Preset, variant: str, tokens: int) -> None:
-    """13 x 4 x 6 groups a half, as at 49 x 480 x 720, beside the image tokens."""
+    """13 x 4 x 6 groups per half, as at 49 x 480 x 720, beside the image tokens."""
     preset = with_variant(tiny, variant)
     network, conditions = make(preset), random_conditions(preset, F=13, h=8, w=12)
     prepared = network.prepare(conditions)
@@ -94,7 +94,7 @@ def test_the_official_numbers_of_tokens_reach_the_right_projections(tiny: Preset
     torch.testing.assert_close(attention(hidden, prepared.context), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_rope_of_both_halves_is_diffusers_own_of_the_half_width() -> None:
+def test_rope_of_both_halves_equals_diffusers_at_half_width() -> None:
     shared, plain = (cls(12, (1, 2, 2), 64) for cls in (SharedRotaryEmbedding, WanRotaryPosEmbed))
     latents = torch.zeros(1, 36, 3, 4, 20)
     for ours, half in zip(shared(latents), plain(latents[..., :10]), strict=True):
@@ -105,7 +105,7 @@ def test_rope_of_both_halves_is_diffusers_own_of_the_half_width() -> None:
     assert not torch.equal(shared(latents)[0], plain(latents)[0])
 
 
-def test_domain_embeddings_tell_the_halves_apart() -> None:
+def test_domain_embeddings_differ_between_the_halves() -> None:
     embed = DomainPatchEmbedding(36, 24, (1, 2, 2))
     half = torch.randn(1, 36, 2, 4, 6)
     both = torch.cat([half, half], dim=-1)
@@ -118,7 +118,7 @@ def test_domain_embeddings_tell_the_halves_apart() -> None:
     torch.testing.assert_close(right - left, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_domain_embeddings_change_what_the_network_says_about_equal_halves(tiny: Preset) -> None:
+def test_domain_embeddings_change_the_output_of_equal_halves(tiny: Preset) -> None:
     network, conditions = make(tiny), random_conditions(tiny)
 
     def mirror(x: torch.Tensor) -> torch.Tensor:
@@ -139,8 +139,8 @@ def test_domain_embeddings_change_what_the_network_says_about_equal_halves(tiny:
 
 
 @pytest.mark.parametrize("variant", ["act", "pm"])
-def test_at_the_start_the_network_is_plain_wan(tiny: Preset, variant: str) -> None:
-    """Zero-initialised parts: the robot changes nothing, and diffusers' own class gives the same output."""
+def test_the_initialised_network_equals_plain_wan(tiny: Preset, variant: str) -> None:
+    """With zero-initialised parts the robot has no effect, and diffusers' own class gives the same output."""
     preset = with_variant(tiny, variant)
     network, conditions = make(preset, awake=False), random_conditions(preset)
     base = dict(network.config)
@@ -151,7 +151,7 @@ def test_at_the_start_the_network_is_plain_wan(tiny: Preset, variant: str) -> No
     wan.rope = SharedRotaryEmbedding(12, (1, 2, 2), 1024)
     with torch.no_grad():
         for parameter in wan.condition_embedder.text_embedder.parameters():
-            parameter.zero_()  # an empty text, as the zero-initialised tokens are an empty robot
+            parameter.zero_()  # an empty text, equal to the zero-initialised robot tokens
         noisy = torch.randn(1, 16, 3, 4, 12)
         stacked = torch.cat([noisy, conditions.mask, conditions.condition], dim=1)
         expected = wan(stacked, TIME, torch.zeros(1, 512, 16), conditions.image_tokens, return_dict=False)[0]
@@ -193,7 +193,7 @@ def test_position_embeddings_are_interpolated_only_for_other_grids() -> None:
     tokens = RobotTokens(16, 8, 24, patch=2, grid=(3, 2, 3), both_halves=False)
     wake(tokens)
     with torch.no_grad():
-        # A linear field stays linear between its cells: the middle of five frames is the middle of three.
+        # Interpolation keeps a linear field linear: the middle of five frames equals the middle of three.
         tokens.position.copy_(torch.arange(3.0).view(1, 1, 3, 1, 1).expand(1, 8, 3, 2, 3))
         tokens.patch.weight.zero_()
         tokens.project.weight.copy_(torch.eye(24, 8))
@@ -211,7 +211,7 @@ def test_position_embeddings_are_interpolated_only_for_other_grids() -> None:
      ("added", Ablation.EMBEDDING), ("added", Ablation.NULL)],
 )  # fmt: skip
 @pytest.mark.parametrize("variant", ["act", "pm"])
-def test_gradients_reach_all_that_learns_and_nothing_else(
+def test_gradients_reach_exactly_the_trained_parameters(
     tiny: Preset, scope: Any, ablation: Ablation, variant: str
 ) -> None:
     preset = with_variant(tiny, variant)

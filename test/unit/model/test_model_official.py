@@ -1,4 +1,4 @@
-"""Official checkpoints, written small: loading, scale, merging, round trip, and every way a file can be wrong."""
+"""Tests of official checkpoints at small sizes: loading, scale, merging, round trip, wrong files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_round_trip_of_the_official_layout(tiny: Preset, variant: str, tmp_path:
         assert all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_adapters_merge_unmerge_switch_and_go(tiny: Preset, tmp_path: Path) -> None:
+def test_adapters_merge_unmerge_switch_and_are_removed(tiny: Preset, tmp_path: Path) -> None:
     transformer = network(tiny)
     wake(transformer.robot_tokens)
     bare = output(transformer, tiny)
@@ -133,7 +133,7 @@ def test_adapter_names_are_checked(tiny: Preset, tmp_path: Path) -> None:
         adapters.remove(transformer, "two")
 
 
-def test_loading_an_adapter_does_not_change_what_learns(tiny: Preset, tmp_path: Path) -> None:
+def test_loading_an_adapter_keeps_the_trained_parameters(tiny: Preset, tmp_path: Path) -> None:
     transformer = network(tiny)
     before = {n: p.requires_grad for n, p in transformer.named_parameters()}
     load_official(transformer, write_official(tmp_path, network(tiny)), RANK)
@@ -144,7 +144,7 @@ def test_loading_an_adapter_does_not_change_what_learns(tiny: Preset, tmp_path: 
 
 
 def test_any_other_lora_of_wan_can_be_added(tiny: Preset, tmp_path: Path) -> None:
-    """A distilled one, say: other layers, other rank, scale 1; under the original Wan's names too."""
+    """For example a distilled one: other layers, other rank, scale 1; also under the original Wan's names."""
     ffn = {"blocks.0.ffn.net.0.proj.lora_A.weight": (3, 24), "blocks.0.ffn.net.0.proj.lora_B.weight": (48, 3)}
     tensors = random_tensors({f"transformer.{n}": s for n, s in ffn.items()}, 1)
     save_file(tensors, tmp_path / "a.safetensors")
@@ -172,7 +172,7 @@ def test_any_other_lora_of_wan_can_be_added(tiny: Preset, tmp_path: Path) -> Non
 
 
 def copied(path: Path) -> dict[str, torch.Tensor]:
-    """Tensors that no longer look into the file, which is about to be overwritten."""
+    """Copy the tensors of a file that will be overwritten."""
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
 
 
@@ -241,7 +241,7 @@ def disguise(file: str, protocol: int | None) -> Callable[[Path], None]:
         ),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_and_nothing_changes(
+def test_a_wrong_file_is_refused_without_changing_the_network(
     tiny: Preset, tmp_path: Path, spoil: Callable[[Path], None], code: str, words: list[str]
 ) -> None:
     transformer = network(tiny)
@@ -264,7 +264,7 @@ def test_another_rank_is_named(tiny: Preset, tmp_path: Path) -> None:
         load_official(network(tiny), folder, RANK)
 
 
-def test_an_adapter_of_another_scale_states_it_and_needs_the_preset_that_has_it(tiny: Preset, tmp_path: Path) -> None:
+def test_an_adapter_of_another_scale_needs_a_matching_preset(tiny: Preset, tmp_path: Path) -> None:
     transformer = network(tiny)
     tensors = load_file(write_official(tmp_path / "first", transformer) / LORA_FILE)
     adapters.add_lora(transformer, tensors, "kinema4d", rank=4, alpha=12)
@@ -294,8 +294,8 @@ def test_the_other_variant_is_named(tiny: Preset, tmp_path: Path) -> None:
     assert "robot.variant: pm" in str(caught.value)
 
 
-def test_a_sound_file_may_start_with_the_bytes_of_a_pickle(tmp_path: Path) -> None:
-    """The first bytes of safetensors are the header's length: 128 looks like a pickle's protocol mark."""
+def test_a_valid_file_may_start_with_the_bytes_of_a_pickle(tmp_path: Path) -> None:
+    """The first bytes of safetensors are the header length: 128 equals a pickle's protocol opcode."""
     from kinema4d_model.checkpoints.tensor_files import tensor_shapes
 
     for padding in range(200):
@@ -339,7 +339,7 @@ def test_4dnex_gives_adapter_and_domain_embeddings(tiny: Preset, tmp_path: Path,
         (Bomb(), "cannot be read"),
     ],
 )
-def test_a_4dnex_file_with_anything_else_in_it_is_refused(
+def test_a_4dnex_file_with_other_contents_is_refused(
     tiny: Preset, tmp_path: Path, domain: Any, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformer = network(tiny)
@@ -361,8 +361,8 @@ def test_a_missing_or_truncated_4dnex_file(tiny: Preset, tmp_path: Path) -> None
         load_4dnex(transformer, tmp_path, RANK)
 
 
-def test_nothing_of_the_robot_is_lost_in_the_name_table(tiny: Preset) -> None:
-    """Every added parameter has an official name, but for the action tokens, which are ours alone."""
+def test_the_name_table_covers_every_added_parameter(tiny: Preset) -> None:
+    """Every added parameter has an official name, except the action tokens, which exist only here."""
     preset = dataclasses.replace(tiny, robot=dataclasses.replace(tiny.robot, action_dim=7))
     transformer = network(preset)
     added = {n for n, _ in transformer.named_parameters() if transformer.is_added(n)}

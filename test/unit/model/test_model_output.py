@@ -1,4 +1,4 @@
-"""Sizes, the exact robot, rays and confidence of what the network says."""
+"""Tests of the output stage: resizing, the exact robot, rays and confidence."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_picked_pixels_are_those_under_the_new_centres(old: tuple[int, int], new
 
 @settings(max_examples=30, deadline=None)
 @given(old=sizes, new=sizes, seed=st.integers(0, 99))
-def test_grown_points_stay_between_their_neighbours_and_on_one_surface(
+def test_upsampled_points_stay_between_neighbours_on_one_surface(
     old: tuple[int, int], new: tuple[int, int], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     points = rng.random((1, *old, 3)).astype(np.float32)
     near = rng.random(old) < 0.5
-    # Two surfaces, each within 1 %: nothing may end up in the gap of a metre between them.
+    # Two surfaces, each within 1 %: no point may lie in the gap of a metre between them.
     points[0, ..., 2] = np.where(near, 1.0, 2.0) * (1 + 0.01 * rng.random(old))
     grown = grow_points(points, new[1], new[0])
     z = grown[0, ..., 2]
@@ -55,7 +55,7 @@ def test_grown_points_stay_between_their_neighbours_and_on_one_surface(
     assert grown.max() <= points.max() + 1e-5
 
 
-def test_within_a_surface_growing_is_bilinear() -> None:
+def test_upsampling_within_a_surface_is_bilinear() -> None:
     points = np.random.default_rng(0).random((1, 5, 7, 3)).astype(np.float32)
     points[..., 2] += 100.0
     grown = grow_points(points, 21, 15)
@@ -63,7 +63,7 @@ def test_within_a_surface_growing_is_bilinear() -> None:
     assert np.abs(grown[0] - expected).max() < 1e-4
 
 
-def test_nothing_stays_nothing() -> None:
+def test_nan_stays_nan() -> None:
     points = np.ones((1, 4, 4, 3), np.float32)
     points[0, 2:] = np.nan
     grown = grow_points(points, 8, 8)
@@ -87,7 +87,7 @@ def test_shrinking_keeps_the_mean() -> None:
     assert np.abs(small - blocks).max() <= 0.51
 
 
-def test_under_the_robot_the_nearest_world_is_put() -> None:
+def test_pixels_under_the_robot_take_the_nearest_world_pixel() -> None:
     rng = np.random.default_rng(3)
     frames = rng.random((2, 12, 15, 3)).astype(np.float32)
     mask = rng.random((2, 12, 15)) < 0.4
@@ -97,7 +97,7 @@ def test_under_the_robot_the_nearest_world_is_put() -> None:
         world = np.argwhere(~mask[t])
         for v, u in np.argwhere(mask[t]):
             steps = np.linalg.norm(world - (v, u), axis=1)
-            # The distance transform's 3 x 3 mask is approximate: any world pixel less than 5 % farther will do.
+            # The distance transform's 3 x 3 mask is approximate: accept any world pixel less than 5 % farther.
             close = world[steps <= 1.05 * steps.min()]
             assert any(np.array_equal(filled[t, v, u], frames[t, r, c]) for r, c in close)
     everywhere = np.ones_like(mask)
@@ -119,7 +119,7 @@ def test_the_pasted_robot_is_exact(make_sequence: Callable[..., PointmapSequence
     assert (rgb == 5).all()
 
 
-def test_points_move_to_the_nearest_place_on_their_ray() -> None:
+def test_points_move_to_the_closest_point_on_their_ray() -> None:
     camera = PinholeCamera(6, 4, [[8.0, 0, 3.0], [0, 8.0, 2.0], [0, 0, 1]])
     rng = np.random.default_rng(0)
     z = rng.uniform(0.5, 2.0, (2, 4, 6))
@@ -135,7 +135,7 @@ def test_points_move_to_the_nearest_place_on_their_ray() -> None:
     assert np.isnan(points_on_rays(-on_rays, camera)[0]).all()
 
 
-def test_confidence_is_the_seeds_agreement() -> None:
+def test_confidence_measures_agreement_of_seeds() -> None:
     mask = np.zeros((1, 2, 4), bool)
     mask[0, 1, 3] = True
     first, second = np.ones((1, 2, 4, 3), np.float32), np.ones((1, 2, 4, 3), np.float32)

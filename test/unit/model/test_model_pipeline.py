@@ -1,4 +1,4 @@
-"""The pipeline on the tiny model: the same for the same seed, and every option equal to it or within a bound."""
+"""Tests of the pipeline on the tiny model: determinism, and the error bound of every speed option."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_same_seed_inputs_and_weights_give_the_same_prediction(tiny: Preset,
     [{"cache_threshold": 0.0}, {"attention": "native"}, {"offload": "model"}, {"tiling": True}],
     ids=lambda s: next(iter(s)),
 )
-def test_options_that_change_nothing(
+def test_options_that_keep_the_result(
     tiny: Preset, inputs: NetworkInputs, plain: torch.Tensor, speed: dict[str, object]
 ) -> None:
     assert torch.equal(latents(pipeline(tiny, **speed), inputs), plain)
@@ -129,13 +129,13 @@ def test_a_cache_skips_passes_and_stays_close(tiny: Preset, inputs: NetworkInput
     assert passes == STEPS
     assert 0 < skipped < STEPS
     assert relative(found, plain) < 0.5
-    # A second rollout starts without memories of the first.
+    # A second rollout starts without cached state of the first.
     again, _, skipped_again = pipe.sample(encoded, SEED)
     assert torch.equal(found, again)
     assert skipped == skipped_again
 
 
-def test_compat_guidance_is_the_formula_by_hand(tiny: Preset, inputs: NetworkInputs) -> None:
+def test_compat_guidance_equals_the_formula(tiny: Preset, inputs: NetworkInputs) -> None:
     pipe = pipeline(tiny, {"guidance": "compat", "guidance_scale": 5.0, "steps": 2})
     encoded = pipe.encode(inputs, SEED)
     found, passes, _ = pipe.sample(encoded, SEED)
@@ -164,7 +164,7 @@ def test_residual_presets_start_from_the_composite(tiny: Preset, inputs: Network
         pipe.bundle.transformer.proj_out.bias.zero_()
     encoded = pipe.encode(inputs, SEED)
     assert encoded.base_latents is not None
-    # A network that says "no difference" gives the composite back, whatever the noise was.
+    # A network that predicts a zero residual gives the composite for any noise.
     assert relative(pipe.sample(encoded, SEED)[0], encoded.base_latents) < 1e-4
 
 
@@ -223,7 +223,7 @@ def test_an_adapter_changes_the_prediction_and_costs_no_pass(tiny: Preset, input
     assert not np.array_equal(first.values, second.values)
 
 
-def test_warming_up_leaves_the_sampler_alone(tiny: Preset, inputs: NetworkInputs, plain: torch.Tensor) -> None:
+def test_warm_up_keeps_the_sampler(tiny: Preset, inputs: NetworkInputs, plain: torch.Tensor) -> None:
     pipe = pipeline(tiny)
     pipe.warm_up()
     assert pipe.sampler.steps == STEPS
@@ -242,7 +242,7 @@ def test_warming_up_leaves_the_sampler_alone(tiny: Preset, inputs: NetworkInputs
     ],
     ids=lambda s: next(iter(s)) if isinstance(s, dict) else "",
 )
-def test_what_cannot_be_done_is_refused(
+def test_unsupported_options_are_refused(
     tiny: Preset, inputs: NetworkInputs, speed: dict[str, object], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -255,7 +255,7 @@ def test_a_missing_device_is_named(tiny: Preset) -> None:
         KinemaPipeline(ModelBundle.from_preset(tiny), device="cuda")
 
 
-def test_the_dispatcher_is_left_as_it_was(tiny: Preset) -> None:
+def test_the_attention_dispatcher_is_restored(tiny: Preset) -> None:
     from diffusers.models.attention_dispatch import _AttentionBackendRegistry
 
     before = _AttentionBackendRegistry.get_active_backend()[0]

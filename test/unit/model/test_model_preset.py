@@ -13,7 +13,7 @@ from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_shipped_presets_survive_writing_and_reading(name: str, tmp_path: Path) -> None:
+def test_shipped_presets_round_trip_through_yaml(name: str, tmp_path: Path) -> None:
     preset = load_preset(name)
     assert preset.name == name
     save_preset(preset, tmp_path / "copy.yaml")
@@ -76,11 +76,11 @@ def test_every_wrong_key_of_a_file_is_named_at_once(tiny: Preset, tmp_path: Path
         ({"frames": 8}, "frames 8 is not 1 + a multiple of 4"),
         ({"height": 40}, "height 40 is not a multiple of 16"),
         ({"width": 0}, "width 0 is not a multiple of 16"),
-        ({"image_encoder": None}, "go together"),
+        ({"image_encoder": None}, "must be set together"),
         ({"transformer": {"in_channels": 35}}, "in_channels 35"),
         ({"transformer": {"head_dim": 5}}, "head_dim 5"),
-        ({"transformer": {"image_tokens": 6}}, "image_encoder gives 5 tokens of 32"),
-        ({"transformer": {"patch": (2, 2, 2)}}, "joins frames"),
+        ({"transformer": {"image_tokens": 6}}, "image_encoder outputs 5 tokens of 32"),
+        ({"transformer": {"patch": (2, 2, 2)}}, "merges frames"),
         ({"codec": {"latents_mean": (0.0,) * 17}}, "hold 17 and 16 values"),
         ({"codec": {"xyz_std": 0.0}}, "not positive"),
         ({"condition": {"soft_ratio": 1.5}}, "soft_ratio 1.5"),
@@ -88,11 +88,11 @@ def test_every_wrong_key_of_a_file_is_named_at_once(tiny: Preset, tmp_path: Path
         ({"sampler": {"steps": 0}}, "sampler.steps"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(tiny: Preset, change: dict[str, object], words: str) -> None:
+def test_inconsistent_sizes_are_refused(tiny: Preset, change: dict[str, object], words: str) -> None:
     parts = {
         name: dataclasses.replace(getattr(tiny, name), **value) if isinstance(value, dict) else value
         for name, value in change.items()
     }
-    with pytest.raises(FileFormatError, match="does not fit together") as caught:
+    with pytest.raises(FileFormatError, match="preset 'tiny' is inconsistent") as caught:
         dataclasses.replace(tiny, **parts)
     assert words in caught.value.what

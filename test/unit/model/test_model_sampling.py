@@ -1,4 +1,4 @@
-"""The loop on problems whose answer is known: straight flows, the compat formula, progress, cancellation."""
+"""Tests of the sampling loop on problems with known solutions: straight flows, compat formula, cancellation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kinema4d_ros.generators import Progress
 SHAPE = (1, 16, 3, 4, 12)
 
 
-def straight_to(target: torch.Tensor):  # a network that knows the answer
+def straight_to(target: torch.Tensor):  # network that returns the exact velocity
     def denoise(noisy: torch.Tensor, timestep: torch.Tensor, _scale: float) -> torch.Tensor:
         return (noisy - target) / (timestep / 1000).view(-1, 1, 1, 1, 1)
 
@@ -65,7 +65,7 @@ def test_euler_is_the_sum_of_its_steps() -> None:
 
 
 @pytest.mark.parametrize("kind", ["euler", "unipc"])
-def test_more_steps_come_closer(kind: str) -> None:
+def test_more_steps_reduce_the_error(kind: str) -> None:
     # The exact solution of dx/ds = -x from sigma 1 to 0 is x * e.
     noise = initial_noise(SHAPE, 1)
     errors = [
@@ -110,7 +110,7 @@ def test_a_residual_becomes_the_velocity_that_leads_to_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["euler", "unipc"])
-def test_every_step_is_told(kind: str) -> None:
+def test_every_step_is_reported(kind: str) -> None:
     told: list[Progress] = []
     sample(straight_to(torch.zeros(SHAPE)), initial_noise(SHAPE, 0), kind=kind, steps=5, progress=told.append)
     assert told == [Progress("sample", i, 5) for i in range(6)]

@@ -1,4 +1,4 @@
-"""`kinema4d generate` and `kinema4d cost` without ROS."""
+"""Tests of `kinema4d generate` and `kinema4d cost` without ROS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 14B network on the meta device: numbers of parameters, official names and shapes; no memory, no download."""
+"""Tests of the 14B network on the meta device: parameter counts, official names and shapes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def count(module: torch.nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def test_it_has_wan_s_parameters_and_the_added_ones(wan14b: ModelBundle) -> None:
+def test_the_network_has_wan_s_parameters_and_the_added_ones(wan14b: ModelBundle) -> None:
     with torch.device("meta"):
         wan = WanTransformer3DModel(
             in_channels=36, out_channels=16, image_dim=1280, added_kv_proj_dim=5120, num_layers=40

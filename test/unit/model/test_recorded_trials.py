@@ -1,4 +1,4 @@
-"""Recorded runs judged in a world model: whose run, what was asked, what became of it, and what cannot be judged."""
+"""Evaluation of recorded runs in a world model: policy, task, outcome, and runs that cannot be judged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kinema4d_ros.evaluation.store import TrialStore
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four tiny episodes of the lab: picks and misses."""
+    """Return a dataset of four tiny lab episodes: picks and misses."""
     changes = {"frames": 13, "width": 96, "height": 64, "kinds": {"pick": 0.5, "miss": 0.5}}
     config = parse_config({**load_config("nano").document, **changes}, "tiny")
     folder = tmp_path_factory.mktemp("data") / "tiny"
@@ -34,7 +34,7 @@ def episode(data: Path) -> Episode:
     return next(episodes_of(data, "val", 1))
 
 
-def test_every_recording_is_judged_once_and_the_report_says_what_happened(data: Path, tmp_path: Path) -> None:
+def test_every_recording_is_judged_once_and_reported(data: Path, tmp_path: Path) -> None:
     done: list[str] = []
     assert (
         evaluate_recordings(data, "val", tmp_path, models=["composite"], progress=lambda r, n: done.append(r.trial.key))
@@ -42,9 +42,9 @@ def test_every_recording_is_judged_once_and_the_report_says_what_happened(data: 
     )
     assert evaluate_recordings(data, "val", tmp_path, models=["composite"]) == 0
     before = TrialStore(tmp_path).records()
-    with pytest.raises(EvaluationError, match="split: val there, ood asked for"):
+    with pytest.raises(EvaluationError, match="split: val in the folder, ood requested"):
         evaluate_recordings(data, "ood", tmp_path, models=["composite"])
-    with pytest.raises(EvaluationError, match="judge: geometric there"):
+    with pytest.raises(EvaluationError, match="judge: geometric in the folder"):
         evaluate_recordings(data, "val", tmp_path, models=["composite"], judge="vlm:http://127.0.0.1:1/v1,m")
     assert TrialStore(tmp_path).records() == before
     records = TrialStore(tmp_path).records()
@@ -61,7 +61,7 @@ def test_every_recording_is_judged_once_and_the_report_says_what_happened(data: 
     assert "4 recorded runs" in page
 
 
-def test_a_record_of_before_gets_the_label_of_today(data: Path, tmp_path: Path) -> None:
+def test_an_earlier_record_is_relabelled_with_current_thresholds(data: Path, tmp_path: Path) -> None:
     evaluate_recordings(data, "val", tmp_path, models=["composite"], limit=1)
     store = TrialStore(tmp_path)
     [record] = store.records().values()
@@ -70,12 +70,12 @@ def test_a_record_of_before_gets_the_label_of_today(data: Path, tmp_path: Path) 
     assert list(TrialStore(tmp_path).records().values()) == [record]
 
 
-def test_whose_run_it_was(episode: Episode) -> None:
+def test_trial_names_policy_and_task(episode: Episode) -> None:
     assert trial_of(episode, 3).policy == "lab/nano"
     assert trial_of(replace(episode, details={"policy": "pi0"}), 3).key == f"pi0|{episode.task}|3"
 
 
-def test_what_a_task_asks_for(episode: Episode) -> None:
+def test_task_of_a_recording(episode: Episode) -> None:
     assert task_of(episode).goal == Lifted()
     assert task_of(replace(episode, task="push")).goal == PushedBy()
     assert task_of(replace(episode, task="place", details={"goal_xy": [0.3, 0.1]})).goal == AtGoal((0.3, 0.1))
@@ -83,11 +83,11 @@ def test_what_a_task_asks_for(episode: Episode) -> None:
     assert task_of(replace(episode, task="stack", details=box)).goal == AtGoal((0.3, 0.1), support_m=0.04)
     assert task_of(episode).target == episode.outcome.target
     assert task_of(episode).instruction == episode.captions["instruction"]
-    with pytest.raises(DataError, match="does not say where its goal is"):
+    with pytest.raises(DataError, match="has no goal position"):
         task_of(replace(episode, task="place", details={}))
 
 
-def test_the_target_is_what_the_recording_says_or_is_looked_for(episode: Episode) -> None:
+def test_target_mask_is_recorded_or_left_to_the_judge(episode: Episode) -> None:
     target = scene_of_episode(episode).target_mask
     assert target is not None
     np.testing.assert_array_equal(target, episode.object_mask(episode.outcome.target)[0])
@@ -103,6 +103,6 @@ def test_recordings_without_actions_or_camera_are_refused_by_name(episode: Episo
         commands_of(replace(episode, missing=("base_T_camera",)))
 
 
-def test_a_split_that_knows_no_outcome(data: Path, tmp_path: Path) -> None:
+def test_a_split_without_outcomes_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'ood'"):
         evaluate_recordings(data, "ood", tmp_path, models=["composite"])

@@ -1,4 +1,4 @@
-"""Words for `kinema4d acquire`: a real detector and the real SAM 2, with tiny random weights, in its masks stage."""
+"""Tests of text prompts in `kinema4d acquire`: real detector and SAM 2 classes with tiny random weights."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def world(tmp_path_factory: pytest.TempPathFactory, yam: Robot) -> Path:
     write_trajectory(JointTrajectory(yam.joint_names, np.zeros(1), Q[None]), folder / "at.csv")
     rough_description(yam, folder / "rough")
     save_grounding_dino(folder / "dino")
-    save_tiny(folder / "sam2", tiny_sam2(seed=2))  # whose masks fill a part of the image
+    save_tiny(folder / "sam2", tiny_sam2(seed=2))  # its masks cover a part of the image
     return folder
 
 
 @pytest.mark.full
-def test_words_on_the_command_line_reach_detector_and_sam_2(world: Path, tmp_path: Path) -> None:
+def test_text_on_the_command_line_reaches_detector_and_sam_2(world: Path, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     verb.register(parser.add_subparsers())
     words = [world / "frames", "--urdf", world / "rough/yam.urdf", "--joints", world / "at.csv", "--views", 8]
     words += ["--camera", world / "camera.yaml", "--board", BOARD.text, "--board-pose", *BOARD_POSE, "--rounds", 0]
     words += ["--segmenter", "sam2", "--weights", world / "sam2", "--text", WORDS, "--detector", world / "dino"]
     chosen = parser.parse_args(["acquire", *map(str, words), "--out", str(tmp_path / "out"), "--json"])
-    with pytest.raises(KinemaError):  # random weights find no robot: no hull, or one that fits no description
+    with pytest.raises(KinemaError):  # random weights find no robot: no hull, or one that matches no URDF
         chosen.run(chosen)
     segmenter = Sam2Segmenter(world / "sam2", detector=world / "dino")
     for view in load_views(tmp_path / "out" / "2_poses"):
@@ -59,7 +59,7 @@ def test_words_on_the_command_line_reach_detector_and_sam_2(world: Path, tmp_pat
         assert np.array_equal(written, expected), view.name
 
 
-def test_words_that_find_nothing_are_refused_and_the_stages_before_are_kept(world: Path, tmp_path: Path) -> None:
+def test_text_without_detections_is_refused_and_earlier_stages_are_kept(world: Path, tmp_path: Path) -> None:
     blind = Sam2Segmenter(world / "sam2", detector=GroundingDetector(world / "dino", threshold=1.0))
     job = Acquisition(
         sources=(world / "frames",), robot=Robot.load(world / "rough/yam.urdf"), q=Q[None], out=tmp_path / "out",

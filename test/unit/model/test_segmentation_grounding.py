@@ -1,4 +1,4 @@
-"""A grounding detector's real classes with tiny random weights: words to boxes to SAM 2, and folders that are none."""
+"""Tests of grounding detectors with tiny random weights: text to boxes to SAM 2, and invalid folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_grounding_dino(tmp_path_factory.mktemp("detector") / "dino")
 
 
-def test_words_become_boxes_inside_the_image(folder: Path) -> None:
+def test_text_gives_boxes_inside_the_image(folder: Path) -> None:
     boxes, scores = GroundingDetector(folder, threshold=0.0).detect(IMAGE, "a robot arm")
     assert boxes.shape == (len(scores), 4)
     assert len(boxes) > 0
@@ -32,7 +32,7 @@ def test_words_become_boxes_inside_the_image(folder: Path) -> None:
     assert (np.diff(scores) <= 0).all()
 
 
-def test_words_lead_sam_2_to_a_mask_or_to_nothing(folder: Path) -> None:
+def test_text_gives_a_mask_or_an_empty_one(folder: Path) -> None:
     model = tiny_sam2()
     found = Sam2Segmenter(model, detector=GroundingDetector(folder, threshold=0.0)).segment(
         IMAGE, Prompt(text="a robot arm")
@@ -47,7 +47,7 @@ def test_words_lead_sam_2_to_a_mask_or_to_nothing(folder: Path) -> None:
     assert "0 boxes" in nothing.notes[0]
 
 
-def test_folders_that_hold_no_detector_are_named(tmp_path: Path, folder: Path) -> None:
+def test_folders_without_a_detector_are_refused(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(FileFormatError) as error:
         GroundingDetector(tmp_path / "nowhere")
     assert error.value.code == ErrorCode.FILE_MISSING

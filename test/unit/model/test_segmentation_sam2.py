@@ -1,4 +1,4 @@
-"""SAM 2's real classes with small random weights: prompts, shapes, propagation, weights folders, refusals."""
+"""Tests of SAM 2's real classes with small random weights: prompts, propagation, weights folders, errors."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def segmenter(model: torch.nn.Module) -> Sam2Segmenter:
     return Sam2Segmenter(model)
 
 
-def test_it_is_a_segmenter_and_the_real_class(segmenter: Sam2Segmenter, model: torch.nn.Module) -> None:
+def test_the_segmenter_uses_the_real_sam2_classes(segmenter: Sam2Segmenter, model: torch.nn.Module) -> None:
     assert isinstance(segmenter, RobotSegmenter)
     assert type(model).__module__ == "sam2.sam2_video_predictor"
     assert type(segmenter._predictor).__module__ == "sam2.sam2_image_predictor"
 
 
-def test_the_stand_in_for_torchvision_leaves_no_trace() -> None:
+def test_the_torchvision_replacement_is_removed_after_import() -> None:
     import_sam2()
     module = sys.modules.get("torchvision")
     assert module is None or getattr(module, "__version__", None) is not None
@@ -78,7 +78,7 @@ def test_a_prompt_changes_the_mask(segmenter: Sam2Segmenter) -> None:
 
 @pytest.mark.parametrize("frame", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["points", "boxes", "mask"])
-def test_a_prompt_is_carried_through_a_video(segmenter: Sam2Segmenter, kind: str, frame: int) -> None:
+def test_a_prompt_is_propagated_through_a_video(segmenter: Sam2Segmenter, kind: str, frame: int) -> None:
     prompt = {
         "points": Prompt(points=[60, 40], frame=frame),
         "boxes": Prompt(boxes=[[10, 10, 80, 80], [20, 20, 50, 70]], frame=frame),
@@ -101,7 +101,7 @@ def test_masks_for_each_image_are_refined_one_by_one(segmenter: Sam2Segmenter) -
     assert any("no robot found in 1 of 3" in note for note in found.notes)
 
 
-def test_an_empty_drawing_finds_nothing(segmenter: Sam2Segmenter) -> None:
+def test_an_empty_mask_prompt_gives_an_empty_mask(segmenter: Sam2Segmenter) -> None:
     found = segmenter.segment(IMAGE, Prompt(mask=np.zeros_like(ROBOT)))
     assert found.empty == (0,)
     assert found.scores.tolist() == [0.0]
@@ -109,12 +109,12 @@ def test_an_empty_drawing_finds_nothing(segmenter: Sam2Segmenter) -> None:
 
 @pytest.mark.parametrize("prompt", [None, Prompt(), Prompt(text="  ")])
 def test_no_prompt_is_refused(segmenter: Sam2Segmenter, prompt: Prompt | None) -> None:
-    with pytest.raises(SegmentationError, match="no prompt"):
+    with pytest.raises(SegmentationError, match="needs a prompt"):
         segmenter.segment(IMAGE, prompt)
 
 
-def test_points_beside_the_robot_alone_are_refused(segmenter: Sam2Segmenter) -> None:
-    with pytest.raises(SegmentationError, match="beside"):
+def test_only_negative_points_are_refused(segmenter: Sam2Segmenter) -> None:
+    with pytest.raises(SegmentationError, match="no point lies on the robot"):
         segmenter.segment(IMAGE, Prompt(points=[3, 3], labels=[0]))
 
 
@@ -125,7 +125,7 @@ def test_text_without_a_detector_is_refused(segmenter: Sam2Segmenter) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-def test_weights_come_back_from_a_folder(tmp_path: Path, model: torch.nn.Module, suffix: str) -> None:
+def test_weights_load_from_a_folder(tmp_path: Path, model: torch.nn.Module, suffix: str) -> None:
     save_tiny(tmp_path / "w", model, suffix)
     loaded = make_segmenter("sam2", weights=tmp_path / "w", device="cpu")
     expected = Sam2Segmenter(model).segment(IMAGE, Prompt(mask=ROBOT))
@@ -153,15 +153,15 @@ def test_a_pickle_is_never_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "ran code" not in capsys.readouterr().out
 
 
-def test_folders_that_hold_no_sam2_are_named(tmp_path: Path, model: torch.nn.Module) -> None:
-    with pytest.raises(FileFormatError, match="no folder") as error:
+def test_folders_without_sam2_weights_are_refused(tmp_path: Path, model: torch.nn.Module) -> None:
+    with pytest.raises(FileFormatError, match="is not a folder") as error:
         load_sam2(tmp_path / "nowhere")
     assert error.value.code == ErrorCode.FILE_MISSING
     with pytest.raises(FileFormatError, match="holds no weights"):
         load_sam2(tmp_path)
     folder = save_tiny(tmp_path / "w", model)
     (folder / "sam2.yaml").unlink()
-    with pytest.raises(FileFormatError, match="says nothing about its network"):
+    with pytest.raises(FileFormatError, match="does not identify its network"):
         load_sam2(folder)
     write_yaml(folder / "sam2.yaml", {"config": CONFIG, "overrides": 3})
     with pytest.raises(FileFormatError, match="list of overrides"):
@@ -196,7 +196,7 @@ def test_overrides_cannot_name_code(override: str) -> None:
 
 
 def test_only_configurations_of_sam2_are_built() -> None:
-    with pytest.raises(FileFormatError, match="is not sam2's"):
+    with pytest.raises(FileFormatError, match="is not one of sam2's"):
         build_sam2("../../evil.yaml")
     with pytest.raises(FileFormatError, match="cannot be built"):
         build_sam2(CONFIG, ["model.no_such_number=3"])
@@ -214,7 +214,7 @@ def test_our_transforms_resize_and_normalise() -> None:
     assert torch.allclose(small.mean(dim=(1, 2)), tensor.mean(dim=(1, 2)), atol=5e-3)
 
 
-def test_the_rendered_robot_becomes_box_points_and_logits() -> None:
+def test_the_rendered_robot_gives_a_box_points_and_logits() -> None:
     left, top, right, bottom = mask_box(ROBOT)
     assert 0 <= left < 30
     assert 0 <= top < 20

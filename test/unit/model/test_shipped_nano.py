@@ -1,4 +1,4 @@
-"""The nano model that comes with the package: whole, small, and right about grasps it has never seen."""
+"""Tests of the shipped nano model: complete, small, and correct on unseen grasps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinema4d_ros.evaluation import psnr_overall
 from kinema4d_ros.generators import best_preset
 
 SEED = 77
-"""Of scenes that were neither learnt from nor looked at while training."""
+"""Seed of scenes that were used neither for training nor for validation."""
 
 pytestmark = pytest.mark.skipif(shipped_weights("nano") is None, reason="the weights are not in this copy")
 
@@ -35,7 +35,7 @@ def episodes(kind: str, count: int) -> list[Episode]:
     return [make_episode(config, SEED, "val", number) for number in range(count)]
 
 
-def test_the_weights_are_whole_small_and_found_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weights_are_complete_small_and_found_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINEMA4D_CHECKPOINTS", raising=False)
     folder = shipped_weights("nano")
     assert folder is not None
@@ -49,7 +49,7 @@ def test_the_weights_are_whole_small_and_found_without_a_folder(monkeypatch: pyt
 
 
 def test_a_pick_is_lifted_and_a_miss_is_not(nano: DiffusionGenerator) -> None:
-    """From the picture alone, on scenes of another seed: at least 9 of 10, as it was measured on hundreds."""
+    """From the image alone, on unseen scenes: at least 9 of 10 correct, as measured on hundreds."""
     right = 0
     for episode in [*episodes("pick", 5), *episodes("miss", 5)]:
         request = episode_request(episode, depth=False)
@@ -59,7 +59,7 @@ def test_a_pick_is_lifted_and_a_miss_is_not(nano: DiffusionGenerator) -> None:
 
 
 @pytest.mark.full
-def test_it_is_nearer_to_the_truth_than_a_world_at_rest(nano: DiffusionGenerator) -> None:
+def test_the_prediction_beats_a_static_scene(nano: DiffusionGenerator) -> None:
     gained = []
     for episode in episodes("pick", 3):
         request, region = episode_request(episode, depth=True), episode_region(episode)

@@ -1,4 +1,4 @@
-"""The soft mask: one rule, the released training code's, for prediction and for training."""
+"""Tests of the soft mask: prediction and training both follow the released training code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RATIOS = (0.0, 0.1, 0.19, 0.5, 0.7, 1.0)
 
 
 def released(mask: torch.Tensor, ratio: float, seed: int) -> torch.Tensor:
-    """As the released trainer writes it, on the mask (B, F, h, w) after downsampling."""
+    """Soften as the released trainer does, on the downsampled mask (B, F, h, w)."""
     mask = mask.clone()
     indices = torch.nonzero(mask == 1)
     count = int(indices.size(0) * ratio)
@@ -33,13 +33,13 @@ def released(mask: torch.Tensor, ratio: float, seed: int) -> torch.Tensor:
     return mask
 
 
-def test_prediction_and_training_soften_the_cells_that_the_released_code_would(tmp_path: Path) -> None:
+def test_prediction_and_training_soften_the_same_cells_as_the_released_code(tmp_path: Path) -> None:
     bundle = make_bundle(make_run(tmp_path, episodes=1, validation=0), tmp_path)
     preset, given = bundle.preset, SweptSquares(bundle.preset, 1).load(0).inputs
     pixels = torch.from_numpy(given.robot_mask.astype(np.float32))[None]
     cells = downsample_mask(pixels, preset.latent_height, preset.latent_width, preset.codec.temporal_factor)
     occupied = int(cells.sum())
-    # Otherwise rounding down and rounding to the nearest are the same, and nothing is tested.
+    # The ratios must distinguish rounding down from rounding to the nearest.
     assert any(int(ratio * occupied) != round(ratio * occupied) for ratio in RATIOS)
     stored = LatentSet(tmp_path / "latents" / "train", preset)
     for seed, ratio in enumerate(RATIOS):
@@ -61,12 +61,12 @@ def test_prediction_and_training_soften_the_cells_that_the_released_code_would(t
         assert torch.equal(trained.mask, predicted.mask), ratio
 
 
-def test_there_is_no_second_soft_mask_with_a_rule_of_its_own() -> None:
+def test_there_is_only_one_soft_mask_function() -> None:
     assert not hasattr(kinema4d_ros.core.pointmap, "soft_mask")
 
 
 @pytest.mark.parametrize("ablation", list(Ablation))
-def test_prediction_and_training_tell_the_mask_in_the_same_ablations(ablation: Ablation) -> None:
+def test_prediction_and_training_use_the_mask_in_the_same_ablations(ablation: Ablation) -> None:
     spec = ConditionSpec(ablation=ablation, soft_ratio=1.0)
     told = soft_robot_mask(torch.ones(1, 1, 2, 2), spec)
     hides = ablation in {Ablation.NO_MASK, Ablation.NULL, Ablation.TEXT, Ablation.EMBEDDING}

@@ -28,7 +28,7 @@ CONFIG = TrainConfig(
 
 @pytest.fixture
 def long() -> Preset:
-    """Tiny pictures, but long enough for the causal cache to be full."""
+    """Return a preset with tiny images and enough frames to fill the causal cache."""
     return load_preset("tiny").with_size(17, 32, 32)
 
 
@@ -39,7 +39,7 @@ def codec_of(preset: Preset) -> VideoCodec:
     return codec
 
 
-def test_the_loss_sees_what_the_decoder_says_before_it_is_clamped(long: Preset) -> None:
+def test_the_loss_uses_the_decoder_output_before_the_clamp(long: Preset) -> None:
     codec = codec_of(long)
     latents = 3 * torch.randn(1, 16, 2, 4, 4)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_the_loss_sees_what_the_decoder_says_before_it_is_clamped(long: Preset) 
 
 
 @pytest.mark.full
-def test_training_lowers_the_error_on_clips_that_were_not_learnt(long: Preset, tmp_path: Path) -> None:
+def test_training_lowers_the_error_on_held_out_clips(long: Preset, tmp_path: Path) -> None:
     config = codec_config(CONFIG)
     assert (config.run.steps, config.run.batch, config.optimiser.lr) == (16, 2, 1e-2)
     task = CodecTask(codec_of(long), config, SweptSquares(long, 6), SweptSquares(long, 2, seed=4))
@@ -66,7 +66,7 @@ def test_training_lowers_the_error_on_clips_that_were_not_learnt(long: Preset, t
     assert (tmp_path / "strips" / "codec-00000016.png").is_file()
 
 
-def test_moving_things_count_more(long: Preset) -> None:
+def test_moving_objects_have_more_weight(long: Preset) -> None:
     source = SweptSquares(long, 3)
     plain = codec_config(dataclasses.replace(CONFIG, codec=dataclasses.replace(CONFIG.codec, focus_weight=0.0)))
     heavy = codec_config(CONFIG)

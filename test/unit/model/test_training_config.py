@@ -21,7 +21,7 @@ def write(folder: Path, document: dict[str, object]) -> Path:
 
 
 @pytest.mark.parametrize("name", config_names())
-def test_configs_of_the_package_load_and_come_back(name: str, tmp_path: Path) -> None:
+def test_shipped_configs_round_trip(name: str, tmp_path: Path) -> None:
     config = load_config(name)
     assert config.name == name
     save_config(config, tmp_path / "again.yaml")
@@ -54,7 +54,7 @@ def test_the_paper_s_numbers() -> None:
         ({"optimiser": {"kind": "sgd"}}, "optimiser.kind is 'sgd', not one of adamw, muon"),
         ({"optimiser": {"lr": -1.0}}, "optimiser.lr is -1.0, not positive"),
         ({"optimiser": {"lr": float("nan")}}, "optimiser.lr is nan, not positive"),
-        ({"optimiser": {"warmup_steps": 6000}}, "warmup_steps 6000 leaves nothing of run.steps 5000"),
+        ({"optimiser": {"warmup_steps": 6000}}, "warmup_steps 6000 is not less than run.steps 5000"),
         ({"run": {"batch": 6, "accumulate": 4}}, "run.batch 6 is not a multiple of run.accumulate 4"),
         ({"run": {"steps": 0}}, "run.steps is 0, not positive"),
         ({"run": {"steps": "many"}}, "run.steps is 'many', not of type int"),
@@ -69,7 +69,7 @@ def test_the_paper_s_numbers() -> None:
         ({"name": None}, "name is None, not of type str"),
     ],
 )
-def test_what_cannot_be_run_is_named(change: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_invalid_config_values_are_named(change: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=message):
         load_config(write(tmp_path, SMALLEST | change))
 
@@ -85,7 +85,7 @@ def test_unknown_names_list_the_known_ones() -> None:
     assert caught.value.code is ErrorCode.FILE_MISSING
 
 
-def test_the_hash_changes_with_what_decides_losses_and_with_nothing_else(tmp_path: Path) -> None:
+def test_hash_depends_only_on_values_that_affect_losses(tmp_path: Path) -> None:
     config: TrainConfig = load_config(write(tmp_path, SMALLEST))
 
     def changed(**run: object) -> str:
@@ -97,7 +97,7 @@ def test_the_hash_changes_with_what_decides_losses_and_with_nothing_else(tmp_pat
     assert dataclasses.replace(config, seed=1).sha256 != config.sha256
 
 
-def test_a_config_can_say_only_what_differs() -> None:
+def test_config_may_contain_only_differences() -> None:
     eight, paper = load_config("wan14b_lora_8gpu"), load_config("wan14b_lora")
     assert (eight.run.accumulate, eight.run.batch) == (4, 32)
     same = dataclasses.replace(eight, name=paper.name, run=dataclasses.replace(eight.run, accumulate=1))

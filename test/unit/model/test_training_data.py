@@ -37,7 +37,7 @@ def bundle(run: Path) -> ModelBundle:
     return make_bundle(make_run(run, validation=0), run)
 
 
-def test_latents_are_what_a_sampler_would_be_given(run: Path, bundle: ModelBundle) -> None:
+def test_latents_equal_the_inputs_of_the_sampler(run: Path, bundle: ModelBundle) -> None:
     preset = bundle.preset
     stored = LatentSet(run / "latents" / "train", preset)
     assert len(stored) == 7
@@ -64,7 +64,7 @@ def test_latents_are_what_a_sampler_would_be_given(run: Path, bundle: ModelBundl
         torch.testing.assert_close(sample.target, truth[0], rtol=1e-3, atol=1e-3)
 
 
-def test_maps_tell_where_something_happened(run: Path, bundle: ModelBundle) -> None:
+def test_dynamic_and_focus_maps_mark_moving_objects(run: Path, bundle: ModelBundle) -> None:
     preset = bundle.preset
     example = SweptSquares(preset, 7).load(2)
     sample = LatentSet(run / "latents" / "train", preset).sample(2, PLAIN, generator(0))
@@ -76,7 +76,7 @@ def test_maps_tell_where_something_happened(run: Path, bundle: ModelBundle) -> N
         assert naive.any()
 
 
-def test_masks_take_a_bit_a_cell(run: Path) -> None:
+def test_masks_are_stored_as_one_bit_per_cell(run: Path) -> None:
     with safe_open(str(run / "latents" / "train" / "00000.safetensors"), framework="pt") as file:
         assert file.get_tensor("mask").shape == (5, 3 * 4 * 6 // 8)
         assert file.get_tensor("mask").dtype == torch.uint8
@@ -103,7 +103,7 @@ def test_augmentation_follows_the_generator(run: Path, bundle: ModelBundle) -> N
     assert torch.equal(stored.sample(1, never, generator(1)).conditions.robot_latents, plain.robot_latents)
 
 
-def test_batches_are_their_samples(run: Path, bundle: ModelBundle) -> None:
+def test_batches_stack_their_samples(run: Path, bundle: ModelBundle) -> None:
     stored = LatentSet(run / "latents" / "train", bundle.preset)
     samples = [stored.sample(i, PLAIN, generator(i)) for i in (5, 0)]
     target, conditions, dynamic, focus = collate(samples)
@@ -115,7 +115,7 @@ def test_batches_are_their_samples(run: Path, bundle: ModelBundle) -> None:
 
 
 class Counting(SweptSquares):
-    """Remembers what was loaded, and can be broken in one place."""
+    """Source that records loaded examples and can fail at one of them."""
 
     def __init__(self, preset: Preset, count: int, broken: int | None = None, truth: float | None = None) -> None:
         super().__init__(preset, count)
@@ -135,7 +135,7 @@ class Counting(SweptSquares):
         return dataclasses.replace(example, inputs=dataclasses.replace(example.inputs, image=example.inputs.image[:8]))
 
 
-def test_encoding_goes_on_where_it_was_stopped(bundle: ModelBundle, tmp_path: Path) -> None:
+def test_encoding_resumes_after_an_interruption(bundle: ModelBundle, tmp_path: Path) -> None:
     broken = Counting(bundle.preset, 7, broken=5)
     with pytest.raises(DataError, match=r"episode 'square-0-0005': image is .*8"):
         encode_source(bundle, broken, tmp_path, shard_episodes=2)
@@ -164,12 +164,12 @@ def test_several_processes_share_the_shards(bundle: ModelBundle, tmp_path: Path)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_are_not_finite_are_refused_by_name(bundle: ModelBundle, tmp_path: Path, value: float) -> None:
+def test_latents_that_are_not_finite_name_the_episode(bundle: ModelBundle, tmp_path: Path, value: float) -> None:
     with pytest.raises(DataError, match=r"square-0-0001.*not finite"):
         encode_source(bundle, Counting(bundle.preset, 2, broken=1, truth=value), tmp_path, shard_episodes=4)
 
 
-def test_latents_of_something_else_are_not_mixed(bundle: ModelBundle, tmp_path: Path) -> None:
+def test_latents_of_other_data_or_codec_are_refused(bundle: ModelBundle, tmp_path: Path) -> None:
     encode_source(bundle, SweptSquares(bundle.preset, 2), tmp_path, shard_episodes=2)
     encode_source(bundle, SweptSquares(bundle.preset, 2), tmp_path, shard_episodes=2)
     with pytest.raises(DataError, match="other episodes") as caught:
@@ -206,7 +206,7 @@ def test_latents_of_another_size_are_refused(run: Path, bundle: ModelBundle) -> 
 
 
 def test_a_network_with_image_tokens_and_without_a_composite(tmp_path: Path) -> None:
-    """Wan's own conditioning: zeros after the first frame, CLIP tokens, nothing to be a difference to."""
+    """Wan's own conditioning: zeros after the first frame, CLIP tokens, no composite."""
     tiny = ModelBundle.from_preset(load_preset("tiny"), seed=1)
     source = SweptSquares(tiny.preset, 2)
     encode_source(tiny, source, tmp_path, shard_episodes=2)

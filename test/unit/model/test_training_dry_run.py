@@ -20,13 +20,13 @@ def wan14b() -> DryRun:
 
 
 @pytest.mark.full
-def test_the_14b_recipe_learns_what_the_released_files_hold(wan14b: DryRun) -> None:
+def test_the_14b_recipe_trains_the_parameters_of_the_released_files(wan14b: DryRun) -> None:
     found = wan14b
     assert found.adapter == 209_715_200
     assert found.learning == 209_715_200 + 1_287_568
     assert found.tokens == 35_100
     assert 16.3e9 < found.parameters < 16.5e9
-    # 2 FLOPs a parameter and token for the blocks alone; attention comes on top.
+    # 2 FLOPs per parameter and token for the blocks; attention adds to it.
     assert found.forward_flops > 2 * 13.0e9 * 35_100
     assert found.step_flops > 3 * 32 * found.forward_flops * 0.99
     eight, many = found.memory
@@ -37,7 +37,7 @@ def test_the_14b_recipe_learns_what_the_released_files_hold(wan14b: DryRun) -> N
     assert many.total < eight.total
 
 
-def test_the_table_has_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_contains_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--config", "nano", "--dry-run", "--gpus", "1"]) == 0
     text = capsys.readouterr().out
     found = dry_run(load_config("nano"), [1])

@@ -20,7 +20,7 @@ T, H, W = 17, 64, 96
 
 
 def episode(key: str = "e-0", frames: int = T, height: int = H, width: int = W) -> Episode:
-    """A wall 1 m away with a cube before it that jumps in the last third; a robot of one link at the left."""
+    """Make an episode: a wall at 1 m, a cube in front that jumps in the last third, a one-link robot at the left."""
     camera = PinholeCamera.look_at((1, -0.5, 0.7), (0.3, 0, 0), width=width, height=height, fov_y_deg=40)
     ids = np.zeros((frames, height, width), np.uint8)
     ids[:, height // 4 : height // 2, : width // 4] = 1
@@ -43,16 +43,16 @@ def episode(key: str = "e-0", frames: int = T, height: int = H, width: int = W) 
     )  # fmt: skip
 
 
-def test_an_episode_becomes_what_a_sampler_is_given_and_what_happened() -> None:
+def test_an_episode_becomes_sampler_inputs_and_truth() -> None:
     preset, source = tiny_linear(), episode()
     example = example_from_episode(source, preset)
     inputs = example.inputs
     assert example.truth_rgb.shape == inputs.composite_rgb.shape == (9, 32, 48, 3)
     assert np.array_equal(inputs.robot_mask, source.ids[::2, ::2, ::2] == 1)  # type: ignore[index]
     assert np.array_equal(example.focus, source.ids[::2, ::2, ::2] == 2)  # type: ignore[index]
-    # Nothing has moved yet: truth and composite agree, but for the filled margin around the robot.
+    # Nothing has moved yet: truth and composite agree, except for the filled margin around the robot.
     assert not example.dynamic[1, :, 16:].any()
-    # The cube has jumped: both where it was and where it is differ from the world at rest.
+    # The cube has jumped: its old and new position both differ from the static scene.
     assert example.dynamic[8, 17:23, 25:29].all()
     assert example.dynamic[8, 17:23, 37:41].all()
     low, high = inputs.bounds
@@ -62,7 +62,7 @@ def test_an_episode_becomes_what_a_sampler_is_given_and_what_happened() -> None:
     assert 0 <= example.truth_xyz01.min() <= example.truth_xyz01.max() <= 1
 
 
-def test_without_measured_depth_the_world_is_a_plane() -> None:
+def test_without_measured_depth_the_scene_is_a_plane() -> None:
     with_depth, without = (example_from_episode(episode(), tiny_linear(), use_depth=flag) for flag in (True, False))
     assert np.array_equal(with_depth.truth_rgb, without.truth_rgb)
     assert not np.allclose(with_depth.inputs.composite_xyz01, without.inputs.composite_xyz01)
@@ -96,7 +96,7 @@ def test_shards_are_examples_by_number(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.FILE_MISSING
 
 
-def test_episodes_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+def test_unusable_episodes_are_named(tmp_path: Path) -> None:
     short = episode("too-short", frames=7)
     flat = dataclasses.replace(episode("no-depth"), depth_m=None, bounds=None, known_bounds=None)
     no_robot = dataclasses.replace(episode("no-robot"), condition=None, condition_ids=None)
@@ -115,7 +115,7 @@ def test_episodes_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert source.load(1).name == "b"
 
 
-def test_pointmaps_without_metres_do_for_networks_without_a_composite() -> None:
+def test_normalised_pointmaps_suit_networks_without_a_composite() -> None:
     source = episode()
     unit = (255 * np.stack([np.full((T, H, W), v) for v in (0.2, 0.4, 0.6)], -1)).astype(np.uint8)
     stored = dataclasses.replace(source.condition, depth_m=None, pointmap01=unit)  # type: ignore[type-var]

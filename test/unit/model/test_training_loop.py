@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete run of 12 steps in one sitting."""
+    """Return an uninterrupted run of 12 steps."""
     folder = tmp_path_factory.mktemp("run")
     run_stages(make_run(folder), folder, stages=("network", "export"), bar=False)
     return folder
@@ -66,7 +66,7 @@ def final_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.full
 def test_overfitting_one_batch_drives_the_loss_to_nearly_zero(run: Path, tmp_path: Path) -> None:
-    """Two episodes, no noise in what is asked for (a residual), noise levels that leave the input readable."""
+    """Two episodes, a noise-free target (residual), and noise levels that keep the input readable."""
     config = make_run(run)
     config = dataclasses.replace(
         changed(config, steps=220, batch=2, ema_decay=None, validate_every=1000, checkpoint_every=1000),
@@ -82,13 +82,13 @@ def test_overfitting_one_batch_drives_the_loss_to_nearly_zero(run: Path, tmp_pat
     assert np.mean(found[-10:]) < 0.03 * np.mean(found[:3])
 
 
-def test_a_stopped_run_goes_on_bit_by_bit(run: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_bit_exact(run: Path, tmp_path: Path) -> None:
     config, out = make_run(run), elsewhere(run, tmp_path)
     calls = iter(range(100))
     stopped = run_stages(config, out, stages=("network",), stop=lambda: next(calls) >= 5, bar=False)
     assert stopped is not None
     assert stopped.step == 5
-    with pytest.raises(FileFormatError, match="holds a run already") as caught:
+    with pytest.raises(FileFormatError, match="already holds a run") as caught:
         run_stages(config, out, stages=("network",), bar=False)
     assert caught.value.code is ErrorCode.FILE_NOT_WRITABLE
     run_stages(config, out, stages=("network",), resume=True, bar=False)
@@ -100,7 +100,7 @@ def test_a_stopped_run_goes_on_bit_by_bit(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_killed_and_paired_processes(run: Path, tmp_path: Path) -> None:
-    """SIGKILL at random moments changes nothing; two processes over gloo see the losses of one."""
+    """SIGKILL at random moments changes no loss; two processes over gloo have the losses of one."""
     folder = tmp_path / "run"
     folder.mkdir()
     for name in ("codec", "latents"):
@@ -145,7 +145,7 @@ def test_gradient_checkpointing_changes_no_loss(run: Path, tmp_path: Path) -> No
         assert (a or b) == pytest.approx(c or d, rel=1e-5)
 
 
-def test_another_config_or_data_does_not_go_on(run: Path, tmp_path: Path) -> None:
+def test_resume_with_another_config_or_data_is_refused(run: Path, tmp_path: Path) -> None:
     config, out = make_run(run), elsewhere(run, tmp_path)
     calls = iter(range(100))
     run_stages(config, out, stages=("network",), stop=lambda: next(calls) >= 2, bar=False)
@@ -154,7 +154,7 @@ def test_another_config_or_data_does_not_go_on(run: Path, tmp_path: Path) -> Non
         run_stages(other, out, stages=("network",), resume=True, bar=False)
 
 
-def test_what_a_run_leaves(run: Path) -> None:
+def test_output_files_of_a_run(run: Path) -> None:
     checkpoints = sorted(p.name for p in (run / "checkpoints").iterdir())
     assert [n for n in checkpoints if n.startswith("step-")] == ["step-00000010", "step-00000012"]
     assert len([n for n in checkpoints if n.startswith("best-")]) == 1
@@ -172,7 +172,7 @@ def test_what_a_run_leaves(run: Path) -> None:
     assert strip.shape == (6 * 34 + 8, 7 * 50, 3)
 
 
-def test_the_export_is_the_averaged_best_and_says_what_it_is(run: Path) -> None:
+def test_the_export_has_the_averaged_best_weights_and_a_model_card(run: Path) -> None:
     bundle = ModelBundle.from_pretrained(run / "model", verify=True)
     best = CheckpointFolder(run / "checkpoints").newest("best")
     assert best is not None
@@ -195,7 +195,7 @@ def test_the_export_is_the_averaged_best_and_says_what_it_is(run: Path) -> None:
         assert fact in card
 
 
-def test_lora_on_a_tiny_wan_lowers_the_loss_and_leaves_the_base_alone(tmp_path: Path) -> None:
+def test_lora_on_a_tiny_wan_lowers_the_loss_and_keeps_the_base(tmp_path: Path) -> None:
     base = ModelBundle.from_preset("tiny", seed=5)
     base.save_pretrained(tmp_path / "base")
     encode_source(base, SweptSquares(base.preset, 4), tmp_path / "latents" / "train", shard_episodes=4)
@@ -247,7 +247,7 @@ def test_a_loss_that_is_not_finite_names_the_episodes(run: Path, tmp_path: Path)
     assert trainer.checkpoints.newest() is None
 
 
-def test_a_half_written_checkpoint_is_never_picked(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_never_loaded(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=3)
     parts = {"weights": {"a": torch.arange(100.0)}, "optimiser": {"a|step": torch.tensor(3.0)}}
     for step in (1, 2, 3):
@@ -258,11 +258,11 @@ def test_a_half_written_checkpoint_is_never_picked(tmp_path: Path) -> None:
         return -1 if found is None else found.progress.step
 
     assert newest() == 3
-    # As a crash would leave it: not renamed yet.
+    # State after a crash: not renamed yet.
     (tmp_path / ".step-00000009.abc").mkdir()
     (tmp_path / ".step-00000009.abc" / "progress.json").write_text("{}")
     assert newest() == 3
-    # As a disk without order would: named, but truncated, or without its last file.
+    # State after reordered disk writes: renamed, but truncated or without its last file.
     weights = tmp_path / "step-00000003" / "weights.safetensors"
     whole = weights.read_bytes()
     for broken in (whole[:-1], whole[:-4] + b"\x00\x00\x80\x3f"):
@@ -276,7 +276,7 @@ def test_a_half_written_checkpoint_is_never_picked(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_keeps_the_previous_one(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=1)
     folder.save("step", Progress(step=1), {"weights": {"a": torch.ones(3)}})
 
@@ -293,7 +293,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path: Path)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
 
 
-def test_lines_from_after_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
+def test_log_lines_after_the_checkpoint_are_removed(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "loss": 2.0}\n{"step": 3, "lo')
     log = MetricsLog(tmp_path, 1, 5, bar=False)
     log.write(2, loss=7.0)
@@ -302,23 +302,23 @@ def test_lines_from_after_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="only where wandb is not installed")
-def test_asking_for_wandb_without_the_package_is_refused(tmp_path: Path) -> None:
+def test_wandb_without_the_package_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="the package wandb is not installed"):
         MetricsLog(tmp_path, 0, 5, bar=False, wandb="kinema4d")
 
 
-def test_a_batch_that_cannot_be_shared_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_batch_that_cannot_be_divided_is_refused(run: Path, tmp_path: Path) -> None:
     config = make_run(run)
     accelerator = make_accelerator(config)
     bundle = make_bundle(config, run)
     stored = LatentSet(run / "latents" / "train", bundle.preset)
     task = NetworkTask(bundle, learning_names(config, bundle), config, stored, None)
     object.__setattr__(config.run, "accumulate", 3)
-    with pytest.raises(FileFormatError, match="batch 4 cannot be shared"):
+    with pytest.raises(FileFormatError, match="batch 4 cannot be divided"):
         Trainer(task, config, tmp_path, accelerator, bar=False)
 
 
-def test_a_bundle_of_another_size_cannot_be_the_start(run: Path, tmp_path: Path) -> None:
+def test_a_start_bundle_of_another_size_is_refused(run: Path, tmp_path: Path) -> None:
     config = dataclasses.replace(make_run(run), preset="tiny", start=StartSpec(bundle=str(run / "model")))
     with pytest.raises(FileFormatError, match="another transformer than preset 'tiny'"):
         make_bundle(config, tmp_path)
@@ -329,8 +329,8 @@ def test_a_bundle_of_another_size_cannot_be_the_start(run: Path, tmp_path: Path)
     assert load_preset(str(run / "preset.yaml")) == started.preset
 
 
-def test_what_learns_is_gathered_under_its_own_names(run: Path) -> None:
-    """On one process nothing is in pieces; names and values must still be those of a plain checkpoint."""
+def test_trainable_parameters_are_gathered_under_their_own_names(run: Path) -> None:
+    """In one process nothing is sharded; names and values must equal those of a plain checkpoint."""
     config = make_run(run)
     bundle = make_bundle(config, run)
     names = learning_names(config, bundle)

@@ -31,7 +31,7 @@ def test_logit_normal_noise_levels_have_the_normal_s_quantiles() -> None:
 
 
 @pytest.mark.parametrize("kind", ["uniform", "logit_normal"])
-def test_shift_bends_them_as_the_sampler_does(kind: str) -> None:
+def test_shift_of_noise_levels_equals_the_sampler_s(kind: str) -> None:
     plain = sigmas(ObjectiveSpec(timesteps=kind), 50)  # type: ignore[arg-type]
     bent = sigmas(ObjectiveSpec(timesteps=kind, shift=3.0), 50)  # type: ignore[arg-type]
     np.testing.assert_allclose(bent, 3 * plain / (1 + 2 * plain), rtol=1e-5)
@@ -61,7 +61,7 @@ def test_the_loss_is_a_mean_without_weights_and_a_weighted_mean_with_them() -> N
     torch.testing.assert_close(weighted_loss(output, target, weight), torch.stack(naive).mean())
 
 
-def test_batches_can_be_split_at_will() -> None:
+def test_loss_does_not_depend_on_batch_splits() -> None:
     output, target = torch.randn(2, 4, 4, 2, 3, 8)
     weight = torch.rand(4, 2, 3, 8) + 0.1
     halves = [weighted_loss(output[i : i + 2], target[i : i + 2], weight[i : i + 2]) for i in (0, 2)]
@@ -85,7 +85,7 @@ def test_the_outcome_counts_more_and_the_exact_robot_less() -> None:
     robot, carried = torch.zeros(1, 1, 2, 3), torch.zeros(1, 4, 1, 2, 6)
     robot[0, 0, 0, 0] = robot[0, 0, 1, 2] = 0.5
     carried[0, :, 0, 0, 0] = carried[0, :, 0, 0, 5] = 0.3
-    carried[0, 0, 0, 1, 1] = 0.1  # too little to tell the two worlds apart
+    carried[0, 0, 0, 1, 1] = 0.1  # below CARRIED_ENERGY
     spec = ObjectiveSpec(carried_weight=20.0, robot_weight=0.1)
     weight = weight_map(spec, nothing, nothing, robot, carried)
     assert weight is not None
@@ -94,7 +94,7 @@ def test_the_outcome_counts_more_and_the_exact_robot_less() -> None:
     assert weight_map(ObjectiveSpec(carried_weight=20.0), nothing, nothing, robot, None) is None
 
 
-def test_every_sample_comes_once_a_round_in_a_new_order() -> None:
+def test_every_epoch_is_a_new_permutation() -> None:
     drawn = np.concatenate([batch_indices(10, 4, step, seed=1) for step in range(5)])
     assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10))
     assert list(drawn[:10]) != list(drawn[10:])
@@ -110,7 +110,7 @@ def test_seeds_depend_on_every_part() -> None:
     assert torch.equal(torch.rand(3, generator=generator(1, "x")), torch.rand(3, generator=generator(1, "x")))
 
 
-def test_the_average_follows_as_its_formula_says() -> None:
+def test_the_average_follows_its_formula() -> None:
     parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
     named = {"p": parameter}
     average = Ema(named, decay=0.9)

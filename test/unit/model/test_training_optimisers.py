@@ -60,7 +60,7 @@ def steps(model: nn.ModuleDict, optimiser: torch.optim.Optimizer, count: int) ->
         optimiser.zero_grad()
 
 
-def test_what_is_no_matrix_of_a_block_moves_as_torch_s_adamw() -> None:
+def test_parameters_other_than_block_matrices_use_torch_s_adamw() -> None:
     spec = OptimiserSpec(kind="muon", lr=0.01, betas=(0.8, 0.9), weight_decay=0.1)
     ours, theirs = two_layers(), two_layers()
     for model in (ours, theirs):
@@ -87,7 +87,7 @@ def test_a_muon_step_is_a_scaled_orthogonal_matrix() -> None:
     before = weight.detach().clone()
     steps(model, optimiser, 1)
     moved = (before - weight.detach()) / 0.01
-    # As large as a step of AdamW, root mean square 0.2, whatever the gradient was.
+    # Same RMS as an AdamW step, 0.2, independent of the gradient.
     assert float(moved.square().mean().sqrt()) == pytest.approx(0.2, rel=0.25)
     singular = torch.linalg.svdvals(moved) / (0.2 * math.sqrt(6))
     assert singular.max() < 1.25

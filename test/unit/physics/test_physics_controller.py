@@ -21,7 +21,7 @@ def ramp(robot: Robot, joint: str, by: float, times: tuple[float, ...] = (0.0, 1
     return JointTrajectory.from_positions([joint], [[start + by * t] for t in times], times=times)
 
 
-def test_samples_are_met_and_the_end_is_held(controller: TrajectoryController, primitive_arm: Robot) -> None:
+def test_passes_through_the_samples_and_holds_the_end(controller: TrajectoryController, primitive_arm: Robot) -> None:
     home, joint = primitive_arm.home_position(), primitive_arm.joint_names[0]
     controller.follow(ramp(primitive_arm, joint, 0.2), 10.0, home)
     for t in (0.0, 1.0, 2.0, 5.0):
@@ -34,7 +34,7 @@ def test_samples_are_met_and_the_end_is_held(controller: TrajectoryController, p
     np.testing.assert_array_equal(controller.target(13.0)[1], 0.0)
 
 
-def test_a_plan_with_velocities_is_followed_along_its_spline(
+def test_trajectory_with_velocities_is_followed_along_its_spline(
     controller: TrajectoryController, primitive_arm: Robot
 ) -> None:
     home = primitive_arm.home_position()
@@ -54,7 +54,9 @@ def test_a_plan_with_velocities_is_followed_along_its_spline(
 
 @given(st.lists(st.floats(-0.5, 0.5), min_size=2, max_size=8), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
-def test_between_samples_it_never_leaves_their_range(primitive_arm: Robot, offsets: list[float], seed: int) -> None:
+def test_interpolation_stays_within_the_range_of_adjacent_samples(
+    primitive_arm: Robot, offsets: list[float], seed: int
+) -> None:
     home, joint = primitive_arm.home_position(), primitive_arm.joint_names[0]
     values = home[0] + np.array([0.0, *offsets])
     times = np.cumsum(np.random.default_rng(seed).uniform(0.3, 1.0, len(values)))
@@ -78,7 +80,9 @@ def test_velocity_is_the_derivative_of_position(controller: TrajectoryController
         np.testing.assert_allclose(controller.target(t)[1], (after - before) / 2e-6, atol=1e-5)
 
 
-def test_a_new_trajectory_takes_over_without_a_jump(controller: TrajectoryController, primitive_arm: Robot) -> None:
+def test_new_trajectory_replaces_a_running_one_without_a_jump(
+    controller: TrajectoryController, primitive_arm: Robot
+) -> None:
     home, joint = primitive_arm.home_position(), primitive_arm.joint_names[0]
     controller.follow(ramp(primitive_arm, joint, 0.3), 0.0, home)
     before, _ = controller.target(0.2)
@@ -89,7 +93,7 @@ def test_a_new_trajectory_takes_over_without_a_jump(controller: TrajectoryContro
     assert controller.target(0.2 + BLEND_S)[0][0] < home[0] + 0.01
 
 
-def test_a_start_elsewhere_is_refused_and_the_running_plan_goes_on(
+def test_start_mismatch_is_rejected_and_the_running_plan_continues(
     controller: TrajectoryController, primitive_arm: Robot
 ) -> None:
     home, joint = primitive_arm.home_position(), primitive_arm.joint_names[0]
@@ -111,7 +115,7 @@ def test_a_start_elsewhere_is_refused_and_the_running_plan_goes_on(
         ("elbow", [0.0, 0.1], [0.0, 1.0], ErrorCode.UNKNOWN_JOINT),
     ],
 )
-def test_bad_trajectories_are_refused(
+def test_bad_trajectories_are_rejected(
     yam: Robot, joint: str, positions: list[float], times: list[float], code: ErrorCode
 ) -> None:
     controller = TrajectoryController(yam, yam.home_position())

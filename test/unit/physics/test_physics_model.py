@@ -26,7 +26,7 @@ def simulated_poses(robot: Robot, model: mujoco.MjModel, q: np.ndarray) -> np.nd
 
 
 @pytest.mark.parametrize("name", ["yam", "primitive_arm"])
-def test_the_lab_and_the_twin_agree_on_every_link(name: str, request: pytest.FixtureRequest) -> None:
+def test_link_poses_match_forward_kinematics(name: str, request: pytest.FixtureRequest) -> None:
     robot = request.getfixturevalue(name)
     model = build_model(robot, [], MATERIALS)
     rng = np.random.default_rng(1)
@@ -68,7 +68,7 @@ def test_fingers_move_together_and_close_on_each_other(yam: Robot) -> None:
 
 
 @pytest.mark.parametrize("shape", ["box", "cylinder", "sphere", "bin"])
-def test_objects_rest_on_the_table_with_their_own_mass(shape: str, primitive_arm: Robot) -> None:
+def test_objects_rest_on_the_table_with_their_mass(shape: str, primitive_arm: Robot) -> None:
     thing = LabObject("thing", shape, (0.06, 0.06, 0.05 if shape != "sphere" else 0.06), (1, 0, 0), 0.08)  # type: ignore[arg-type]
     model = build_model(primitive_arm, [PlacedObject.standing(thing, 0.4, 0.3, 0.4)], MATERIALS)
     data = mujoco.MjData(model)
@@ -94,7 +94,7 @@ def test_walls_and_floor_face_into_the_room(primitive_arm: Robot) -> None:
     assert table.xpos[2] + model.geom("table").size[2] == pytest.approx(room.table_z)
 
 
-def test_a_thing_pushed_over_the_edge_falls_to_the_floor(primitive_arm: Robot) -> None:
+def test_object_beyond_the_table_edge_falls_to_the_floor(primitive_arm: Robot) -> None:
     room = Room()
     thing = LabObject("thing", "box", (0.05, 0.05, 0.05), (1, 0, 0), 0.05)
     model = build_model(primitive_arm, [PlacedObject.standing(thing, room.table[1] + 0.1, 0.0, 0.0)], MATERIALS, room)

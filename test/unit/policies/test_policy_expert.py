@@ -1,4 +1,4 @@
-"""The scripted expert: plans for three tasks, errors of a chosen size that change what happens, refusals."""
+"""The scripted expert: plans for three tasks, effects of its errors, refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def seen(time_s: float) -> Observation:
 
 
 def whole(policy: Policy, task: str = "pick", seed: int = 0) -> JointTrajectory:
-    """All chunks of an episode, one after the other."""
+    """Concatenate all chunks of an episode."""
     policy.reset(EpisodeStart(YAM, task=task, seed=seed, scene=scene()))
     times, rows, now = [0.0], [scene().commanded], 0.0
     for _ in range(100):
@@ -62,7 +62,7 @@ def lifted(policy: Policy, seed: int = 3) -> bool:
     return make_task("pick", before.target).outcome(ends).success is True
 
 
-def test_chunks_are_the_plan_in_pieces() -> None:
+def test_chunks_add_up_to_the_plan() -> None:
     at_once, pieces = whole(ScriptedExpert(chunk_s=0)), whole(ScriptedExpert(chunk_s=0.7))
     np.testing.assert_allclose(pieces.times, at_once.times, atol=1e-9)
     np.testing.assert_array_equal(pieces.positions, at_once.positions)
@@ -71,7 +71,7 @@ def test_chunks_are_the_plan_in_pieces() -> None:
     assert policy.act(seen(0.0)).times[-1] <= 0.7 + 1e-6
 
 
-def test_half_a_chunk_executed_gives_the_rest_again_and_waiting_loses_nothing() -> None:
+def test_a_partly_executed_chunk_is_repeated_and_waiting_skips_nothing() -> None:
     policy = ScriptedExpert(chunk_s=1.0)
     policy.reset(EpisodeStart(YAM, scene=scene()))
     first = policy.act(seen(5.0))
@@ -103,13 +103,13 @@ def test_equal_seeds_give_equal_actions_and_others_do_not() -> None:
 
 @pytest.mark.parametrize("task", ["pick", "place", "push"])
 @pytest.mark.parametrize("options", ["", "delay_s=0.4,early_release=0.5,noise_rad=0.03", "delay_s=-0.4"])
-def test_every_task_and_error_stays_within_what_the_arm_can_do(task: str, options: str) -> None:
+def test_every_task_and_error_stays_within_the_limits_of_the_arm(task: str, options: str) -> None:
     plan = whole(make_policy("expert" + (":" + options if options else "")), task)
     plan.validate(YAM, check_velocity=True)
     np.testing.assert_array_equal(plan.positions[0], scene().commanded)
 
 
-def test_errors_change_what_they_say_they_change() -> None:
+def test_each_error_has_its_effect() -> None:
     rng = np.random.default_rng
     truth = scene().objects[scene().target]
     moved = ExpertErrors(offset_m=0.02, height_m=0.01).believed(scene(), rng(0)).objects[scene().target]
@@ -157,11 +157,11 @@ def test_an_option_that_does_not_exist() -> None:
 @pytest.mark.parametrize(
     ("fields", "words", "code"),
     [
-        ({"scene": None}, "no scene", ErrorCode.POLICY_UNAVAILABLE),
+        ({"scene": None}, "needs the scene's true state", ErrorCode.POLICY_UNAVAILABLE),
         ({"task": "juggle"}, "juggle", ErrorCode.POLICY_UNAVAILABLE),
     ],
 )
-def test_starts_that_cannot_be_planned(fields: dict[str, Any], words: str, code: ErrorCode) -> None:
+def test_invalid_episode_starts(fields: dict[str, Any], words: str, code: ErrorCode) -> None:
     with pytest.raises(PolicyError, match=words) as caught:
         ScriptedExpert().reset(EpisodeStart(YAM, **{"scene": scene(), **fields}))
     assert caught.value.code == code
@@ -180,14 +180,14 @@ def test_a_target_out_of_reach_is_named_with_the_reason() -> None:
         policy.act(seen(0.0))
 
 
-def test_names_say_the_errors() -> None:
+def test_names_list_the_errors() -> None:
     assert make_policy("expert").name == "expert"
     assert make_policy("expert:offset_m=0.012,chunk_s=2").name == "expert:offset_m=0.012"
     assert isinstance(make_policy("expert"), Policy)
 
 
-def test_a_motion_that_breaks_the_physics_ends_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # MuJoCo writes its complaint into a file where it is
+def test_a_motion_that_breaks_the_physics_raises_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes a log into the working directory
     lab = LabSimulation("canonical", 3, YAM)
     policy = ScriptedExpert(chunk_s=0)
     policy.reset(EpisodeStart(YAM, scene=lab.state()))

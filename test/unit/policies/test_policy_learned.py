@@ -1,4 +1,4 @@
-"""Demonstrations, the view, a small Diffusion Policy that learns, is kept, goes on, and acts; and broken folders."""
+"""Demonstrations, the view, training, resuming and running a small Diffusion Policy; and broken folders."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def seen(robot: Robot, seed: int = 0, joints: Any = None) -> Observation:
 
 
 def red(image: Any) -> tuple[float, float]:
-    """The middle of what is red."""
+    """Centre of the red pixels."""
     weight = np.clip(image[..., 0].astype(float) - image[..., 1:].max(axis=-1) - 60, 0, None)
     y, x = np.mgrid[: image.shape[0], : image.shape[1]]
     return float((weight * x).sum() / weight.sum()), float((weight * y).sum() / weight.sum())
 
 
 @pytest.mark.parametrize("size", [(720, 480), (360, 240), (96, 64)])
-def test_the_view_is_the_same_from_pictures_of_any_size(yam: Robot, size: tuple[int, int]) -> None:
+def test_the_view_is_the_same_from_images_of_any_size(yam: Robot, size: tuple[int, int]) -> None:
     lab = LabSimulation("canonical", 5, yam)  # a red cylinder
     view = demo_view()
     exact = LabCamera.of(lab, view.camera(), quality=SMALL).capture(lab).rgb
@@ -70,7 +70,7 @@ def test_the_view_is_the_same_from_pictures_of_any_size(yam: Robot, size: tuple[
     np.testing.assert_allclose(red(found), red(exact), atol=0.6)
 
 
-def test_views_that_are_not_there() -> None:
+def test_invalid_views() -> None:
     view = demo_view()
     camera = read_camera(share_path("calibration/demo_lab.yaml"))
     picture = np.zeros((480, 720, 3), np.uint8)
@@ -78,7 +78,7 @@ def test_views_that_are_not_there() -> None:
     pose[0, 3] += 0.1
     with pytest.raises(PolicyError, match="100 mm"):
         view.of(picture, camera.posed(pose))
-    with pytest.raises(PolicyError, match="inside the picture"):
+    with pytest.raises(PolicyError, match="inside the image"):
         view.of(picture[:200], camera.cropped(0, 0, 720, 200))
     back = WorkspaceView.from_dict(json.loads(json.dumps(view.as_dict())))
     assert back.box == view.box
@@ -86,14 +86,14 @@ def test_views_that_are_not_there() -> None:
         WorkspaceView.from_dict({"box": [0, 0, 1, 1], "width": 3, "height": 3})
 
 
-def test_demonstrations_are_whole_repeatable_and_not_of_the_tables_that_are_judged(
+def test_demonstrations_are_complete_repeatable_and_separate_from_evaluation_scenes(
     demos: Path, tmp_path: Path, yam: Robot
 ) -> None:
     demo = read_demo(demos / "episode_000001.npz")
     assert demo.lifted
     assert demo.image.shape[1:] == (64, 96, 3)
     assert len(demo.image) == len(demo.state) == len(demo.action) > 30
-    assert np.abs(demo.state[1:] - demo.action[:-1])[:, :6].max() < 0.08  # the arm went where it was told
+    assert np.abs(demo.state[1:] - demo.action[:-1])[:, :6].max() < 0.08  # the arm followed its commands
     made, _ = make_demos(tmp_path / "again", 2, robot=yam, share=(1, 2))
     assert made == 1
     again = read_demo(tmp_path / "again" / "episode_000001.npz")
@@ -105,11 +105,11 @@ def test_demonstrations_are_whole_repeatable_and_not_of_the_tables_that_are_judg
     assert (demos / "episode_000000.npz").stat().st_mtime_ns == before
 
 
-def test_folders_and_files_that_are_something_else(demos: Path, tmp_path: Path, yam: Robot) -> None:
+def test_folders_and_files_that_are_not_demonstrations(demos: Path, tmp_path: Path, yam: Robot) -> None:
     with pytest.raises(PolicyError, match="scenario differ"):
         make_demos(demos, 1, DemoSettings("cluttered"), robot=yam)
     (tmp_path / "cut.npz").write_bytes((demos / "episode_000000.npz").read_bytes()[:1000])
-    with pytest.raises(PolicyError, match="no demonstration"):
+    with pytest.raises(PolicyError, match="is not a demonstration"):
         read_demo(tmp_path / "cut.npz")
     with pytest.raises(PolicyError, match="no demonstrations"):
         Examples(tmp_path / "nowhere", 16)
@@ -129,7 +129,7 @@ def test_the_grasp_is_where_the_fingers_begin_to_close() -> None:
     assert grasp_joints(action).tolist() == [4.0]
 
 
-def test_examples_are_normalised_and_lead_from_where_the_arm_is(demos: Path) -> None:
+def test_examples_are_normalised_and_relative_to_the_arm(demos: Path) -> None:
     examples = Examples(demos, 16)
     assert examples.episodes == 2
     batch = examples.batch(np.random.default_rng(0), 256)
@@ -140,7 +140,7 @@ def test_examples_are_normalised_and_lead_from_where_the_arm_is(demos: Path) -> 
     assert torch.isfinite(batch.grasp).all()
 
 
-def test_it_learns(demos: Path, tmp_path: Path) -> None:
+def test_training_reduces_the_loss(demos: Path, tmp_path: Path) -> None:
     losses: list[float] = []
     settings = PolicyTraining(steps=40, batch=16, warmup=5)
     train_policy(demos, tmp_path / "out", settings, progress=lambda _, loss: losses.append(loss))
@@ -148,7 +148,7 @@ def test_it_learns(demos: Path, tmp_path: Path) -> None:
     assert np.mean(losses[-8:]) < 0.7 * np.mean(losses[:8])
 
 
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(demos: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_like_an_uninterrupted_one(demos: Path, trained: Path, tmp_path: Path) -> None:
     def stop(step: int, loss: float) -> None:
         if step == 6:
             raise KeyboardInterrupt
@@ -165,7 +165,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(demos: Path, trained: P
         train_policy(demos, tmp_path / "out", PolicyTraining(steps=99))
 
 
-def test_a_trained_policy_acts_within_what_the_arm_can_do(trained: Path, yam: Robot) -> None:
+def test_a_trained_policy_acts_within_the_limits_of_the_arm(trained: Path, yam: Robot) -> None:
     policy = make_policy(f"diffusion:{trained}")
     look = seen(yam)
     with pytest.raises(PolicyError, match="no episode"):
@@ -228,7 +228,7 @@ def test_broken_folders_are_named(trained: Path, tmp_path: Path, damage: Any, wo
     assert caught.value.code == ErrorCode.POLICY_UNAVAILABLE
 
 
-def test_folders_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_folders(tmp_path: Path) -> None:
     for spec in ("diffusion", f"diffusion:{tmp_path / 'nowhere'}", f"diffusion:{tmp_path}"):
         with pytest.raises(PolicyError) as caught:
             make_policy(spec)

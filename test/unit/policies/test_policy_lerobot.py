@@ -1,4 +1,4 @@
-"""A real LeRobot Diffusion Policy, saved by LeRobot and loaded from its folder; and folders that are not one."""
+"""A LeRobot Diffusion Policy, saved by LeRobot and loaded from its folder; and invalid folders."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def seen(robot: Robot) -> Observation:
 
 
 @needs_lerobot
-def test_a_saved_policy_acts_around_what_its_numbers_say(saved: Path, yam: Robot) -> None:
+def test_a_saved_policy_acts_within_its_normalisation(saved: Path, yam: Robot) -> None:
     policy = make_policy(f"lerobot:{saved},hz=20")
     assert policy.name == "lerobot:dp"
     policy.reset(EpisodeStart(yam, seed=1))
     first = policy.act(seen(yam))
     np.testing.assert_allclose(first.times, [0.05, 0.1, 0.15, 0.2])
     assert first.joints is not None
-    # Its numbers put every action within 0.05 of home, clipped as it samples.
+    # Its normalisation puts every action within 0.05 of home, with clipped samples.
     assert np.abs(first.joints - yam.home_position()).max() <= 0.051
     policy.reset(EpisodeStart(yam, seed=1))
-    torch.randn(5)  # what others draw changes nothing
+    torch.randn(5)  # other random draws have no effect
     np.testing.assert_array_equal(policy.act(seen(yam)).joints, first.joints)
     policy.reset(EpisodeStart(yam, seed=2))
     assert np.any(policy.act(seen(yam)).joints != first.joints)
@@ -128,7 +128,7 @@ def test_broken_files_are_refused(saved: Path, tmp_path: Path, name: str) -> Non
 
 
 @needs_lerobot
-def test_a_processor_may_not_name_classes_of_others(saved: Path, tmp_path: Path) -> None:
+def test_a_processor_may_not_name_foreign_classes(saved: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(saved, tmp_path / "copy"))
     document = json.loads((copy / "policy_postprocessor.json").read_text())
     document["steps"].append({"class": "subprocess.Popen", "config": {}})
@@ -137,7 +137,7 @@ def test_a_processor_may_not_name_classes_of_others(saved: Path, tmp_path: Path)
         make_policy(f"lerobot:{copy}")
 
 
-def test_folders_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_folders(tmp_path: Path) -> None:
     for spec in ("lerobot", f"lerobot:{tmp_path / 'nowhere'}", f"lerobot:{tmp_path}"):
         with pytest.raises(PolicyError, match=r"has no config\.json") as caught:
             make_policy(spec)

@@ -1,4 +1,4 @@
-"""Chunks that are no motion, specs that name nothing, policies that hang, die or answer with garbage."""
+"""Invalid chunks, invalid specs, and policies that hang, crash or return invalid answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seen(joints: Any) -> Observation:
 
 
 class Scripted:
-    """Does what it is told to, right or wrong."""
+    """Policy that behaves as configured, correctly or not."""
 
     def __init__(self, act: Any) -> None:
         self._act = act
@@ -66,7 +66,7 @@ def test_chunks_that_are_no_motion(fields: dict[str, Any]) -> None:
     assert caught.value.expected
 
 
-def test_joints_become_a_trajectory_from_where_the_arm_is(yam: Robot) -> None:
+def test_joints_become_a_trajectory_from_the_start_position(yam: Robot) -> None:
     kinematics = choose_kinematics(yam)
     home = yam.home_position()
     chunk = ActionChunk([0.1, 0.3], home + np.array([[0.01], [0.02]]))
@@ -89,7 +89,7 @@ def test_poses_become_joints_that_reach_them(yam: Robot) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":", "expert:", "a=", "=expert", "expert:offset_m=1,offset_m=2", "expert:a=1,b"])
-def test_specs_that_name_nothing(text: str) -> None:
+def test_invalid_specs(text: str) -> None:
     with pytest.raises(PolicyError) as caught:
         PolicySpec.parse(text)
     assert caught.value.code == ErrorCode.POLICY_UNAVAILABLE

@@ -1,4 +1,4 @@
-"""A policy across a real socket, and servers that hang, die, babble, shout or speak another language."""
+"""A policy over a real socket, and servers that hang, crash, or send invalid or oversized data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def recording(tmp_path: Path, yam: Robot) -> Path:
 
 @pytest.fixture
 def odd() -> Iterator[Callable[[Callable[[ServerConnection], None]], str]]:
-    """A server of one's own behaviour; gives its address."""
+    """Start servers with a given behaviour; returns their address."""
     servers: list[Server] = []
 
     def start(handler: Callable[[ServerConnection], None]) -> str:
@@ -61,7 +61,7 @@ def odd() -> Iterator[Callable[[Callable[[ServerConnection], None]], str]]:
 
 
 def answering(answer: Callable[[ServerConnection], None]) -> Callable[[ServerConnection], None]:
-    """Polite until the first observation, which it answers in its own way."""
+    """Follow the protocol until the first observation, then send the given answer."""
 
     def handler(connection: ServerConnection) -> None:
         connection.send(pack(HELLO))
@@ -116,12 +116,12 @@ def test_any_bytes_are_a_message_or_a_policy_error(data: bytes) -> None:
         {"shape": [2], "dtype": "<f8", "data": b"12345678"},
     ],
 )
-def test_arrays_that_are_not_what_they_say(array: dict[str, Any]) -> None:
+def test_arrays_with_inconsistent_shape_or_dtype(array: dict[str, Any]) -> None:
     with pytest.raises(PolicyError, match="array"):
         unpack(pack({"joints": array}))
 
 
-def test_a_served_policy_answers_as_it_does_at_home(recording: Path, yam: Robot) -> None:
+def test_a_served_policy_answers_as_in_process(recording: Path, yam: Robot) -> None:
     home = make_policy(f"replay:{recording}")
     home.reset(EpisodeStart(yam, seed=3))
     with PolicyServer(f"replay:{recording}", yam) as server:
@@ -145,7 +145,7 @@ def test_refusals_of_the_served_policy_arrive_with_their_code(
 ) -> None:
     with PolicyServer("expert", yam) as server:
         far = RemotePolicy(f"127.0.0.1:{server.port}")
-        with pytest.raises(PolicyError, match="told no scene") as caught:
+        with pytest.raises(PolicyError, match="needs the scene's true state") as caught:
             far.reset(EpisodeStart(yam))
         assert caught.value.code == ErrorCode.POLICY_UNAVAILABLE
         with pytest.raises(PolicyError, match="primitive_arm"):
@@ -157,10 +157,10 @@ def test_refusals_of_the_served_policy_arrive_with_their_code(
         far.reset(EpisodeStart(yam))
         with pytest.raises(PolicyError, match=r"joints \(3,\)"):
             far.act(Observation(np.zeros((3, 4, 3), np.uint8), CAMERA, np.zeros(3), 0.0, 0.0))
-        assert len(far.act(seen(yam)).times) == 10  # and goes on serving
+        assert len(far.act(seen(yam)).times) == 10  # and continues to serve
 
 
-def test_a_server_that_dies_ends_the_episode_and_the_next_one_connects_again(recording: Path, yam: Robot) -> None:
+def test_a_lost_server_ends_the_episode_and_the_next_one_reconnects(recording: Path, yam: Robot) -> None:
     first = PolicyServer(f"replay:{recording}", yam)
     port = first.port
     far = RemotePolicy(f"127.0.0.1:{port}", timeout_s=5)
@@ -183,7 +183,7 @@ def test_a_server_that_dies_ends_the_episode_and_the_next_one_connects_again(rec
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (b"\xc1\xff\x00garbage", "no msgpack"),
+        (b"\xc1\xff\x00garbage", "are not msgpack"),
         ("Traceback: out of memory", "out of memory"),
         (pack({"type": "poem"}), "poem"),
         (pack({"type": "chunk", "times": [0.1], "joints": np.zeros(7)}), "joints have shape"),
@@ -193,7 +193,7 @@ def test_a_server_that_dies_ends_the_episode_and_the_next_one_connects_again(rec
         (b"\x00" * (MAX_MESSAGE_BYTES + 1), "more than"),
     ],
 )
-def test_answers_that_are_no_actions(odd: Any, yam: Robot, message: Any, words: str) -> None:
+def test_invalid_answers(odd: Any, yam: Robot, message: Any, words: str) -> None:
     far = RemotePolicy(odd(sending(message)), timeout_s=20)
     far.reset(EpisodeStart(yam))
     with pytest.raises(PolicyError, match=words) as caught:
@@ -202,7 +202,7 @@ def test_answers_that_are_no_actions(odd: Any, yam: Robot, message: Any, words: 
     far.close()
 
 
-def test_silence_ends_in_time_and_a_late_answer_is_never_taken_for_the_next(odd: Any, yam: Robot) -> None:
+def test_a_timeout_and_a_late_answer_is_discarded(odd: Any, yam: Robot) -> None:
     release = threading.Event()
 
     def late(connection: ServerConnection) -> None:
@@ -219,7 +219,7 @@ def test_silence_ends_in_time_and_a_late_answer_is_never_taken_for_the_next(odd:
         far.act(seen(yam))
 
 
-def test_servers_that_speak_something_else(odd: Any, yam: Robot) -> None:
+def test_servers_with_another_protocol(odd: Any, yam: Robot) -> None:
     with pytest.raises(PolicyError, match="speaks 'gopher'") as caught:
         RemotePolicy(odd(lambda c: c.send(pack({"protocol": "gopher", "version": 9})))).reset(EpisodeStart(yam))
     assert caught.value.code == ErrorCode.POLICY_UNAVAILABLE
@@ -230,8 +230,8 @@ def test_servers_that_speak_something_else(odd: Any, yam: Robot) -> None:
 
 
 @pytest.mark.parametrize("source", ["", "nowhere", "http://127.0.0.1:80", "127.0.0.1:port", "ws://"])
-def test_addresses_that_are_none(source: str) -> None:
-    with pytest.raises(PolicyError, match="no websocket"):
+def test_invalid_addresses(source: str) -> None:
+    with pytest.raises(PolicyError, match="is not a websocket address"):
         RemotePolicy(source)
 
 
@@ -244,7 +244,7 @@ def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
     assert caught.value.code == ErrorCode.ARGUMENT_INVALID
 
 
-def test_other_hosts_need_a_token_and_clients_have_to_send_it(
+def test_other_hosts_need_a_token_and_clients_must_send_it(
     recording: Path, yam: Robot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for host in ("0.0.0.0", "192.0.2.1", "example.org"):  # noqa: S104 - it is refused
@@ -261,17 +261,17 @@ def test_other_hosts_need_a_token_and_clients_have_to_send_it(
         far.close()
 
 
-def test_pages_in_browsers_and_ports_in_use_are_refused(recording: Path, yam: Robot) -> None:
+def test_browsers_and_ports_in_use_are_refused(recording: Path, yam: Robot) -> None:
     with PolicyServer(f"replay:{recording}", yam) as server:
         with pytest.raises(InvalidStatus, match="403"):
             connect(f"ws://127.0.0.1:{server.port}", origin="http://evil.example", proxy=None)  # type: ignore[arg-type]
-        with pytest.raises(PolicyError, match="cannot be listened on"):
+        with pytest.raises(PolicyError, match="cannot listen on port"):
             PolicyServer(f"replay:{recording}", yam, port=server.port)
         with pytest.raises(PolicyError, match="does not exist"):
             PolicyServer("replay:nowhere", yam)
 
 
-def test_a_client_that_babbles_gets_an_error_and_others_are_served(recording: Path, yam: Robot) -> None:
+def test_a_client_with_invalid_data_gets_an_error_and_others_are_served(recording: Path, yam: Robot) -> None:
     with (
         PolicyServer(f"replay:{recording}", yam) as server,
         connect(f"ws://127.0.0.1:{server.port}", proxy=None) as raw,

@@ -1,4 +1,4 @@
-"""Recordings of every kind replayed exactly, and those that cannot be: another robot, missing joints, another start."""
+"""Exact replay of all kinds of recordings, and refusals: another robot, missing joints, another start."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def played(policy: Policy, robot: Robot, seed: int = 0) -> JointTrajectory:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".json"])
-def test_tables_are_played_exactly(tmp_path: Path, yam: Robot, suffix: str) -> None:
+def test_trajectory_files_are_replayed_exactly(tmp_path: Path, yam: Robot, suffix: str) -> None:
     write_trajectory(motion(yam), tmp_path / f"run{suffix}")
     made = played(make_policy(f"replay:{tmp_path / 'run'}{suffix}"), yam)
     np.testing.assert_allclose(made.positions, motion(yam).positions, atol=1e-12)
@@ -55,7 +55,7 @@ def test_tables_are_played_exactly(tmp_path: Path, yam: Robot, suffix: str) -> N
     np.testing.assert_allclose(slow.times, 2 * made.times, atol=1e-9)
 
 
-def test_a_bag_is_played(tmp_path: Path, yam: Robot) -> None:
+def test_a_bag_is_replayed(tmp_path: Path, yam: Robot) -> None:
     wanted = motion(yam)
     kind, empty = "sensor_msgs/msg/JointState", np.empty(0)
     with Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.MCAP) as writer:
@@ -90,7 +90,7 @@ def lerobot(path: Path, robot: Robot) -> Path:
     return path
 
 
-def test_a_lerobot_dataset_plays_its_actions_by_episode(tmp_path: Path, yam: Robot) -> None:
+def test_a_lerobot_dataset_is_replayed_by_episode(tmp_path: Path, yam: Robot) -> None:
     folder = lerobot(tmp_path / "set", yam)
     second = played(make_policy(f"replay:{folder},episode=1,gripper_range=1:0"), yam)
     np.testing.assert_allclose(second.positions[1:, :6], motion(yam, rise=0.2).positions[1:, :6], atol=1e-6)
@@ -116,7 +116,7 @@ def test_options_that_make_no_sense(tmp_path: Path, yam: Robot, options: str, wo
 
 
 @pytest.mark.parametrize("spec", ["replay", "replay:nowhere.npz"])
-def test_recordings_that_are_not_there(spec: str) -> None:
+def test_missing_recordings(spec: str) -> None:
     with pytest.raises(PolicyError, match="does not exist") as caught:
         make_policy(spec)
     assert caught.value.code == ErrorCode.POLICY_UNAVAILABLE
@@ -129,7 +129,7 @@ def test_a_recording_of_another_robot(tmp_path: Path, yam: Robot) -> None:
         make_policy(f"replay:{tmp_path / 'run.npz'}").reset(EpisodeStart(yam))
 
 
-def test_a_recording_that_lacks_joints(tmp_path: Path, yam: Robot) -> None:
+def test_a_recording_without_all_joints(tmp_path: Path, yam: Robot) -> None:
     write_trajectory(motion(yam, yam.joint_names[:4]), tmp_path / "run.npz")
     with pytest.raises(PolicyError, match="no values for joint5, joint6 of robot 'yam'"):
         make_policy(f"replay:{tmp_path / 'run.npz'}").reset(EpisodeStart(yam))
@@ -138,7 +138,7 @@ def test_a_recording_that_lacks_joints(tmp_path: Path, yam: Robot) -> None:
         make_policy(f"replay:{tmp_path / 'run.npz'}").reset(EpisodeStart(yam))
 
 
-def test_a_recording_that_is_too_fast_or_cut_off(tmp_path: Path, yam: Robot) -> None:
+def test_a_recording_that_is_too_fast_or_truncated(tmp_path: Path, yam: Robot) -> None:
     fast = motion(yam, rise=1.0)
     write_trajectory(JointTrajectory(fast.names, fast.times / 30, fast.positions), tmp_path / "run.npz")
     with pytest.raises(PolicyError, match=r"cannot be replayed on robot 'yam'.* rad/s"):
@@ -148,7 +148,7 @@ def test_a_recording_that_is_too_fast_or_cut_off(tmp_path: Path, yam: Robot) -> 
         make_policy(f"replay:{tmp_path / 'cut.npz'}").reset(EpisodeStart(yam))
 
 
-def test_options_of_datasets_mean_nothing_to_tables(tmp_path: Path, yam: Robot) -> None:
+def test_options_of_datasets_are_refused_for_files(tmp_path: Path, yam: Robot) -> None:
     write_trajectory(motion(yam), tmp_path / "run.npz")
     with pytest.raises(PolicyError, match="episode is 3"):
         make_policy(f"replay:{tmp_path / 'run.npz'},episode=3").reset(EpisodeStart(yam))
@@ -156,7 +156,7 @@ def test_options_of_datasets_mean_nothing_to_tables(tmp_path: Path, yam: Robot) 
         make_policy(f"replay:{tmp_path / 'run.npz'},topic=/joint_states").reset(EpisodeStart(yam))
 
 
-def test_an_arm_that_is_elsewhere(tmp_path: Path, yam: Robot) -> None:
+def test_an_arm_away_from_the_start(tmp_path: Path, yam: Robot) -> None:
     write_trajectory(motion(yam), tmp_path / "run.npz")
     policy = make_policy(f"replay:{tmp_path / 'run.npz'}")
     policy.reset(EpisodeStart(yam))

@@ -1,4 +1,4 @@
-"""`kinema4d policy`: list, try, serve, demos, train, as people type them."""
+"""`kinema4d policy` on the command line: list, try, serve, demos, train."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_list_names_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert [re.split(r"[\[:]", line)[0] for line in shown] == list(policy_kinds())
 
 
-def test_try_tells_what_happened_and_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_try_prints_the_outcome_and_writes_a_strip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strip = tmp_path / "strip.png"
     assert main(["policy", "try", "expert", "--seed", "3", "--strip", str(strip)]) == 0
     shown = capsys.readouterr().out
@@ -42,14 +42,14 @@ def test_try_tells_what_happened_and_draws_it(tmp_path: Path, capsys: pytest.Cap
     assert picture.std() > 10
 
 
-def test_try_judges_the_task_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_try_judges_the_given_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "try", "expert", "--task", "push", "--seed", "3"]) == 0
     found = re.search(r"canonical seed 3: \w+ pushed, \+?-?\d+ mm up, (\d+) mm along", capsys.readouterr().out)
     assert found
     assert int(found[1]) > 30
 
 
-def test_try_with_errors_and_several_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_try_with_errors_and_several_scenes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["policy", "try", "expert:offset_m=0.08", "--episodes", "2"]) == 0
     assert "expert:offset_m=0.08: 0 of 2 lifted" in capsys.readouterr().out
 
@@ -71,7 +71,7 @@ def test_try_with_errors_and_several_tables(capsys: pytest.CaptureFixture[str]) 
         (["train", "--data", "nowhere", "--out", "x", "--steps", "0"], "steps 0"),
     ],
 )
-def test_bad_input_ends_with_a_reason(
+def test_bad_input_prints_a_reason(
     arguments: list[str],
     words: str,
     capsys: pytest.CaptureFixture[str],
@@ -84,7 +84,7 @@ def test_bad_input_ends_with_a_reason(
     assert words in capsys.readouterr().err
 
 
-def test_demos_makes_its_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demos_records_its_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demos"
     assert main(["policy", "demos", "--out", str(out), "--episodes", "2", "--share", "1/2"]) == 0
     assert "1 demonstrations, 1 lifted" in capsys.readouterr().out
@@ -92,7 +92,7 @@ def test_demos_makes_its_share(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert read_demo(out / "episode_000001.npz").lifted
 
 
-def test_serve_answers_and_ends_on_request(tmp_path: Path, yam: Robot) -> None:
+def test_serve_answers_and_stops_on_request(tmp_path: Path, yam: Robot) -> None:
     q = yam.home_position() + np.linspace(0, 0.05, 11)[:, None] * [1, 1, 1, 1, 1, 1, 0]
     write_trajectory(JointTrajectory(yam.joint_names, np.arange(11) / 10, q), tmp_path / "run.npz")
     command = [

@@ -1,4 +1,4 @@
-"""Joint states that come late, twice, in pieces or broken."""
+"""Joint states that are late, duplicated, partial or invalid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def code(monitor: JointStateMonitor, now_s: float) -> ErrorCode:
     return caught.value.code
 
 
-def test_nothing_heard_is_stale(monitor: JointStateMonitor) -> None:
+def test_no_message_is_stale(monitor: JointStateMonitor) -> None:
     assert code(monitor, 0.0) == ErrorCode.JOINT_STATES_STALE
 
 
@@ -42,7 +42,7 @@ def test_the_newest_state_and_its_velocity(monitor: JointStateMonitor, yam: Robo
     assert state.age_s == pytest.approx(0.05)
 
 
-def test_states_in_pieces_are_merged(monitor: JointStateMonitor, yam: Robot) -> None:
+def test_partial_states_are_merged(monitor: JointStateMonitor, yam: Robot) -> None:
     q = yam.home_position()
     monitor.update(yam.joint_names[:3], q[:3], 1.0, 1.0)
     with pytest.raises(KinemaError, match="joint4"):
@@ -51,7 +51,7 @@ def test_states_in_pieces_are_merged(monitor: JointStateMonitor, yam: Robot) -> 
     np.testing.assert_allclose(monitor.state(1.2).positions, q)
 
 
-def test_a_late_message_does_not_turn_the_arm_back(monitor: JointStateMonitor, yam: Robot) -> None:
+def test_a_late_message_does_not_move_the_arm_back(monitor: JointStateMonitor, yam: Robot) -> None:
     q = yam.home_position()
     feed(monitor, q, 2.0)
     feed(monitor, q + 1.0, 1.0, now_s=2.05)
@@ -80,7 +80,7 @@ def test_broken_messages_are_refused_and_counted(monitor: JointStateMonitor, yam
     assert monitor.counts(1.2).invalid == 2
 
 
-def test_other_devices_on_the_topic_are_counted_and_left_alone(monitor: JointStateMonitor, yam: Robot) -> None:
+def test_other_devices_on_the_topic_are_counted_and_ignored(monitor: JointStateMonitor, yam: Robot) -> None:
     feed(monitor, yam.home_position(), 1.0)
     monitor.update(["other_arm_joint", "right_finger_joint"], [0.3, 0.01], 1.1, 1.1)
     assert monitor.counts(1.1).unknown_joints == ("other_arm_joint",)
@@ -95,7 +95,7 @@ def test_the_rate_is_measured_and_falls_to_zero_in_silence(monitor: JointStateMo
 
 
 @pytest.mark.parametrize("stray_s", [0.0, 100.0, 2.0**31])
-def test_one_stray_stamp_neither_moves_the_arm_nor_makes_the_true_ones_late(
+def test_one_stray_stamp_neither_moves_the_arm_nor_makes_correct_ones_late(
     monitor: JointStateMonitor, yam: Robot, stray_s: float
 ) -> None:
     q = yam.home_position()
@@ -119,7 +119,7 @@ def test_a_speed_needs_two_states_without_a_silence_between_them(monitor: JointS
 
 
 @pytest.mark.parametrize("other_s", [0.1, 2.0**31 - 10.0])
-def test_a_clock_that_was_set_is_believed_once_the_old_one_is_silent(
+def test_a_new_clock_is_accepted_once_the_old_one_is_stale(
     monitor: JointStateMonitor, yam: Robot, other_s: float
 ) -> None:
     q = yam.home_position()
@@ -154,14 +154,14 @@ def test_two_devices_of_one_arm_may_have_clocks_of_their_own(monitor: JointState
     assert monitor.counts(6.0).other_clock == 0
 
 
-def test_a_pause_of_the_simulation_is_no_other_clock(monitor: JointStateMonitor, yam: Robot) -> None:
+def test_a_paused_simulation_is_not_another_clock(monitor: JointStateMonitor, yam: Robot) -> None:
     q = yam.home_position()
     feed(monitor, q, 10.0, now_s=5.0)
     feed(monitor, q + 0.1, 10.01, now_s=65.0)
     np.testing.assert_allclose(monitor.state(65.1).positions, q + 0.1)
 
 
-def test_strangers_do_not_pile_up(monitor: JointStateMonitor, yam: Robot) -> None:
+def test_unknown_joint_names_are_bounded(monitor: JointStateMonitor, yam: Robot) -> None:
     feed(monitor, yam.home_position(), 1.0)
     for index in range(1000):
         monitor.update([f"{index}" * 1000], [0.0], 1.1, 1.1)
@@ -172,7 +172,7 @@ def test_strangers_do_not_pile_up(monitor: JointStateMonitor, yam: Robot) -> Non
 
 @settings(max_examples=50, deadline=None)
 @given(share=st.floats(0.0, 1.0), steps=st.integers(1, 20))
-def test_the_arm_at_an_image_stamp_lies_between_its_neighbours(yam: Robot, share: float, steps: int) -> None:
+def test_the_arm_at_an_image_stamp_is_interpolated(yam: Robot, share: float, steps: int) -> None:
     monitor = JointStateMonitor(yam)
     q = yam.home_position()
     for i in range(steps + 1):
@@ -182,7 +182,7 @@ def test_the_arm_at_an_image_stamp_lies_between_its_neighbours(yam: Robot, share
     np.testing.assert_allclose(at, q + 0.1 * share * steps, atol=1e-12)
 
 
-def test_the_arm_is_not_guessed_outside_what_was_heard(monitor: JointStateMonitor, yam: Robot) -> None:
+def test_the_arm_is_not_extrapolated_outside_the_history(monitor: JointStateMonitor, yam: Robot) -> None:
     assert monitor.at(1.0) is None
     feed(monitor, yam.home_position(), 1.0)
     assert monitor.at(0.9) is None

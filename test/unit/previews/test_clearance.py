@@ -1,4 +1,4 @@
-"""Clearance in scenes whose answer is known, and against all triangles of the YAM."""
+"""Clearance in scenes with known results, and against all triangles of the YAM."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_brick_over_a_box(
 
 
 def test_every_point_against_every_triangle(yam: Robot) -> None:
-    """The YAM over clutter: the same as asking all triangles of all moving links."""
+    """The YAM over clutter: the result equals a brute-force search over all triangles of all moving links."""
     camera = overhead_camera(90, 60)
     world = cast_world(camera, [((0.25, 0.02, 0.05), (0.06, 0.06, 0.1)), ((0.1, -0.2, 0.04), (0.05, 0.1, 0.08))])
     rng = np.random.default_rng(3)
@@ -95,7 +95,7 @@ def test_every_point_against_every_triangle(yam: Robot) -> None:
         assert found.distance_m[t] == pytest.approx(least, abs=1e-6)
 
 
-def test_the_base_does_not_count_unless_asked_for(tmp_path: Path) -> None:
+def test_the_base_is_ignored_by_default(tmp_path: Path) -> None:
     robot = slider(tmp_path, BALL)
     assert resting_links(robot) == ("base_link", "foot")
     rollout = rollout_of(CAMERA, [TABLE])
@@ -108,7 +108,7 @@ def test_the_base_does_not_count_unless_asked_for(tmp_path: Path) -> None:
     assert nothing.link == ("",)
 
 
-def test_what_the_robot_hides_is_remembered(tmp_path: Path) -> None:
+def test_hidden_points_are_kept(tmp_path: Path) -> None:
     """A box seen in the first frame stays an obstacle while the robot covers it."""
     robot = slider(tmp_path, BRICK)
     box = cast_world(CAMERA, [((0, 0, 0.05), (0.06, 0.06, 0.1))])
@@ -120,19 +120,19 @@ def test_what_the_robot_hides_is_remembered(tmp_path: Path) -> None:
     masks = [clear, covered, covered]
     found = clearance_over_time(rollout_of(CAMERA, [box, near_robot, near_robot], masks), robot, [[0.2]] * 3)
     assert np.allclose(found.distance_m, 0.2 - 0.02 - 0.1, atol=1e-5)
-    # Seen only later: then it counts from the beginning, because it did not come from anywhere.
+    # Seen only later: it counts from the beginning, because it did not move.
     later = rollout_of(CAMERA, [near_robot, box], [covered, clear])
     assert np.allclose(clearance_over_time(later, robot, [[0.2]] * 2).distance_m, 0.08, atol=1e-5)
 
 
-def test_a_world_that_moves_is_followed(tmp_path: Path) -> None:
+def test_a_moving_scene_is_updated(tmp_path: Path) -> None:
     robot = slider(tmp_path, BRICK)
     rise = [cast_world(CAMERA, [((0, 0, h / 2), (0.1, 0.1, h))]) for h in (0.05, 0.10, 0.15, 0.02)]
     found = clearance_over_time(rollout_of(CAMERA, rise), robot, [[0.25]] * 4)
     assert np.allclose(found.distance_m, 0.23 - np.array([0.05, 0.10, 0.15, 0.02]), atol=1e-5)
 
 
-def test_no_world_no_number(tmp_path: Path) -> None:
+def test_an_empty_scene_gives_nan(tmp_path: Path) -> None:
     robot = slider(tmp_path, BALL)
     found = clearance_over_time(rollout_of(CAMERA, [np.full_like(TABLE, np.nan)]), robot, [[0.3]])
     assert np.isnan(found.distance_m[0])

@@ -1,4 +1,4 @@
-"""Trees over triangles: nearest points and insides against the plain formulas, triangle by triangle."""
+"""Triangle trees: nearest points and inside tests against brute force over all triangles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def random_soup(seed: int, count: int) -> np.ndarray:
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 300))
-def test_nearest_is_that_of_every_triangle(seed: int, count: int) -> None:
+def test_nearest_equals_brute_force(seed: int, count: int) -> None:
     soup = random_soup(seed, count)
     order, box, child, span = build_tree(soup)
     assert sorted(order.tolist()) == list(range(count))
@@ -54,12 +54,12 @@ def test_triangles_without_area_are_points_and_lines() -> None:
     ],
     ids=["box", "sphere", "torus", "ring"],
 )
-def test_inside_is_where_the_shape_is(mesh: trimesh.Trimesh) -> None:
+def test_inside_equals_the_solid_angle(mesh: trimesh.Trimesh) -> None:
     corners = np.ascontiguousarray(mesh.triangles, dtype=np.float64)
     order, box, child, span = build_tree(corners)
     triangles = np.ascontiguousarray(corners[order])
     points = np.random.default_rng(0).uniform(-1.6, 1.6, (400, 3))
-    # The angle that the surface fills as seen from a point: 4 pi inside, 0 outside.
+    # Solid angle of the surface seen from a point: 4 pi inside, 0 outside.
     a, b, c = (corners[None, :, i] - points[:, None] for i in range(3))
     la, lb, lc = (np.linalg.norm(v, axis=-1) for v in (a, b, c))
     volume = np.einsum("ijk,ijk->ij", a, np.cross(b, c))

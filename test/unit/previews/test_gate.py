@@ -1,4 +1,4 @@
-"""The gate: one way through, and every way that is refused with its own code."""
+"""The execution gate: the one accepted sequence, and every refusal with its own code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refused(call: object, *arguments: object, **options: object) -> ErrorCode:
     return caught.value.code
 
 
-def test_the_one_way_through_gives_exactly_the_plan(scene: Scene) -> None:
+def test_the_accepted_sequence_returns_exactly_the_plan(scene: Scene) -> None:
     plan = scene.execute(scene.approve())
     assert hash_trajectory(plan) == scene.hash
     np.testing.assert_array_equal(plan.positions, scene.plan.positions)
@@ -84,7 +84,7 @@ def test_the_same_positions_with_other_velocities_are_not_the_approved_plan(yam:
     np.testing.assert_array_equal(given.velocities, eased.velocities)
 
 
-def test_a_plan_that_waits_keeps_the_arm_busy_until_its_end(yam: Robot) -> None:
+def test_a_plan_with_a_pause_keeps_the_arm_busy_until_its_end(yam: Robot) -> None:
     scene = Scene(yam)
     late = JointTrajectory(scene.plan.names, scene.plan.times + 5.0, scene.plan.positions)
     scene.hash = hash_trajectory(late)
@@ -99,7 +99,7 @@ def test_a_plan_that_cannot_be_sent_is_neither_approved_nor_executed(yam: Robot)
 
     def permit(plan: JointTrajectory) -> None:
         if not open_:
-            raise KinemaError("the arm stays where it is: nobody takes it", code=ErrorCode.UNKNOWN_JOINT)
+            raise KinemaError("the arm stays where it is: no controller accepts it", code=ErrorCode.UNKNOWN_JOINT)
 
     scene = Scene(yam)
     scene.gate = ExecutionGate(yam, permit=permit)
@@ -251,7 +251,7 @@ def test_a_change_before_the_image_voids_nothing(scene: Scene) -> None:
 
 
 def test_an_arm_of_unknown_speed_does_not_count_as_still(scene: Scene) -> None:
-    """After a silence or a jump of its clock the first state says where the arm is, not whether it moves."""
+    """After a gap or a clock jump the first state has a position but no velocity."""
     assert refused(scene.approve, arm=make_arm(scene.robot, speed=np.nan)) == ErrorCode.PLAN_START_MISMATCH
     token = scene.approve()
     assert refused(scene.execute, token, arm=make_arm(scene.robot, speed=np.nan)) == ErrorCode.ARM_MOVED
@@ -273,7 +273,7 @@ def test_an_older_preview_does_not_replace_a_newer_one(scene: Scene) -> None:
     scene.execute(scene.approve())
 
 
-def test_a_world_whose_clock_went_back_has_changed(scene: Scene) -> None:
+def test_a_clock_that_goes_back_counts_as_a_scene_change(scene: Scene) -> None:
     scene.gate.world_changed(5_000)
     scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=6_000)
     token = scene.approve()
@@ -281,14 +281,14 @@ def test_a_world_whose_clock_went_back_has_changed(scene: Scene) -> None:
     assert refused(scene.execute, token) == ErrorCode.WORLD_CHANGED
 
 
-def test_a_clock_that_went_back_does_not_close_the_gate_for_ever(scene: Scene) -> None:
+def test_a_clock_that_goes_back_does_not_close_the_gate_permanently(scene: Scene) -> None:
     scene.gate.world_changed(5_000_000_000)
     scene.gate.world_changed(10)
     scene.gate.previewed(scene.plan, scene.hash, 0.0, world_ns=20)
     scene.execute(scene.approve())
 
 
-def test_a_gate_that_is_used_for_long_remembers_a_thousand_and_lets_nothing_old_through(yam: Robot) -> None:
+def test_the_gate_stores_a_thousand_entries_and_accepts_nothing_old(yam: Robot) -> None:
     scene = Scene(yam)
     tokens = []
     for index in range(REMEMBERED + 50):
@@ -309,7 +309,7 @@ def test_a_gate_that_is_used_for_long_remembers_a_thousand_and_lets_nothing_old_
 
 
 class Attack(RuleBasedStateMachine):
-    """Random previews, approvals, executions, waits, bumps and changes: no motion without a fresh approval of that."""
+    """Random previews, approvals, executions, waits, bumps and changes: no motion without a valid approval of it."""
 
     robot = Robot.load("primitive_arm")
 
@@ -414,7 +414,7 @@ def test_policy_is_data(yam: Robot) -> None:
         (6, 0.0049, False),
     ],
 )
-def test_what_may_be_previewed_may_be_approved(scene: Scene, joint: int, offset: float, allowed: bool) -> None:
+def test_a_plan_that_can_be_previewed_can_be_approved(scene: Scene, joint: int, offset: float, allowed: bool) -> None:
     arm = make_arm(scene.robot, offset, joint=joint)
     if allowed:
         assert check_plan(scene.robot, scene.plan, arm).plan_hash == scene.hash

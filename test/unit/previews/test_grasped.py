@@ -1,4 +1,4 @@
-"""Picks whose every distance is known: a grasp is no collision, and a held object is part of the robot."""
+"""Picks with known distances: a grasp is not a contact, and a held object is part of the robot."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def robot(tmp_path: Path) -> Robot:
     return grabber(tmp_path)
 
 
-def test_a_pick_and_place_touches_nothing_but_with_what_it_holds(robot: Robot) -> None:
+def test_only_the_held_object_touches_the_scene_in_a_pick_and_place(robot: Robot) -> None:
     report = make_report(pick(robot), robot, Q)
     assert report.grasp_s == pytest.approx(0.1 * CLOSED)
     assert report.release_s == pytest.approx(0.1 * RELEASE)
-    # The box comes down to a millimetre above the table before it is let go.
+    # The box comes down to a millimetre above the table before it is released.
     assert report.contact
     assert report.first_contact_link == HELD
     assert report.first_contact_s == pytest.approx(0.1 * DOWN)
-    assert [w for w in report.warnings if "touches" in w] == ["The held object touches the world at 1.30 s."]
+    assert [w for w in report.warnings if "touches" in w] == ["The held object touches the scene at 1.30 s."]
     assert report.min_clearance_m > 0
     fingers = [m for m, link in zip(report.clearance_m, report.clearance_links, strict=True) if link != HELD]
     assert min(fingers) > 0.01
@@ -67,7 +67,7 @@ def test_a_pick_and_place_touches_nothing_but_with_what_it_holds(robot: Robot) -
 
 
 def distances(rollout: Rollout, robot: Robot) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(T,) metres without and with the knowledge of what is grasped."""
+    """Clearance (T,) in metres without and with the grasped objects."""
     hidden = hidden_pixels(rollout)
     grasped = find_grasped(rollout, robot, Q, hidden)
     assert [one.carried for one in grasped] == [True]
@@ -75,8 +75,8 @@ def distances(rollout: Rollout, robot: Robot) -> tuple[NDArray[np.float64], NDAr
     return plain, found
 
 
-def test_what_is_carried_leaves_no_trail(robot: Robot) -> None:
-    """Pixels that the robot hides keep what was seen there last; not of a thing that has moved on."""
+def test_a_carried_object_leaves_no_trail(robot: Robot) -> None:
+    """Pixels hidden by the robot keep their last point, unless it was of an object that has moved."""
     plain, found = distances(pick(robot), robot)
     assert plain[DOWN] < -0.01, "the hand is in the box's trail"
     assert found[DOWN] == pytest.approx(0.001, abs=0.001), "the held box is a millimetre above the table"
@@ -85,8 +85,8 @@ def test_what_is_carried_leaves_no_trail(robot: Robot) -> None:
     assert found[-1] == pytest.approx(plain[-1])
 
 
-def test_what_will_be_carried_somewhere_is_not_there_before(robot: Robot) -> None:
-    """Pixels that the robot hides until the box comes by: the first thing seen there is the box, in the air."""
+def test_a_carried_object_does_not_appear_early(robot: Robot) -> None:
+    """Pixels that the robot hides until the box passes: the first point seen there is of the box, in the air."""
     rollout, by = pick(robot), 10
     low, high = np.array([-0.05, SHIFT[by] - 0.05, 0.08]), np.array([0.05, SHIFT[by] + 0.05, 0.2])
     p = rollout.points_base(by)
@@ -96,11 +96,11 @@ def test_what_will_be_carried_somewhere_is_not_there_before(robot: Robot) -> Non
     mask[np.arange(len(Q)) != by] |= there
     plain, found = distances(dataclasses.replace(rollout, robot_mask=mask), robot)
     assert plain[2] < 0.06, "high above the table, the hand comes near to the box's future"
-    assert found[2] == pytest.approx(HEIGHT[2] - SIZE[2], abs=0.003), "what is near is the box on the table"
+    assert found[2] == pytest.approx(HEIGHT[2] - SIZE[2], abs=0.003), "the nearest object is the box on the table"
 
 
 def test_a_box_that_stays_is_grasped_too(robot: Robot) -> None:
-    """A generator that leaves the world at rest: the fingers close on the box, which is no collision."""
+    """A generator with a static scene: the fingers close on the box, which is not a contact."""
     report = make_report(pick(robot, carried=False), robot, Q)
     assert report.grasp_s == pytest.approx(0.1 * CLOSED)
     assert not report.contact
@@ -128,8 +128,8 @@ def test_fingers_that_close_beside_a_box_and_hit_it_touch_it(robot: Robot) -> No
     assert report.first_contact_s > 0.1 * CLOSED
 
 
-def test_a_held_box_that_meets_another_one_is_reported(robot: Robot) -> None:
-    # Lower than the fingers, as high as the held box's underside: only the box can meet it.
+def test_a_held_box_that_touches_another_one_is_reported(robot: Robot) -> None:
+    # Lower than the fingers, as high as the held box's underside: only the box can touch it.
     wall: Box = ((0.0, 0.08, 0.05), (0.1, 0.02, 0.1))
     report = make_report(pick(robot, others=(wall,)), robot, Q)
     assert report.contact
@@ -137,7 +137,7 @@ def test_a_held_box_that_meets_another_one_is_reported(robot: Robot) -> None:
     assert 0.1 * 9 <= report.first_contact_s <= 0.1 * 10
 
 
-def test_a_closing_on_nothing_is_no_grasp(robot: Robot) -> None:
+def test_closing_without_an_object_is_not_a_grasp(robot: Robot) -> None:
     rollout = rollout_with(robot, Q, CAMERA, [cast_world(CAMERA)] * len(Q))
     report = make_report(rollout, robot, Q)
     assert np.isnan(report.grasp_s)

@@ -14,7 +14,7 @@ from kinema4d_ros.previews.report.plan_report import joint_margins
 from kinema4d_ros.robot import Robot
 
 
-def test_the_tightest_moment_counts(tmp_path: Path) -> None:
+def test_margins_are_minima_over_time(tmp_path: Path) -> None:
     robot = slider(tmp_path, '<sphere radius="0.05"/>')  # limits -0.5 to 1.0 m, 0.5 m/s
     plan = JointTrajectory.from_positions(["slide"], [[0.0], [0.9], [-0.45]], times=[0.0, 2.0, 6.0])
     margins = joint_margins(robot, plan)
@@ -23,7 +23,7 @@ def test_the_tightest_moment_counts(tmp_path: Path) -> None:
     assert margins.velocity_ratio == pytest.approx([0.9])
 
 
-def test_a_spline_is_looked_at_between_its_points(tmp_path: Path) -> None:
+def test_a_spline_is_checked_between_its_points(tmp_path: Path) -> None:
     robot = slider(tmp_path, '<sphere radius="0.05"/>')
     plan = JointTrajectory(("slide",), [0.0, 2.0], [[0.0], [0.4]], [[0.0], [0.0]])
     assert joint_margins(robot, plan).velocity_ratio == pytest.approx([1.5 * 0.2 / 0.5])

@@ -1,4 +1,4 @@
-"""What moved: boxes that go a known way, seen whole and half hidden."""
+"""Moved objects: boxes with known paths, fully visible and half hidden."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_box_half_hidden_by_the_robot_all_the_time() -> None:
     masks = []
     for i, frame in enumerate(frames):
         mask = np.zeros(frame.shape[:2], np.bool_)
-        # A vertical bar that travels with the box and covers a third of it.
+        # A vertical bar that moves with the box and covers a third of it.
         column = round(
             float(
                 CAMERA.project(
@@ -55,7 +55,7 @@ def test_a_box_half_hidden_by_the_robot_all_the_time() -> None:
     assert motion.moved[0].displacement_m == pytest.approx(np.linalg.norm(end - start), abs=2 * TOLERANCE_M)
 
 
-def test_robot_motion_is_not_world_motion() -> None:
+def test_robot_motion_is_not_object_motion() -> None:
     world = cast_world(CAMERA, [((0, 0, 0.035), SIZE)])
     frames, masks = [], []
     for column in range(40, 300, 40):

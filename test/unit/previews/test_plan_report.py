@@ -1,4 +1,4 @@
-"""The whole report: what it says of scenes whose story is known, and that it has the message's fields."""
+"""Plan reports of scenes with known results, and the fields of the message."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_brick_that_comes_down_on_the_table(tmp_path: Path) -> None:
     assert report.max_penetration_m == pytest.approx(0.005, abs=1e-5)
     assert (report.plan_hash, report.rollout_id, report.frame_id) == ("a" * 64, rollout.rollout_id, "base_link")
     assert report.moved == ()
-    assert "Link 'body' touches the world at 0.40 s." in report.warnings
-    assert "Link 'body' is 5 mm inside the world at 0.60 s." in report.warnings
+    assert "Link 'body' touches the scene at 0.40 s." in report.warnings
+    assert "Link 'body' is 5 mm inside the scene at 0.60 s." in report.warnings
     assert report.velocity_ratio == pytest.approx([0.2 / 0.5])
 
 
-def test_a_safe_plan_warns_of_nothing(tmp_path: Path) -> None:
+def test_a_safe_plan_has_no_warnings(tmp_path: Path) -> None:
     report = make_report(rollout_of(CAMERA, [TABLE] * 2), slider(tmp_path, BRICK), [[0.2], [0.21]])
     assert not report.contact
     assert np.isnan(report.first_contact_s)
@@ -63,14 +63,14 @@ def test_margins_come_from_the_plan_itself(tmp_path: Path) -> None:
     assert "Joint 'slide' moves at 18.00 times its speed limit." in report.warnings
 
 
-def test_an_empty_world_says_so(tmp_path: Path) -> None:
+def test_an_empty_scene_is_reported(tmp_path: Path) -> None:
     report = make_report(rollout_of(CAMERA, [np.full_like(TABLE, np.nan)]), slider(tmp_path, BRICK), [[0.1]])
     assert np.isnan(report.min_clearance_m)
     assert not report.contact
-    assert any("No point of the world" in warning for warning in report.warnings)
+    assert any("No point of the scene" in warning for warning in report.warnings)
 
 
-def test_an_assumed_table_says_so(tmp_path: Path) -> None:
+def test_an_assumed_table_is_reported(tmp_path: Path) -> None:
     rollout = replace(rollout_of(CAMERA, [TABLE]), provenance=Provenance("composite", "plane", depth="plane"))
     report = make_report(rollout, slider(tmp_path, BRICK), [[0.1]])
     assert report.clearance_basis == "plane"
@@ -78,16 +78,16 @@ def test_an_assumed_table_says_so(tmp_path: Path) -> None:
     assert any("No depth was measured" in warning for warning in report.warnings)
 
 
-def test_guessed_depth_says_so(tmp_path: Path) -> None:
+def test_estimated_depth_is_reported(tmp_path: Path) -> None:
     rollout = replace(rollout_of(CAMERA, [TABLE]), provenance=Provenance("diffusion", "nano", depth="lifted"))
     report = make_report(rollout, slider(tmp_path, BRICK), [[0.1]])
     assert report.clearance_basis == "lifted"
     assert clearance_text(report) == "80 mm by depth guessed from the picture: 'body' at 0.00 s"
-    assert any("a network's guess" in warning for warning in report.warnings)
+    assert any("estimated by a network" in warning for warning in report.warnings)
 
 
-def test_what_nothing_supports_is_no_number(tmp_path: Path) -> None:
-    """A bare plane in place of a world nobody knows: fingers in a box would be told to be well clear of it."""
+def test_clearance_of_unknown_depth_is_nan(tmp_path: Path) -> None:
+    """A plane in place of an unknown scene: fingers inside a box would be reported as clear of it."""
     rollout = replace(rollout_of(CAMERA, [TABLE] * 2), provenance=Provenance("diffusion", "nano"))
     robot = slider(tmp_path, BRICK)
     report = make_report(rollout, robot, [[0.12], [0.1]])
@@ -95,9 +95,9 @@ def test_what_nothing_supports_is_no_number(tmp_path: Path) -> None:
     assert np.isnan(report.min_clearance_m)
     assert np.isnan(report.clearance_m).all()
     assert clearance_text(report) == "unknown"
-    assert any("cannot be told" in warning for warning in report.warnings)
+    assert any("clearance is unknown" in warning for warning in report.warnings)
     assert not any(character.isdigit() for warning in report.warnings for character in warning)
-    # A plan through the assumed table is told of all the same.
+    # A plan through the assumed table is still reported.
     through = make_report(rollout, robot, [[0.12], [0.01]])
     assert through.contact
     assert through.first_contact_link == "body"
@@ -105,8 +105,8 @@ def test_what_nothing_supports_is_no_number(tmp_path: Path) -> None:
     assert through.max_penetration_m == 0.0
 
 
-def test_behind_the_robot_nothing_was_measured(tmp_path: Path) -> None:
-    """The table where the robot of the first image hid it is assumed, whatever the camera measured beside it."""
+def test_depth_behind_the_robot_is_assumed(tmp_path: Path) -> None:
+    """Where the robot of the first image hides the table, its depth is assumed, even if the rest was measured."""
     robot, heights = slider(tmp_path, BRICK), np.array([[0.1], [0.06]])
     rollout = rollout_with(robot, heights, CAMERA, [TABLE] * 2)
     assert make_report(rollout, robot, heights).clearance_basis == "measured"
@@ -118,7 +118,7 @@ def test_behind_the_robot_nothing_was_measured(tmp_path: Path) -> None:
     assert any("hidden by the robot" in warning for warning in report.warnings)
 
 
-def test_what_provenance_warns_of_is_repeated(tmp_path: Path) -> None:
+def test_warnings_of_the_provenance_are_repeated(tmp_path: Path) -> None:
     rollout = replace(
         rollout_of(CAMERA, [TABLE]), provenance=Provenance("x", versions={WARNING: "No adapter was used."})
     )

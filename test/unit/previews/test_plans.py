@@ -1,4 +1,4 @@
-"""Plans before their preview: checked against the robot and against where the arm is."""
+"""Checks of plans against the robot and the arm's state before the preview."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def arm_at(q: np.ndarray) -> ArmState:
     return ArmState(q, np.zeros_like(q), 0.0, 0.0)
 
 
-def test_a_partial_plan_leaves_the_other_joints_where_the_arm_has_them(yam: Robot) -> None:
+def test_a_partial_plan_keeps_the_other_joints(yam: Robot) -> None:
     q = yam.home_position() + 0.001
     plan = JointTrajectory.from_positions(["joint1"], [[q[0]], [q[0] + 0.3]], times=[0.0, 2.0])
     checked = check_plan(yam, plan, arm_at(q))
@@ -28,7 +28,7 @@ def test_a_partial_plan_leaves_the_other_joints_where_the_arm_has_them(yam: Robo
     assert checked.plan_hash == hash_trajectory(plan)
 
 
-def test_what_is_previewed_is_the_spline_that_would_be_executed(yam: Robot) -> None:
+def test_the_preview_uses_the_spline_that_would_be_executed(yam: Robot) -> None:
     q = yam.home_position()
     straight = JointTrajectory.from_positions(["joint1"], [[q[0]], [q[0] + 0.3]], times=[0.0, 2.0])
     eased = JointTrajectory(straight.names, straight.times, straight.positions, np.zeros((2, 1)))
@@ -43,7 +43,7 @@ def test_what_is_previewed_is_the_spline_that_would_be_executed(yam: Robot) -> N
     assert caught.value.code == ErrorCode.TRAJECTORY_TOO_FAST
 
 
-def test_a_start_elsewhere_says_which_joint_and_how_far(yam: Robot) -> None:
+def test_a_wrong_start_names_the_joint_and_the_distance(yam: Robot) -> None:
     q = yam.home_position()
     plan = JointTrajectory.from_positions(["joint2"], [[q[1] + 0.06], [q[1]]], times=[0.0, 2.0])
     with pytest.raises(KinemaError, match="joint2") as caught:
@@ -52,7 +52,7 @@ def test_a_start_elsewhere_says_which_joint_and_how_far(yam: Robot) -> None:
     check_plan(yam, plan, arm_at(q), start_tolerance_rad=0.1)
 
 
-def test_poses_without_times_get_a_gentle_pace_and_start_at_the_arm(yam: Robot) -> None:
+def test_poses_without_times_get_a_slow_speed_and_start_at_the_arm(yam: Robot) -> None:
     kinematics = choose_kinematics(yam, "pinocchio")
     q = yam.home_position()
     tool = [link.name for link in yam.links].index(yam.tool_link)
@@ -80,7 +80,7 @@ def test_poses_with_times_keep_them(yam: Robot) -> None:
     np.testing.assert_allclose(np.diff(plan.times)[1:], np.diff(times))
 
 
-def test_a_long_path_can_be_given_up_and_names_the_pose_that_is_out_of_reach(yam: Robot) -> None:
+def test_a_long_path_can_be_cancelled_and_names_the_unreachable_pose(yam: Robot) -> None:
     kinematics = choose_kinematics(yam, "pinocchio")
     q = yam.home_position()
     tool = [link.name for link in yam.links].index(yam.tool_link)

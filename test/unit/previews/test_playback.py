@@ -1,4 +1,4 @@
-"""The clock of a rollout: frames in order, loops, pauses, seeks and speeds."""
+"""Playback clock: frames in order, loops, pauses, seeks and speeds."""
 
 from __future__ import annotations
 

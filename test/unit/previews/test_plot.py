@@ -1,4 +1,4 @@
-"""The plot: what is drawn where."""
+"""Clearance plot: positions and colours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_curve_falls_where_the_clearance_falls(tmp_path: Path) -> None:
     assert np.all(np.diff(heights) > 0)
 
 
-def test_contact_is_red_only_where_it_is(tmp_path: Path) -> None:
+def test_only_contact_is_red(tmp_path: Path) -> None:
     image = clearance_plot(report(tmp_path, [0.20, 0.20, 0.20, 0.01, 0.01]), 640, 260)
     red = near(image, RED)
     assert red[60:220, 500:610].sum() > 10 * max(1, red[60:180, 60:300].sum())

@@ -1,4 +1,4 @@
-"""Clusters hold every face once, and their spheres and cones hold everything in them."""
+"""Clusters: every face occurs once, and spheres and cones bound all vertices and normals."""
 
 from __future__ import annotations
 

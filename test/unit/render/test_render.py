@@ -1,4 +1,4 @@
-"""The renderer against an independent float64 ray cast: the YAM, primitives, open meshes, cuts, random triangles."""
+"""Renderer against an independent float64 ray cast: YAM, primitives, open meshes, clipping, random triangles."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ BACKENDS = ("numba", "warp")
 
 
 def scene_of(*meshes: TriangleMesh) -> Scene:
-    """One link per mesh."""
+    """Build a scene with one link per mesh."""
     return Scene([(i, Geometry("mesh", np.eye(4), mesh)) for i, mesh in enumerate(meshes)], len(meshes))
 
 
 def soup(corners: NDArray[np.float64], closed: bool = False) -> TriangleMesh:
-    """Triangles (N, 3, 3) that share no vertex."""
+    """Build a mesh of triangles (N, 3, 3) that share no vertex."""
     return TriangleMesh(
         corners.reshape(-1, 3), np.arange(3 * len(corners), dtype=np.int32).reshape(-1, 3), None, closed
     )
 
 
 def triangles_of(poses: NDArray[np.float64], *meshes: TriangleMesh) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The judge's input for one frame of `scene_of(*meshes)` seen by a camera at the base."""
+    """Return triangles and link ids of one frame of `scene_of(*meshes)`, as input of the ray cast."""
     corners = [(mesh.vertices @ T[:3, :3].T + T[:3, 3])[mesh.faces] for mesh, T in zip(meshes, poses, strict=True)]
     ids = [np.full(len(mesh.faces), i + 1) for i, mesh in enumerate(meshes)]
     return np.concatenate(corners), np.concatenate(ids)
 
 
 def compare(xyz: NDArray[np.float32], ids: NDArray[np.uint8], judge, camera: PinholeCamera) -> tuple[int, int, float]:
-    """Pixels in one mask but not in the other, pixels in either, mean distance in metres where both agree."""
+    """Count pixels in only one mask and pixels in either; compute the mean distance, metres, where both agree."""
     ours, theirs = ids > 0, judge.ids > 0
     assert np.array_equal(np.isnan(xyz).all(axis=-1), ~ours)
     both = ours & theirs
@@ -113,7 +113,7 @@ def test_primitive_arm_agrees_with_ray_cast(primitive_arm: Robot, backend: str, 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("depth", [0.009, 0.011, 0.02, 0.05])
-def test_box_through_the_near_plane_is_cut_not_dropped(backend: str, depth: float) -> None:
+def test_box_through_the_near_plane_is_clipped(backend: str, depth: float) -> None:
     box = box_mesh((0.3, 0.02, 0.4))
     T = from_rpy([0.3, 0.2, 0.1], [0.02, 0.01, depth])
     camera = small_camera(120, 80)
@@ -150,7 +150,7 @@ def test_open_mesh_is_seen_from_both_sides(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_shared_edges_through_pixel_centres_leave_no_hole(backend: str) -> None:
-    # A plate of 2 x 2 pixel squares whose edges and diagonals all run through pixel centres.
+    # A plate of squares of 2 x 2 pixels whose edges and diagonals all pass through pixel centres.
     camera = PinholeCamera(32, 32, np.array([[32.0, 0, 16.5], [0, 32.0, 16.5], [0, 0, 1]]))
     n = 12
     ticks = (np.arange(n + 1) * 2 - n) / 32.0
@@ -192,7 +192,7 @@ def test_random_triangles_agree_with_ray_cast(seed: int, scale: float, count: in
     result = render_poses(scene_of(*meshes), identity(len(meshes)), camera)
     judge = cast(*triangles_of(identity(len(meshes))[0], *meshes), camera, brute_force=True)
     wrong, pixels, _ = compare(result.xyz[0], result.link_ids[0], judge, camera)
-    # A pixel exactly on a silhouette may fall either way; a random one never is.
+    # A pixel exactly on a silhouette is ambiguous; random triangles have none.
     assert wrong == 0
     both = result.link_ids[0] > 0
     assert np.allclose(result.xyz[0][both][:, 2], judge.z[both], rtol=1e-5, atol=1e-6)
@@ -212,7 +212,7 @@ def test_nearer_link_wins(backend: str) -> None:
 
 @pytest.mark.parametrize("eye", [[2.0, 2.0, 2.0], [0.0, 0.0, 50.0]])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_robot_out_of_sight_gives_empty_frames(primitive_arm: Robot, backend: str, eye: list[float]) -> None:
+def test_robot_out_of_view_gives_empty_frames(primitive_arm: Robot, backend: str, eye: list[float]) -> None:
     camera = PinholeCamera.look_at(eye, [4.0, 4.0, 50.0], width=64, height=48, fov_y_deg=40.0)
     result = render_pointmaps(primitive_arm, primitive_arm.home_position()[None], camera, backend=backend, rgb=True)
     assert not result.link_ids.any()
@@ -221,7 +221,7 @@ def test_robot_out_of_sight_gives_empty_frames(primitive_arm: Robot, backend: st
     assert not result.rgb.any()
 
 
-def test_same_bytes_for_any_number_of_threads_and_for_used_memory(primitive_arm: Robot) -> None:
+def test_same_result_for_any_number_of_threads_and_reused_memory(primitive_arm: Robot) -> None:
     camera = PinholeCamera.look_at([1.2, -1.0, 0.9], [0.0, 0.0, 0.4], width=160, height=120, fov_y_deg=50.0)
     q = yam_path(primitive_arm, 9)
     one = render_pointmaps(primitive_arm, q, camera, rgb=True, threads=1)

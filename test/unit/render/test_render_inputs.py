@@ -1,4 +1,4 @@
-"""What the renderer refuses, what it reports, and what it keeps between calls."""
+"""Renderer input checks, progress, and caching between calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours: lit sides, smooth surfaces, sharp creases, and the same picture from both back-ends."""
+"""Shading: lighting, smooth surfaces, sharp creases, and equal images from both back-ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small robots and meshes written to a folder, for tests of how they are read."""
+"""Small robots and meshes written to a folder, for tests of the readers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TWO_LINKS = """
 
 @pytest.fixture
 def two_links() -> str:
-    """URDF text of the smallest robot that moves; tests change a part of it."""
+    """Return the URDF text of the smallest robot that moves; tests change a part of it."""
     return TWO_LINKS
 
 
 @pytest.fixture
 def write_urdf(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes URDF text to a folder of its own and returns the path."""
+    """Write URDF text to its own folder and return the path."""
 
     def write(text: str, name: str = "robot.urdf") -> Path:
         path = tmp_path / name
@@ -45,12 +45,12 @@ def write_urdf(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def cube_stl() -> bytes:
-    """A binary STL cube with an edge of 1, closed and wound outwards."""
+    """Return a binary STL cube with an edge of 1, closed and wound outwards."""
     mesh = box_mesh((1.0, 1.0, 1.0))
     return binary_stl(mesh.vertices[mesh.faces])
 
 
 def binary_stl(corners: np.ndarray) -> bytes:
-    """STL bytes of (F, 3, 3) corners."""
+    """Return STL bytes of (F, 3, 3) corners."""
     facets = b"".join(struct.pack("<12fH", 0, 0, 0, *triangle.ravel(), 0) for triangle in corners)
     return b"test".ljust(80) + struct.pack("<I", len(corners)) + facets

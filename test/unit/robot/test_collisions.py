@@ -28,7 +28,7 @@ TEST_SAMPLES = 2000
 
 
 def arm(shape: str) -> str:
-    """Links a - (fixed) - gap - (turning) - b, and c beside a: b sweeps over c once in a turn."""
+    """Build links a - (fixed) - gap - (revolute) - b, and c beside a: b sweeps over c once per turn."""
     body = f"<collision><geometry>{shape}</geometry></collision>"
     return f"""<robot name="r"><link name="a">{body}</link><link name="gap"/>
     <link name="b"><collision><origin xyz="1 0 0"/><geometry>{shape}</geometry></collision></link>
@@ -73,7 +73,7 @@ def test_the_committed_pairs_are_the_computed_ones(yam: Robot) -> None:
 
 
 def hulls_touch(p_first: NDArray[np.float64], p_second: NDArray[np.float64]) -> bool:
-    """Whether two convex hulls share a point: a linear programme, and no collision library."""
+    """Return True if two convex hulls share a point, by linear programming, without a collision library."""
     n, m = len(p_first), len(p_second)
     equal = np.block(
         [[p_first.T, -p_second.T], [np.ones((1, n)), np.zeros((1, m))], [np.zeros((1, n)), np.ones((1, m))]]
@@ -82,13 +82,13 @@ def hulls_touch(p_first: NDArray[np.float64], p_second: NDArray[np.float64]) -> 
 
 
 def separated(p_first: NDArray[np.float64], p_second: NDArray[np.float64], axes: NDArray[np.float64]) -> bool:
-    """Whether one of the directions (3, D) proves that two hulls are apart."""
+    """Return True if one of the directions (3, D) separates two hulls."""
     first, second = p_first @ axes, p_second @ axes
     return bool(np.any((first.max(axis=0) < second.min(axis=0)) | (second.max(axis=0) < first.min(axis=0))))
 
 
 def links_touch(robot: Robot, pair: tuple[int, int], base_T_link: NDArray[np.float64], scale: float) -> bool:
-    """Whether the triangles' hulls of two links touch, each shape scaled about its middle."""
+    """Return True if the triangle hulls of two links touch, each shape scaled about its centre."""
     for g, h in product(*(robot.links[i].collisions for i in pair)):
         base_T_g, base_T_h = base_T_link[pair[0]] @ g.link_T_geometry, base_T_link[pair[1]] @ h.link_T_geometry
         p, q = apply(base_T_g, scale * g.mesh.vertices), apply(base_T_h, scale * h.mesh.vertices)
@@ -112,7 +112,7 @@ def test_contacts_are_those_of_the_convex_hulls(name: str) -> None:
             names = (robot.links[pair[0]].name, robot.links[pair[1]].name)
             if names in neighbours:
                 continue
-            # Round shapes are drawn by inscribed triangles, so the truth lies between two scales.
+            # Round shapes have inscribed triangles, so the true result is between two scales.
             if names in found:
                 contacts += 1
                 assert links_touch(robot, pair, base_T_link, 1.01), names
@@ -127,7 +127,7 @@ def test_no_named_pose_is_in_collision(yam: Robot, primitive_arm: Robot) -> None
             assert colliding_pairs(robot, robot.pose(name)) == (), (robot.name, name)
 
 
-def test_the_yam_can_hit_itself(yam: Robot) -> None:
+def test_the_yam_can_collide_with_itself(yam: Robot) -> None:
     # Elbow folded and the wrist bent towards the upper arm.
     q = yam.positions(["joint2", "joint3", "joint4"], [2.0, 0.0, -1.5])[0]
     assert {("link2", "link4"), ("link2", "link5")} <= set(colliding_pairs(yam, q))

@@ -25,7 +25,7 @@ def grippers(draw: st.DrawFn) -> Gripper:
 
 
 @given(grippers(), UNIT)
-def test_every_way_round_comes_back(gripper: Gripper, s: float) -> None:
+def test_conversions_round_trip(gripper: Gripper, s: float) -> None:
     position = gripper.position(s)
     width = gripper.width_m(s)
     assert gripper.normalised(position) == pytest.approx(s, abs=1e-9)
@@ -59,7 +59,7 @@ def test_a_small_overshoot_is_clipped_and_a_larger_one_refused(gripper: Gripper,
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.5, 1.5, [0.5, 2.0]])
-def test_values_that_are_no_opening(yam: Robot, value: float) -> None:
+def test_invalid_openings(yam: Robot, value: float) -> None:
     assert yam.gripper is not None
     with pytest.raises(RobotError, match="normalised opening"):
         yam.gripper.width_m(value)
@@ -99,6 +99,6 @@ def test_a_gripper_without_a_vendor(primitive_arm: Robot) -> None:
     "numbers",
     [(0.0, 0.0, 0.0, 0.1), (0.0, 1.0, 0.1, 0.1), (0.0, 1.0, -0.1, 0.1), (0.0, float("nan"), 0.0, 0.1)],
 )
-def test_grippers_that_cannot_be(numbers: tuple[float, float, float, float]) -> None:
+def test_invalid_grippers(numbers: tuple[float, float, float, float]) -> None:
     with pytest.raises(RobotError, match="gripper 'f'"):
         Gripper("f", *numbers)

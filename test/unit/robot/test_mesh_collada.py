@@ -67,7 +67,7 @@ def test_up_axis_becomes_z_by_a_rotation(axis: str, column: int) -> None:
     assert np.linalg.det(vertices) == pytest.approx(np.linalg.det(TRIANGLE), rel=1e-6), "no mirror image"
 
 
-def test_a_mirroring_node_turns_the_winding() -> None:
+def test_a_mirroring_node_reverses_the_winding() -> None:
     plain = read_collada(document(), "t.dae").vertices
     mirrored = read_collada(document(scale="<scale>-1 1 1</scale>"), "t.dae").vertices
     up = np.cross(plain[1] - plain[0], plain[2] - plain[0])

@@ -63,12 +63,12 @@ def test_broken_files(data: bytes) -> None:
     assert "bad.stl" in str(caught.value)
 
 
-def test_truncated_binary_says_what_is_missing(cube_stl: bytes) -> None:
+def test_the_error_of_a_truncated_binary_names_the_sizes(cube_stl: bytes) -> None:
     with pytest.raises(MeshError, match=r"claims 12 facets but has 634 bytes; expected 684 bytes"):
         read_stl(cube_stl[:-50], "cut.stl")
 
 
-def test_an_absurd_count_costs_no_memory(cube_stl: bytes) -> None:
+def test_a_huge_facet_count_allocates_no_memory(cube_stl: bytes) -> None:
     data = cube_stl[:80] + struct.pack("<I", 2**32 - 1) + cube_stl[84:]
     tracemalloc.start()
     try:

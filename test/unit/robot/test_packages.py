@@ -13,7 +13,7 @@ from kinema4d_ros.robot.packages import package_roots, resolve_mesh, urdf_root
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Path:
-    """work/arm_description/{package.xml, urdf/arm.urdf, meshes/a.stl} and work/secret.stl."""
+    """Create work/arm_description/{package.xml, urdf/arm.urdf, meshes/a.stl} and work/secret.stl."""
     package = tmp_path / "work" / "arm_description"
     for folder in ("urdf", "meshes"):
         (package / folder).mkdir(parents=True)
@@ -103,7 +103,7 @@ def test_absolute_file_uri_into_an_installed_package(layout: Path) -> None:
         "model://arm/a.stl",
     ],
 )
-def test_nothing_leaves_its_package(layout: Path, uri: str) -> None:
+def test_paths_outside_the_package_are_refused(layout: Path, uri: str) -> None:
     assert code_of(uri, layout / "urdf" / "arm.urdf") is ErrorCode.MESH_UNSAFE_PATH
 
 
@@ -144,7 +144,7 @@ def test_empty_uris(layout: Path, uri: str) -> None:
     assert code_of(uri, layout / "urdf" / "arm.urdf") is ErrorCode.MESH_MALFORMED
 
 
-def test_missing_files_say_where_they_were_looked_for(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_missing_files_list_the_searched_folders(layout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     urdf = layout / "urdf" / "arm.urdf"
     with pytest.raises(MeshError, match=str(layout / "urdf" / "none.stl")) as relative:
         resolve_mesh("none.stl", urdf)
@@ -159,7 +159,7 @@ def test_missing_files_say_where_they_were_looked_for(layout: Path, monkeypatch:
         assert caught.value.code is ErrorCode.MESH_MISSING
 
 
-def test_a_folder_on_the_path_that_is_no_package_is_not_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_on_the_path_without_init_is_not_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "just_a_folder").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert package_roots("just_a_folder") == []

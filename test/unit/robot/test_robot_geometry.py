@@ -73,7 +73,7 @@ def test_shapes_without_a_size(write_urdf: Write, shape: str) -> None:
         ("package://no_such_package_here/a.stl", ErrorCode.MESH_MISSING),
     ],
 )
-def test_meshes_that_cannot_be_had(write_urdf: Write, uri: str, code: ErrorCode) -> None:
+def test_unavailable_meshes(write_urdf: Write, uri: str, code: ErrorCode) -> None:
     with pytest.raises(MeshError) as caught:
         visual(write_urdf, f'<mesh filename="{uri}"/>')
     assert caught.value.code is code
@@ -96,7 +96,7 @@ def test_materials_inline_and_by_name(write_urdf: Write) -> None:
 @pytest.mark.parametrize(
     ("material", "complaint"),
     [
-        ('<material name="blue"/>', "'blue', which nothing defines"),
+        ('<material name="blue"/>', "'blue', which is not defined"),
         ('<material name="x"><color rgba="255 0 0 1"/></material>', "from 0 to 1 .divide by 255"),
         ('<material name="x"><color rgba="nan 0 0 1"/></material>', "4 finite numbers"),
         ('<material name="x"><color rgba="0 0"/></material>', "Invalid vector length"),

@@ -50,7 +50,7 @@ def test_positions_fill_what_is_not_named(yam: Robot) -> None:
         assert caught.value.code is ErrorCode.UNKNOWN_JOINT
 
 
-def test_a_mimic_joint_speaks_for_an_absent_leader_only(yam: Robot) -> None:
+def test_a_mimic_joint_sets_its_leader_only_if_that_is_absent(yam: Robot) -> None:
     assert yam.positions(["right_finger_joint"], [0.04])[0, 6] == 0.04
     for names, values in (
         (["left_finger_joint", "right_finger_joint"], [0.01, 0.04]),

@@ -40,7 +40,7 @@ Load = Callable[[str | None], Robot]
 
 
 @pytest.mark.parametrize("name", ["yam.urdf", "yam.xacro", "yam.urdf.xacro"])
-def test_the_sidecar_lies_beside_the_urdf(name: str) -> None:
+def test_the_sidecar_is_beside_the_urdf(name: str) -> None:
     assert sidecar_path(Path("/a") / name) == Path("/a/yam.robot.yaml")
 
 

@@ -33,7 +33,7 @@ def test_equal_vertices_weld_and_zero_has_no_sign() -> None:
     assert len(np.intersect1d(faces[0], faces[1])) == 2
 
 
-def test_faces_without_three_corners_go_and_their_colours_with_them() -> None:
+def test_degenerate_faces_are_dropped_with_their_colours() -> None:
     corners = np.concatenate([cube_corners(), [[[0, 0, 0], [0, 0, 0], [1, 0, 0]]]])
     rgb = np.arange(39, dtype=np.uint8).reshape(13, 3)
     mesh = clean_mesh(soup(corners, rgb))
@@ -49,7 +49,7 @@ def test_a_closed_mesh_keeps_its_faces() -> None:
     np.testing.assert_array_equal(mesh.vertices[mesh.faces], cube_corners())
 
 
-def test_an_inside_out_mesh_is_turned() -> None:
+def test_an_inside_out_mesh_is_flipped() -> None:
     mesh = clean_mesh(soup(cube_corners()[:, ::-1]))
     assert mesh.closed
     assert signed_volume(mesh.vertices, mesh.faces) == pytest.approx(6.0)
@@ -75,7 +75,7 @@ def test_an_open_mesh_is_not_closed_and_keeps_its_winding() -> None:
     np.testing.assert_array_equal(mesh.vertices[mesh.faces], corners)
 
 
-def test_one_open_body_makes_the_whole_open_while_the_closed_one_is_still_turned() -> None:
+def test_one_open_body_makes_the_mesh_open_and_closed_ones_are_still_flipped() -> None:
     far = cube_corners()[:-1] + 10.0
     mesh = clean_mesh(soup(np.concatenate([cube_corners()[:, ::-1], far])))
     assert not mesh.closed
@@ -106,7 +106,7 @@ def test_a_surface_with_one_side_is_not_closed() -> None:
     assert not clean_mesh(Soup(points, np.array(sorted(faces)), None)).closed
 
 
-def test_nothing_left_is_open() -> None:
+def test_an_empty_mesh_is_open() -> None:
     mesh = clean_mesh(soup(np.zeros((1, 3, 3))))
     assert len(mesh.faces) == 0
     assert not mesh.closed

@@ -37,7 +37,7 @@ def test_depth_first_in_the_files_order() -> None:
         ("abc", [joint("j", "b", "c"), joint("k", "c", "b")], "links b, c form a loop"),
     ],
 )
-def test_no_tree(names: str, joints: list[Joint], complaint: str) -> None:
+def test_invalid_trees(names: str, joints: list[Joint], complaint: str) -> None:
     with pytest.raises(RobotError, match=complaint):
         order_tree(links(names), joints)
 

@@ -106,7 +106,7 @@ def test_nothing_is_printed_for_extensions(
         ("../../etc/passwd", ErrorCode.FILE_UNSUPPORTED),
     ],
 )
-def test_sources_that_are_none(source: str | Path, code: ErrorCode) -> None:
+def test_invalid_sources(source: str | Path, code: ErrorCode) -> None:
     with pytest.raises(KinemaError) as caught:
         load_robot(source)
     assert caught.value.code is code

@@ -20,7 +20,7 @@ def test_macros_and_includes(tmp_path: Path) -> None:
     assert "xacro:" not in text.replace("xmlns:xacro", "")
 
 
-def test_entities_are_refused_in_the_file_and_in_what_it_includes(tmp_path: Path) -> None:
+def test_entities_are_refused_in_the_file_and_its_includes(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.xacro"
     bomb.write_text(f'<!DOCTYPE r [<!ENTITY a "x">]>{HEAD}<link name="&a;"/></robot>')
     innocent = tmp_path / "innocent.xacro"
@@ -73,7 +73,7 @@ def test_nothing_outside_the_package_is_read(tmp_path: Path, body: str) -> None:
     assert caught.value.code is ErrorCode.URDF_UNSAFE
 
 
-def test_an_expansion_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_expansion_has_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kinema4d_ros.robot.urdf.TIME_LIMIT_S", 3.0)
     path = tmp_path / "r.xacro"
     path.write_text(f'{HEAD}<link name="${{9**9**9}}"/></robot>')

@@ -43,7 +43,7 @@ def vendor_positions(yam: Robot, vendor: Robot, q: NDArray[np.float64]) -> NDArr
     return vendor.positions([*yam.joint_names[:6], *fingers], np.column_stack([q[:, :6], *fingers.values()]))
 
 
-def test_every_link_is_where_the_vendors_is(yam: Robot, vendor: Robot, q: NDArray[np.float64]) -> None:
+def test_link_poses_match_the_vendors(yam: Robot, vendor: Robot, q: NDArray[np.float64]) -> None:
     ours = forward_all(yam, q)
     theirs = forward_all(vendor, vendor_positions(yam, vendor, q))
     index = {link.name: i for i, link in enumerate(vendor.links)}
@@ -151,7 +151,7 @@ def make_pose(xmat: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def distance_outside(shape: Geometry, p_link: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N,) metres from points to a box or cylinder, 0 inside."""
+    """Return (N,) metres from points to a box or cylinder, 0 inside."""
     p = apply(invert(shape.link_T_geometry), p_link)
     if shape.kind == "box":
         beyond = np.abs(p) - np.array(shape.size) / 2.0
@@ -163,7 +163,7 @@ def distance_outside(shape: Geometry, p_link: NDArray[np.float64]) -> NDArray[np
 
 
 def surface_points(shape: Geometry, count: int, seed: int) -> NDArray[np.float64]:
-    """(count, 3) uniform on the triangles, link frame."""
+    """Return (count, 3) points uniform on the triangles, link frame."""
     rng = np.random.default_rng(seed)
     corners = shape.mesh.vertices[shape.mesh.faces]
     area = np.linalg.norm(np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]), axis=1)

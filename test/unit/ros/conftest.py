@@ -1,4 +1,4 @@
-"""What the bridge's tests share: a small camera and a small rollout."""
+"""Fixtures of the message tests: a small camera and a small rollout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def camera() -> PinholeCamera:
 
 @pytest.fixture(scope="session")
 def rollout(camera: PinholeCamera) -> Rollout:
-    """Three frames on the pixels' rays; the sky is empty, a square of robot moves."""
+    """Three frames with points on the pixels' rays; the top rows are empty, a square robot moves."""
     rng = np.random.default_rng(5)
     z = rng.uniform(0.5, 2.0, (3, camera.height, camera.width))
     z[:, :4] = np.nan

@@ -1,4 +1,4 @@
-"""Images through messages: every encoding, byte order and padding; wrong sizes are refused; no needless copies."""
+"""Image messages: every encoding, byte order and padding; wrong sizes are refused; no needless copies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_pixels_survive_padding_and_byte_order(encoding: str, height: int, width
     message = image_from_array(image, encoding, HEADER)
     assert (message.header.frame_id, message.height, message.width) == ("camera", height, width)
     np.testing.assert_array_equal(image_to_array(message), image)
-    # The same picture as another driver might send it.
+    # The same image with the layout of another driver.
     other = image.astype(image.dtype.newbyteorder(">" if big else "<"))
     rows = other.reshape(height, -1).view(np.uint8).reshape(height, -1)
     padded = np.hstack([rows, np.full((height, padding), 0xAB, np.uint8)])
@@ -66,7 +66,7 @@ def test_an_image_is_read_without_a_copy() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "mono8"])
-def test_colours_come_out_as_rgb(encoding: str) -> None:
+def test_colours_are_converted_to_rgb(encoding: str) -> None:
     image = pixels(encoding, 3, 4)
     planes = {
         "rgb8": lambda p: p,
@@ -79,7 +79,7 @@ def test_colours_come_out_as_rgb(encoding: str) -> None:
     np.testing.assert_array_equal(rgb, planes[encoding](image))
 
 
-def test_depth_is_metres_with_nan_for_nothing() -> None:
+def test_depth_is_in_metres_with_nan_for_no_measurement() -> None:
     millimetres = np.array([[0, 1, 65535]], np.uint16)
     np.testing.assert_allclose(
         depth_from_image(image_from_array(millimetres, "16UC1", HEADER)), [[np.nan, 0.001, 65.535]], rtol=1e-6
@@ -103,7 +103,7 @@ def test_depth_is_metres_with_nan_for_nothing() -> None:
     ],
     ids=str,
 )
-def test_an_image_that_lies_about_itself_is_refused(change: dict[str, object]) -> None:
+def test_an_image_with_inconsistent_fields_is_refused(change: dict[str, object]) -> None:
     message = image_from_array(pixels("rgb8", 4, 5), "rgb8", HEADER)
     for name, value in change.items():
         setattr(message, name, value)
@@ -118,9 +118,9 @@ def test_an_empty_image_a_wrong_size_and_a_depth_as_colour_are_refused() -> None
     message = image_from_array(pixels("rgb8", 4, 5), "rgb8", HEADER)
     with pytest.raises(ImageError, match="5 x 4"):
         rgb_from_image(message, width=720, height=480)
-    with pytest.raises(ImageError, match="no depth"):
+    with pytest.raises(ImageError, match="not a depth"):
         depth_from_image(message)
-    with pytest.raises(ImageError, match="no colour"):
+    with pytest.raises(ImageError, match="not a colour"):
         rgb_from_image(image_from_array(pixels("16UC1", 4, 5), "16UC1", HEADER))
     with pytest.raises(ImageError, match="uint16"):
         image_from_array(pixels("16UC1", 4, 5), "rgb8", HEADER)
@@ -136,7 +136,7 @@ def test_png_is_lossless_and_jpeg_is_close() -> None:
 
 
 @pytest.mark.parametrize("format_", ["png", "jpeg"])
-def test_damaged_or_foreign_pictures_are_refused(format_: str) -> None:
+def test_damaged_or_unsupported_images_are_refused(format_: str) -> None:
     frames = np.full((1, 48, 64, 3), 90, np.uint8)
     [good] = encode_rgb(frames, format_, HEADER)  # type: ignore[arg-type]
     for width, height in ((64, 47), (6400, 4800)):

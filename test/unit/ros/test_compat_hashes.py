@@ -1,4 +1,4 @@
-"""The stand-ins are wire-compatible: their type hashes are those that ROS 2 Jazzy's own packages have."""
+"""The stand-in message packages are wire-compatible: their type hashes are those of ROS 2 Jazzy's packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 ament_index_python = pytest.importorskip("ament_index_python")
 
-# As published: TFMessage in many Jazzy logs and bags, the others in public builds of moveit_msgs,
+# Published hashes: TFMessage in many Jazzy logs and bags, the others in public builds of moveit_msgs,
 # control_msgs and object_recognition_msgs from sources with the same fields as their Jazzy releases.
 PUBLISHED = {
     "tf2_msgs/msg/TFMessage": "e369d0f05a23ae52508854b66f6aa0437f3449d652e8cbf22d5abe85d020f087",
@@ -46,7 +46,7 @@ def test_type_hash_is_the_published_one(type_name: str) -> None:
     assert hashes[type_name] == f"RIHS01_{PUBLISHED[type_name]}"
 
 
-def test_colcon_never_sees_the_stand_ins() -> None:
+def test_colcon_ignores_the_stand_ins() -> None:
     root = Path(__file__).parents[3]
     assert (root / "compat" / "COLCON_IGNORE").is_file()
     assert {p.parent.name for p in (root / "compat").glob("*/package.xml")} == {n.split("/")[0] for n in PUBLISHED}

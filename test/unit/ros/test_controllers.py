@@ -1,4 +1,4 @@
-"""Which controller moves which joints, and plans that no controller could follow as they were previewed."""
+"""Joints of the controllers, and plans that the controllers cannot follow as previewed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinema4d_ros.ros.params import ParameterError
 SIX = tuple(f"joint{i}" for i in range(1, 7))
 
 
-def test_joints_come_from_the_robot_unless_they_are_named(yam: Robot) -> None:
+def test_joints_default_to_those_of_the_robot(yam: Robot) -> None:
     (alone,) = controllers(yam)
     assert alone.joints == (*SIX, "left_finger_joint")
     arm, gripper = controllers(yam, gripper="gripper_controller")
@@ -28,16 +28,16 @@ def test_joints_come_from_the_robot_unless_they_are_named(yam: Robot) -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ((("elbow",),), "'elbow' is not a joint"),
-        ((("right_finger_joint",),), "'right_finger_joint' is not a joint"),
-        ((("joint1", "joint1"),), "'joint1' is twice"),
-        ((SIX, "hand", ("joint6",)), "'joint6' is twice"),
+        ((("elbow",),), "'elbow' is not an actuated joint"),
+        ((("right_finger_joint",),), "'right_finger_joint' is not an actuated joint"),
+        ((("joint1", "joint1"),), "'joint1' is assigned twice"),
+        ((SIX, "hand", ("joint6",)), "'joint6' is assigned twice"),
         (((), "", ("joint6",)), "its joints are: joint6"),
         (((), "no name!"), "'no name!'"),
-        (((), "arm_controller"), "as the arm's"),
+        (((), "arm_controller"), "the arm's controller"),
     ],
 )
-def test_joints_that_cannot_be_shared_like_that_are_refused(yam: Robot, given: tuple[object, ...], text: str) -> None:
+def test_invalid_assignments_of_joints_are_refused(yam: Robot, given: tuple[object, ...], text: str) -> None:
     with pytest.raises(ParameterError) as caught:
         controllers(yam, *given)
     assert text in str(caught.value)
@@ -56,13 +56,13 @@ def swing(robot: Robot, names: tuple[str, ...], moved: str, by: str) -> JointTra
         ((*SIX, "left_finger_joint"), "joint1", True),
         ((*SIX, "left_finger_joint"), "left_finger_joint", False),
         (("left_finger_joint",), "left_finger_joint", False),
-        # The other finger follows the one that is named; alone it would move that.
+        # The right finger mimics the left one; without the left one it would move it.
         ((*SIX, "left_finger_joint", "right_finger_joint"), "right_finger_joint", True),
         ((*SIX, "right_finger_joint"), "right_finger_joint", False),
     ],
 )
 @pytest.mark.parametrize("by", ["positions", "velocities", "accelerations"])
-def test_a_joint_that_no_controller_has_may_stay_and_not_move(
+def test_a_joint_without_controller_must_not_move(
     yam: Robot, names: tuple[str, ...], moved: str, covered: bool, by: str
 ) -> None:
     plan = swing(yam, names, moved, by)
@@ -70,12 +70,12 @@ def test_a_joint_that_no_controller_has_may_stay_and_not_move(
     if covered:
         require_covered(yam, arm, plan)
         return
-    with pytest.raises(KinemaError, match=f"no controller has {moved}") as caught:
+    with pytest.raises(KinemaError, match=f"no controller for {moved}") as caught:
         require_covered(yam, arm, plan)
     assert caught.value.code == ErrorCode.UNKNOWN_JOINT
 
 
-def test_a_plan_without_any_joint_of_a_controller_is_not_a_motion(yam: Robot) -> None:
+def test_a_plan_without_joints_of_a_controller_is_refused(yam: Robot) -> None:
     rest = JointTrajectory.from_positions(("left_finger_joint",), [[0.01], [0.01]], rate_hz=1.0)
-    with pytest.raises(KinemaError, match="no controller has left_finger_joint"):
+    with pytest.raises(KinemaError, match="no controller for left_finger_joint"):
         require_covered(yam, controllers(yam, SIX), rest)

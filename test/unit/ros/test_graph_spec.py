@@ -1,4 +1,4 @@
-"""The graph as data: arguments, defaults, which nodes run."""
+"""The graph as data: arguments, defaults and nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_node_has_a_module_an_executable_and_a_purpose() -> None:
         assert spec.purpose
 
 
-def test_processes_carry_namespace_parameters_and_time() -> None:
+def test_processes_have_namespace_parameters_and_sim_time() -> None:
     values = read_arguments(SIM_ARGUMENTS, {"namespace": "/cell1/", "use_sim_time": "true", "seed": "7"})
     lab = next(spec for spec in sim_graph(values) if spec.name == "lab")
     command = list(node_process(lab, values).command)

@@ -1,4 +1,4 @@
-"""Joint states and plans from messages: read exactly, hashed alike, refused with a code when they are wrong."""
+"""Joint states and plans from messages: exact values, equal hashes, error codes for invalid messages."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_a_joint_state_is_read_with_its_stamp() -> None:
         (state([], []), "0 names"),
         (state(["a", "b"], [1.0]), "2 names and 1 positions"),
         (state(["a"], [1.0, 2.0]), "1 names and 2 positions"),
-        (state(["a", "b", "a"], [1.0, 2.0, 3.0]), "names a twice"),
+        (state(["a", "b", "a"], [1.0, 2.0, 3.0]), "contains a twice"),
         (state(["a", "b"], [1.0, NAN]), "'b' is at nan"),
         (state(["a"], [float("inf")]), "inf"),
         (state(["a", "b"], [1.0, 2.0], [0.0]), "1 velocities"),
     ],
 )
-def test_a_joint_state_that_cannot_be_believed_is_refused(message: JointState, text: str) -> None:
+def test_an_invalid_joint_state_is_refused(message: JointState, text: str) -> None:
     with pytest.raises(JointStateError, match=text) as caught:
         joint_sample_from_msg(message)
     assert caught.value.code == ErrorCode.JOINT_STATES_INVALID
@@ -75,7 +75,7 @@ def test_a_joint_state_that_cannot_be_believed_is_refused(message: JointState, t
     st.lists(st.integers(1, 10**11), min_size=1, max_size=10),
     st.data(),
 )
-def test_a_plan_survives_its_message_with_its_hash(steps_ns: list[int], data: st.DataObject) -> None:
+def test_a_plan_keeps_its_hash_through_its_message(steps_ns: list[int], data: st.DataObject) -> None:
     finite = st.floats(-1e3, 1e3)
     q = data.draw(st.lists(st.tuples(finite, finite), min_size=len(steps_ns), max_size=len(steps_ns)))
     sent = JointTrajectory(("x", "y"), np.cumsum(steps_ns) * 1e-9, np.array(q))
@@ -98,7 +98,7 @@ def with_derivatives(message: JointTrajectoryMsg, **tables: list[list[float]]) -
     return message
 
 
-def test_points_come_back_from_a_plan_unchanged() -> None:
+def test_points_of_a_plan_are_unchanged_by_a_round_trip() -> None:
     sent = with_derivatives(
         plan(["a", "b"], [(0.0, [0.0, 1.0]), (0.1, [0.1, 1.0 / 3.0]), (0.3, [0.2, 2.0])]),
         velocities=[[0.0, 0.0], [0.7, -1e-3], [0.0, -0.0]],
@@ -145,7 +145,7 @@ def test_samples_in_one_nanosecond_cannot_be_sent() -> None:
         trajectory_to_msg(close, header())
 
 
-def test_segments_of_a_displayed_plan_follow_each_other() -> None:
+def test_segments_of_a_displayed_plan_are_joined_in_time() -> None:
     message = display(
         plan(["a", "b"], [(0.0, [0.0, 0.0]), (1.0, [1.0, 2.0])]),
         plan(["g"], [(0.0, [0.04]), (0.5, [0.0])]),
@@ -168,7 +168,7 @@ def test_a_displayed_plan_that_starts_late_begins_at_its_start_state() -> None:
     np.testing.assert_array_equal(without.times, [0.2, 1.0])
 
 
-def test_a_displayed_plan_keeps_the_derivatives_that_make_sense_for_the_whole() -> None:
+def test_a_displayed_plan_keeps_the_derivatives_that_are_valid_for_all_segments() -> None:
     rest = [[0.0], [0.0]]
     one = with_derivatives(plan(["a"], [(0.2, [1.0]), (1.0, [2.0])]), velocities=[[0.5], [0.0]], accelerations=rest)
     read = trajectory_from_display(display(one, start={"a": 0.9}))
@@ -192,14 +192,14 @@ def test_a_displayed_plan_keeps_the_derivatives_that_make_sense_for_the_whole() 
     assert straight.velocities is None
 
 
-def test_displayed_plans_that_make_no_sense_are_refused() -> None:
+def test_inconsistent_displayed_plans_are_refused() -> None:
     segment = plan(["a"], [(0.0, [0.0]), (1.0, [1.0])])
     with pytest.raises(TrajectoryError) as caught:
         trajectory_from_display(display())
     assert caught.value.code == ErrorCode.TRAJECTORY_EMPTY
     with pytest.raises(TrajectoryError, match="starts with joint 'a' at 0"):
         trajectory_from_display(display(segment, segment))
-    with pytest.raises(TrajectoryError, match="'g' moves in a later segment"):
+    with pytest.raises(TrajectoryError, match="'g' moves only in a later segment"):
         trajectory_from_display(display(segment, plan(["g"], [(0.0, [0.0]), (1.0, [1.0])])))
     floating = display(segment)
     floating.trajectory[0].multi_dof_joint_trajectory.joint_names = ["virtual_joint"]

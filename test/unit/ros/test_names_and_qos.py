@@ -1,4 +1,4 @@
-"""One table: every name is legal, unique, importable, and has a profile that can meet its peers."""
+"""Table of endpoints: valid and unique names, importable types, compatible QoS profiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GLOBAL = {"/tf", "/tf_static", "/diagnostics"}
 
 
 @pytest.mark.parametrize("endpoint", names.ENDPOINTS, ids=lambda e: e.name)
-def test_an_endpoint_is_legal_and_its_type_exists(endpoint: names.Endpoint) -> None:
+def test_an_endpoint_is_valid_and_its_type_exists(endpoint: names.Endpoint) -> None:
     assert validate_topic_name(endpoint.name)
     assert endpoint.name in GLOBAL or not endpoint.name.startswith("/")
     assert endpoint.interface().__name__ == endpoint.type.rsplit("/", 1)[1]
@@ -42,11 +42,11 @@ def test_names_are_unique_and_all_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("publisher", [qos.STREAM_OUT, qos.LATCHED, qos_profile_sensor_data])
-def test_sensor_input_hears_every_driver(publisher: object) -> None:
+def test_sensor_input_matches_every_driver(publisher: object) -> None:
     assert qos_check_compatible(publisher, qos.SENSOR_IN)[0] != QoSCompatibility.ERROR
 
 
-def test_a_plan_reaches_us_from_default_and_latched_publishers_but_is_never_replayed() -> None:
+def test_plan_input_matches_default_and_latched_publishers_without_replay() -> None:
     assert qos_check_compatible(qos.COMMAND_OUT, qos.PLAN_IN)[0] != QoSCompatibility.ERROR
     assert qos_check_compatible(qos.LATCHED, qos.PLAN_IN)[0] != QoSCompatibility.ERROR
     assert qos.PLAN_IN.durability == QoSDurabilityPolicy.VOLATILE
@@ -61,7 +61,7 @@ def test_results_are_latched_and_reliable() -> None:
         assert profile.depth == 1
 
 
-def test_every_step_of_a_preview_arrives_and_stays() -> None:
+def test_preview_status_is_reliable_and_latched() -> None:
     profile = qos.profile(names.PREVIEW_STATUS)
     assert profile.durability == QoSDurabilityPolicy.TRANSIENT_LOCAL
     assert profile.reliability == QoSReliabilityPolicy.RELIABLE

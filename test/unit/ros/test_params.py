@@ -1,4 +1,4 @@
-"""Parameters: one declaration gives descriptors and checked values; a bad value is refused in words."""
+"""Parameters: one declaration gives descriptors and checked values; invalid values give clear errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Settings:
     ignore_links: tuple[str, ...] = parameter(("base",), "Links that may touch.")
 
 
-def test_defaults_are_good_and_numbers_may_be_whole() -> None:
+def test_defaults_are_valid_and_floats_accept_integers() -> None:
     assert check(Settings, {}) == Settings()
     given = check(Settings, {"rate_hz": 60, "ignore_links": ["a", "b"], "loop": False})
     assert given == Settings(rate_hz=60.0, ignore_links=("a", "b"), loop=False)
@@ -29,7 +29,7 @@ def test_defaults_are_good_and_numbers_may_be_whole() -> None:
     assert check(Settings, {"frames": 2}, given).rate_hz == 60.0
 
 
-def test_descriptors_tell_ros_everything() -> None:
+def test_descriptors_are_complete() -> None:
     found = descriptors(Settings)
     assert list(found) == ["rate_hz", "frames", "loop", "generator", "robot", "ignore_links"]
     assert found["rate_hz"].type == ParameterType.PARAMETER_DOUBLE
@@ -61,7 +61,7 @@ def test_descriptors_tell_ros_everything() -> None:
         ("ignore_links", [1, 2], "a list of texts"),
     ],
 )
-def test_a_bad_value_is_refused_in_words(name: str, value: object, expected: str) -> None:
+def test_the_error_of_an_invalid_value_names_the_range(name: str, value: object, expected: str) -> None:
     with pytest.raises(ParameterError) as caught:
         check(Settings, {name: value})
     assert caught.value.code == ErrorCode.PARAMETER_INVALID
@@ -75,7 +75,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         check(Settings, {"rate": 5})
 
 
-def test_a_declaration_that_makes_no_sense_is_a_programming_error() -> None:
+def test_an_invalid_declaration_is_a_type_error() -> None:
     with pytest.raises(TypeError):
         parameter(1.0, "Half a range.", low=0.0)
     with pytest.raises(TypeError):

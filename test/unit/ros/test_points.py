@@ -1,4 +1,4 @@
-"""Point clouds through messages: organised, coloured, NaN kept; foreign layouts read; broken ones refused."""
+"""Point cloud messages: organised, coloured, NaN kept; other layouts are read, invalid ones refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER = header(7, "camera_optical_frame")
 
 @settings(max_examples=50)
 @given(st.integers(1, 6), st.integers(1, 6), st.data())
-def test_points_and_colours_survive(height: int, width: int, data: st.DataObject) -> None:
+def test_points_and_colours_round_trip(height: int, width: int, data: st.DataObject) -> None:
     xyz = data.draw(arrays(np.float32, (height, width, 3), elements=st.floats(width=32)))
     rgb = data.draw(arrays(np.uint8, (height, width, 3)))
     points, colours = points_from_cloud(cloud_from_points(xyz, rgb, HEADER))
@@ -46,7 +46,7 @@ def test_the_layout_is_what_rviz_reads() -> None:
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_a_camera_drivers_layout_is_read_too(order: str) -> None:
+def test_the_layout_of_a_camera_driver_is_read(order: str) -> None:
     record = np.dtype(
         {"names": ["z", "x", "y", "rgba"], "formats": [order + "f8", order + "f4", order + "f4", order + "u4"],
          "offsets": [8, 0, 20, 28], "itemsize": 32}
@@ -89,7 +89,7 @@ def test_a_broken_cloud_is_refused(how: str) -> None:
     assert caught.value.code == ErrorCode.WIRE_CORRUPT
 
 
-def test_arrays_that_are_no_cloud_are_refused() -> None:
+def test_arrays_of_wrong_shape_or_dtype_are_refused() -> None:
     with pytest.raises(PointmapError, match="float64"):
         cloud_from_points(np.zeros((2, 3, 3)), None, HEADER)  # type: ignore[arg-type]
     with pytest.raises(PointmapError, match="colours"):

@@ -1,4 +1,4 @@
-"""Poses, paths and cameras through messages."""
+"""Messages of poses, paths and cameras."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ places = st.tuples(*[st.floats(-10, 10)] * 3)
 
 
 @given(angles, places)
-def test_matrices_survive_messages(rpy: tuple[float, ...], xyz: tuple[float, ...]) -> None:
+def test_matrices_round_trip(rpy: tuple[float, ...], xyz: tuple[float, ...]) -> None:
     T = from_rpy(rpy, xyz)
     np.testing.assert_allclose(pose_to_matrix(matrix_to_pose(T)), T, atol=1e-14)
     np.testing.assert_allclose(transform_to_matrix(matrix_to_transform(T)), T, atol=1e-14)
@@ -57,7 +57,7 @@ def test_a_path_gives_times_when_it_has_stamps() -> None:
 
 
 @pytest.mark.parametrize("stamps", [[5, 5], [5, 4], [5, 0]])
-def test_a_path_with_half_its_stamps_or_backwards_is_refused(stamps: list[int]) -> None:
+def test_a_path_with_missing_or_decreasing_stamps_is_refused(stamps: list[int]) -> None:
     with pytest.raises(TrajectoryError) as caught:
         path_to_matrices(path(stamps))
     assert caught.value.code == ErrorCode.TRAJECTORY_NOT_MONOTONIC
@@ -71,7 +71,7 @@ def test_bad_poses_are_refused() -> None:
         path_to_matrices(path([1, 2], ["base_link", "camera"]))
     left_empty = Pose()
     left_empty.orientation.w = 0.0
-    with pytest.raises(TrajectoryError, match="length 0") as caught:
+    with pytest.raises(TrajectoryError, match="norm 0") as caught:
         pose_array_to_matrices(PoseArray(poses=[Pose(), left_empty]))
     assert caught.value.code == ErrorCode.NOT_A_ROTATION
     lost = Pose()
@@ -83,7 +83,7 @@ def test_bad_poses_are_refused() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.floats(400, 900), st.floats(400, 900), st.floats(-20, 20), angles, places)
-def test_a_camera_survives_its_message(
+def test_a_camera_round_trips(
     fx: float, fy: float, shift: float, rpy: tuple[float, ...], xyz: tuple[float, ...]
 ) -> None:
     K = [[fx, 0, 320 + shift], [0, fy, 240 - shift], [0, 0, 1]]
@@ -92,7 +92,7 @@ def test_a_camera_survives_its_message(
     )
     message = info_from_camera(sent, time_from_ns(9))
     assert (message.header.frame_id, message.header.stamp.nanosec) == ("eye", 9)
-    # ROS puts integers at pixel centres.
+    # ROS has integer coordinates at pixel centres.
     assert message.k[2] == pytest.approx(sent.K[0, 2] - 0.5, abs=1e-12)
     read = camera_from_info(message, sent.base_T_camera, base_frame="root")
     np.testing.assert_allclose(read.K, sent.K, rtol=1e-15, atol=1e-12)
@@ -115,7 +115,7 @@ def test_region_of_interest_and_binning_give_the_camera_of_the_image() -> None:
     assert caught.value.code == ErrorCode.CAMERA_BAD_SIZE
 
 
-def test_cameras_that_cannot_be_used_are_refused() -> None:
+def test_unusable_cameras_are_refused() -> None:
     with pytest.raises(CameraError, match="not calibrated") as caught:
         camera_from_info(CameraInfoMsg(width=640, height=480))
     assert caught.value.code == ErrorCode.CALIBRATION_INVALID

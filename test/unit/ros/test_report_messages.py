@@ -1,4 +1,4 @@
-"""The plan report as a message and as markers: nothing is lost, and what was not measured is marked."""
+"""The plan report as a message and as markers: lossless, and unmeasured clearance is marked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def test_a_report_comes_back_from_its_message(report: PlanReport) -> None:
+def test_a_report_round_trips(report: PlanReport) -> None:
     sent = replace(report, grasp_s=0.1, clearance_basis="plane")
     read = report_from_msg(report_to_msg(sent, STAMP))
     assert read.clearance_basis == "plane"
@@ -44,13 +44,13 @@ def test_a_report_comes_back_from_its_message(report: PlanReport) -> None:
             assert same(getattr(sent, field.name), getattr(read, field.name)), field.name
 
 
-def test_a_basis_that_nobody_knows_is_unknown(report: PlanReport) -> None:
+def test_an_unrecognised_basis_is_unknown(report: PlanReport) -> None:
     message = report_to_msg(report, STAMP)
     message.clearance_basis = "<b>measured</b>"
     assert report_from_msg(message).clearance_basis == "unknown"
 
 
-def test_markers_are_green_only_for_what_was_measured(report: PlanReport) -> None:
+def test_markers_are_green_only_for_measured_clearance(report: PlanReport) -> None:
     texts, colours = {}, {}
     for basis in ("measured", "lifted", "plane"):
         markers = report_to_markers(replace(report, clearance_basis=basis), STAMP).markers

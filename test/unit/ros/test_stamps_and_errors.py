@@ -1,4 +1,4 @@
-"""Times keep their nanoseconds and errors their codes on the way through messages."""
+"""Messages of times and errors: nanoseconds and codes are preserved."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def test_durations_keep_every_nanosecond_and_sign(ns: int) -> None:
 
 
 @given(st.integers(0, 10**15))
-def test_float_seconds_come_back_to_their_nanosecond(ns: int) -> None:
+def test_float_seconds_round_to_their_nanosecond(ns: int) -> None:
     assert seconds_to_ns(seconds(duration_from_ns(ns))) == ns
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e12])
-def test_times_that_ros_cannot_hold_are_refused(bad: float) -> None:
+def test_times_outside_the_range_of_ros_are_refused(bad: float) -> None:
     with pytest.raises(TrajectoryError, match="does not fit") as caught:
         seconds_to_ns([0.0, bad])
     assert caught.value.code == ErrorCode.TRAJECTORY_NOT_FINITE
 
 
 @pytest.mark.parametrize("code", [c for c in ErrorCode if c is not ErrorCode.NONE])
-def test_every_code_survives_the_wire(code: ErrorCode) -> None:
+def test_every_code_round_trips(code: ErrorCode) -> None:
     sent = KinemaError("the cup is blue", expected="a red cup", hint="paint it", code=code)
     message = error_to_msg(sent)
     assert message.code == getattr(ErrorCodeMsg, code.name)
@@ -48,7 +48,7 @@ def test_every_code_survives_the_wire(code: ErrorCode) -> None:
     assert str(received) == str(sent)
 
 
-def test_no_error_is_no_error() -> None:
+def test_no_error_round_trips_to_none() -> None:
     message = error_to_msg()
     assert (message.code, message.message) == (0, "")
     assert error_from_msg(message) is None
@@ -61,7 +61,7 @@ def test_a_surprise_keeps_its_type_and_text() -> None:
     assert caught.value.code == ErrorCode.UNKNOWN
 
 
-def test_a_code_from_a_newer_peer_is_told() -> None:
+def test_an_unknown_code_of_a_newer_peer_is_reported() -> None:
     error = error_from_msg(ErrorCodeMsg(code=64999, message="something new"))
     assert error is not None
     assert "something new" in str(error)

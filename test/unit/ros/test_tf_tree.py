@@ -1,4 +1,4 @@
-"""The tree of frames: chains, interpolation and newest common times as tf2 has them; no answer without data."""
+"""The frame tree: chains, interpolation and newest common times as in tf2; errors without data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pose(rng: np.random.Generator) -> np.ndarray:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 8))
-def test_any_two_frames_of_a_random_tree_agree_with_the_world(seed: int, count: int) -> None:
+def test_lookups_in_a_random_tree_agree_with_the_world_poses(seed: int, count: int) -> None:
     rng = np.random.default_rng(seed)
     tree = FrameTree()
     world_T = {"world": np.eye(4)}
@@ -42,7 +42,7 @@ def test_any_two_frames_of_a_random_tree_agree_with_the_world(seed: int, count: 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1))
-def test_between_two_samples_a_frame_moves_straight_and_turns_evenly(seed: int, s: float) -> None:
+def test_translation_is_linear_and_rotation_slerp_between_samples(seed: int, s: float) -> None:
     rng = np.random.default_rng(seed)
     T0, T1 = pose(rng), pose(rng)
     tree = FrameTree()
@@ -55,7 +55,7 @@ def test_between_two_samples_a_frame_moves_straight_and_turns_evenly(seed: int, 
     np.testing.assert_allclose(found, slerp(T0, T1, share)[0], atol=1e-12)
     np.testing.assert_allclose(found[:3, 3], (1 - share) * T0[:3, 3] + share * T1[:3, 3], atol=1e-12)
     assert rotation_angle(T0, found) == pytest.approx(share * rotation_angle(T0, T1), abs=1e-7)
-    # And backwards it is the inverse.
+    # The reverse look-up is the inverse.
     np.testing.assert_allclose(tree.lookup("b", "a", stamp)[0] @ found, np.eye(4), atol=1e-12)
 
 
@@ -69,7 +69,7 @@ def test_samples_may_arrive_in_any_order() -> None:
         np.testing.assert_array_equal(tree.lookup("a", "b", (i + 1) * SECOND)[0], poses[i])
 
 
-def test_time_zero_is_the_newest_that_all_have() -> None:
+def test_time_zero_is_the_newest_common_time() -> None:
     tree = FrameTree()
     up = from_rpy((0, 0, 0), (0, 0, 1))
     tree.insert("world", "arm", np.eye(4), 1 * SECOND, static=False)
@@ -89,12 +89,12 @@ def test_nothing_is_extrapolated() -> None:
         tree.lookup("a", "b", 2 * SECOND + 1)
     with pytest.raises(ExtrapolationException, match="past"):
         tree.lookup("a", "b", 2 * SECOND - 1)
-    # A static frame holds for all times.
+    # A static frame is valid at all times.
     tree.insert("a", "c", np.eye(4), 2 * SECOND, static=True)
     assert tree.lookup("a", "c", 99 * SECOND)[1] == 99 * SECOND
 
 
-def test_what_is_unknown_or_unconnected_says_so() -> None:
+def test_unknown_and_unconnected_frames_raise() -> None:
     tree = FrameTree()
     with pytest.raises(LookupException, match="nowhere"):
         tree.lookup("nowhere", "nowhere", 0)
@@ -133,7 +133,7 @@ def test_a_frame_can_change_its_parent() -> None:
     assert tree.frames()["cup"] == "hand"
 
 
-def test_what_cannot_be_a_frame_is_refused() -> None:
+def test_invalid_frames_are_refused() -> None:
     tree = FrameTree()
     for parent, child, T in (
         ("a", "a", np.eye(4)),
@@ -149,7 +149,7 @@ def test_what_cannot_be_a_frame_is_refused() -> None:
         tree.lookup("a", "b", SECOND)
 
 
-def test_the_buffer_of_tf2_gives_the_same_answers() -> None:
+def test_the_buffer_of_tf2_gives_the_same_results() -> None:
     tf2_ros = pytest.importorskip("tf2_ros", reason="tf2_ros comes with a ROS distribution")
     from geometry_msgs.msg import TransformStamped
     from rclpy.time import Time

@@ -1,4 +1,4 @@
-"""Messages that fuzzing found a way through with: each is refused with a code, before it costs anything."""
+"""Malformed messages found by fuzzing: each is refused with a code before expensive work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAMP = time_from_ns(1_700_000_000_000_000_000)
 
 
 @pytest.mark.parametrize(("sec", "nanosec"), [(-1, 0), (-(2**31), 2**32 - 1), (1, 10**9), (2**31 - 1, 2**32 - 1)])
-def test_a_joint_state_with_a_stamp_that_is_no_time(sec: int, nanosec: int) -> None:
+def test_a_joint_state_with_an_invalid_stamp(sec: int, nanosec: int) -> None:
     message = JointState(name=["joint1"], position=[0.0])
     message.header.stamp.sec, message.header.stamp.nanosec = sec, nanosec
     with pytest.raises(JointStateError, match="is stamped"):
@@ -39,12 +39,12 @@ def test_names_are_compared_in_linear_time() -> None:
     message = JointState(header=header(1), name=[f"j{i}" for i in range(count)], position=[0.0] * count)
     started = time.process_time()
     assert len(joint_sample_from_msg(message).names) == count
-    # Each with each takes a minute.
+    # Pairwise comparison would take a minute.
     assert time.process_time() - started < 10.0
 
 
 @pytest.mark.parametrize("times", [[0.0, 0.1, float("nan")], [0.0, 0.2, 0.1], [-1.0, 0.1, 0.2], [0.0, 0.1, 1e300]])
-def test_a_rollout_whose_times_cannot_be_played(rollout: Rollout, times: list[float]) -> None:
+def test_a_rollout_with_invalid_times(rollout: Rollout, times: list[float]) -> None:
     message = rollout_to_msg(rollout, STAMP)
     require_whole(message)
     message.times = times
@@ -53,7 +53,7 @@ def test_a_rollout_whose_times_cannot_be_played(rollout: Rollout, times: list[fl
     assert caught.value.code == ErrorCode.ROLLOUT_INVALID
 
 
-def test_frames_that_would_fill_the_memory(camera: PinholeCamera) -> None:
+def test_frames_that_would_exhaust_memory(camera: PinholeCamera) -> None:
     pixels = camera.width * camera.height
     require_affordable(MAX_PIXELS // pixels, camera)
     with pytest.raises(KinemaError) as caught:
@@ -61,13 +61,13 @@ def test_frames_that_would_fill_the_memory(camera: PinholeCamera) -> None:
     assert caught.value.code == ErrorCode.CAMERA_BAD_SIZE
 
 
-def test_the_size_of_the_image_is_looked_at_before_pictures_are_unpacked(camera: PinholeCamera) -> None:
+def test_the_image_size_is_checked_before_frames_are_decoded(camera: PinholeCamera) -> None:
     ids = np.ones((1, camera.height, camera.width), np.uint8)
     xyz = (camera.rays() * 0.5).astype(np.float32)[None]
     goal = GenerateRollout.Goal(robot_frames=frames_to_msg(PointmapSequence(xyz, ids, camera, np.zeros(1)), STAMP))
     goal.image = image_from_array(np.zeros((camera.height, camera.width, 3), np.uint8), "rgb8", header(1))
     goal.robot_frames.camera_info.width = goal.robot_frames.camera_info.height = 16_384
-    # The pictures are damaged as well: whoever unpacked them first would say so.
+    # The encoded frames are damaged too: decoding them first would raise another error.
     goal.robot_frames.depth[0].data = goal.robot_frames.depth[0].data[:20]
     with pytest.raises(ImageError, match="the image is"):
         request_from_goal(goal)
@@ -80,7 +80,7 @@ def _report(**changes: Any) -> Any:
     return message
 
 
-def test_a_report_may_have_moments_without_a_clearance() -> None:
+def test_a_report_may_contain_unknown_clearance() -> None:
     assert len(report_from_msg(_report()).times) == 2
 
 
@@ -103,7 +103,7 @@ def test_names_in_a_report_are_one_short_line() -> None:
         {"contact_threshold_m": 1e308},
     ],
 )
-def test_a_report_that_cannot_be_drawn(changes: dict[str, Any]) -> None:
+def test_a_report_that_cannot_be_plotted(changes: dict[str, Any]) -> None:
     with pytest.raises(KinemaError) as caught:
         report_from_msg(_report(**changes))
     assert caught.value.code == ErrorCode.WIRE_CORRUPT

@@ -1,4 +1,4 @@
-"""The supervisor with real processes: prefixes, restarts, gives up when told to, ends everything."""
+"""The supervisor with real processes: prefixes, restarts, fatal exits and shutdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def python(name: str, code: str) -> ProcessSpec:
 def wait_for(predicate: object, timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not predicate():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timeout"
         time.sleep(0.02)
 
 
@@ -49,7 +49,7 @@ def test_output_is_prefixed_and_everything_ends() -> None:
         assert not os.path.exists(f"/proc/{pid}/fd") or open(f"/proc/{pid}/stat").read().split()[2] == "Z"  # noqa: PTH110, PTH123, SIM115
 
 
-def test_what_dies_is_started_again() -> None:
+def test_a_crashed_process_is_restarted() -> None:
     run = Run(python("one", FOREVER))
     wait_for(lambda: "[one] up" in run.lines)
     member = run.supervisor.members[0]
@@ -62,7 +62,7 @@ def test_what_dies_is_started_again() -> None:
     run.stop()
 
 
-def test_a_process_that_cannot_work_is_not_tried_again() -> None:
+def test_a_fatal_exit_is_not_restarted() -> None:
     run = Run(python("one", "import sys; print('no calibration', flush=True); sys.exit(2)"))
     wait_for(lambda: run.supervisor.members[0].failed)
     time.sleep(1.0)
@@ -71,8 +71,8 @@ def test_a_process_that_cannot_work_is_not_tried_again() -> None:
     run.stop()
 
 
-def test_what_has_worked_before_and_is_not_essential_is_only_missed(tmp_path: Path) -> None:
-    """A recorder whose disk is full when it starts again must not take the graph and its gate with it."""
+def test_a_non_essential_process_may_fail_after_a_restart(tmp_path: Path) -> None:
+    """A recorder whose disk is full at its restart must not end the graph and its gate."""
     ran = f"import pathlib, sys\nran = pathlib.Path({str(tmp_path / 'ran')!r})\n"
     once = ran + "sys.exit(2 if ran.exists() else ran.touch() or 1)"
     run = Run(replace(python("one", once), essential=False), python("two", FOREVER))
@@ -89,15 +89,15 @@ def test_what_has_worked_before_and_is_not_essential_is_only_missed(tmp_path: Pa
     never.stop()
 
 
-def test_restarts_come_more_and_more_slowly() -> None:
+def test_the_restart_delay_grows() -> None:
     run = Run(python("one", "import sys; sys.exit(1)"))
-    wait_for(lambda: sum("starting again" in line for line in run.lines) >= 3)
-    delays = [float(line.split(" in ")[1].split(" s")[0]) for line in run.lines if "starting again" in line]
+    wait_for(lambda: sum("restarting" in line for line in run.lines) >= 3)
+    delays = [float(line.split(" in ")[1].split(" s")[0]) for line in run.lines if "restarting" in line]
     assert delays[:3] == [0.5, 1.0, 2.0]
     run.stop()
 
 
-def test_a_stubborn_process_is_ended_all_the_same() -> None:
+def test_a_process_that_ignores_sigint_is_ended() -> None:
     stubborn = (
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
     )

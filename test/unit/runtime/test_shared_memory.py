@@ -12,7 +12,7 @@ from kinema4d_ros.runtime.processes import require_shared_memory, sweep_shared_m
 
 
 def segment(folder: Path, digits: str, age_s: float = 60.0) -> Path:
-    """As Fast DDS leaves it; returns its lock."""
+    """Create a segment and its lock as Fast DDS leaves them; return the lock."""
     name = f"fastrtps_{digits * 16}"
     for path in (folder / name, folder / f"{name}_el"):
         path.write_bytes(bytes(10))
@@ -20,7 +20,7 @@ def segment(folder: Path, digits: str, age_s: float = 60.0) -> Path:
     return folder / f"{name}_el"
 
 
-def test_only_segments_of_the_dead_go(tmp_path: Path) -> None:
+def test_only_segments_of_dead_processes_are_removed(tmp_path: Path) -> None:
     held = segment(tmp_path, "a")
     segment(tmp_path, "b", age_s=0.0)
     segment(tmp_path, "c")
@@ -38,7 +38,7 @@ def test_only_segments_of_the_dead_go(tmp_path: Path) -> None:
     assert sweep_shared_memory(tmp_path / "nothing") == 0
 
 
-def test_a_graph_without_room_for_dds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_shared_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_shared_memory(tmp_path)
     require_shared_memory(tmp_path / "nowhere")
     full = SimpleNamespace(f_blocks=16, f_bavail=0, f_frsize=4096)

@@ -1,4 +1,4 @@
-"""The worker process: answers, errors, cancellation, time-outs and every way to die, with real processes."""
+"""The worker process: results, errors, cancellation, timeouts and crashes, with real processes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def code_of(worker: Worker, request: bytes, **options: object) -> ErrorCode:
     return caught.value.code
 
 
-def test_answers_and_keeps_its_process(worker: Worker) -> None:
+def test_requests_share_one_process(worker: Worker) -> None:
     assert worker.run(b"echo hello") == b"echo hello"
     first = worker.run(b"pid")
     assert worker.run(b"pid") == first
@@ -91,7 +91,7 @@ def test_answers_and_keeps_its_process(worker: Worker) -> None:
     assert worker.starts == 1
 
 
-def test_carries_large_answers_and_requests(worker: Worker) -> None:
+def test_large_requests_and_results(worker: Worker) -> None:
     assert len(worker.run(b"big")) == 50_000_000
     request = b"echo" + os.urandom(5_000_000).hex().encode()
     assert worker.run(request) == request
@@ -124,7 +124,7 @@ def test_a_crash_is_an_error_and_the_next_request_works(worker: Worker, way: byt
     assert worker.starts == 2
 
 
-def test_a_killed_worker_says_which_signal(worker: Worker) -> None:
+def test_the_error_of_a_killed_worker_names_the_signal(worker: Worker) -> None:
     worker.start()
     pid = worker.pid
     assert pid is not None
@@ -134,7 +134,7 @@ def test_a_killed_worker_says_which_signal(worker: Worker) -> None:
     assert worker.run(b"echo") == b"echo"
 
 
-def test_a_worker_killed_while_idle_is_started_again(worker: Worker) -> None:
+def test_a_worker_killed_while_idle_is_restarted(worker: Worker) -> None:
     worker.start()
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
@@ -156,14 +156,14 @@ def test_cancels_within_a_step_and_keeps_the_process(worker: Worker) -> None:
     assert worker.starts == 1
 
 
-def test_a_hang_ends_at_the_timeout_and_is_killed(worker: Worker) -> None:
+def test_a_hung_worker_is_killed_at_the_timeout(worker: Worker) -> None:
     worker.start()
     assert code_of(worker, b"hang", timeout_s=0.3) == ErrorCode.GENERATOR_TIMEOUT
     assert worker.pid is None
     assert worker.run(b"echo") == b"echo"
 
 
-def test_a_hang_can_be_cancelled(worker: Worker) -> None:
+def test_a_hung_worker_can_be_cancelled(worker: Worker) -> None:
     worker.start()
     assert code_of(worker, b"hang", cancelled=lambda: True) == ErrorCode.CANCELLED
     assert worker.run(b"echo") == b"echo"
@@ -178,14 +178,14 @@ def test_an_error_while_loading_reaches_the_caller(child: Path) -> None:
     worker.stop()
 
 
-def test_a_process_that_never_loads_is_given_up(tmp_path: Path) -> None:
+def test_a_process_that_never_loads_times_out(tmp_path: Path) -> None:
     worker = Worker([sys.executable, "-c", "import time; time.sleep(60)", "{fd}"], WorkerTimes(load_s=0.5))
     with pytest.raises(KinemaError, match="did not load"):
         worker.start()
     assert worker.pid is None
 
 
-def test_the_worker_ends_with_its_supervisor(worker: Worker) -> None:
+def test_the_worker_exits_with_its_parent(worker: Worker) -> None:
     pid = int(worker.run(b"pid"))
     connection = worker._connection
     assert connection is not None
@@ -210,7 +210,7 @@ def _numpy_memory() -> None:
 
 
 @pytest.mark.parametrize("allocate", [_torch_memory, _opencv_memory, _numpy_memory])
-def test_allocations_that_fail_keep_their_code_whichever_library_raised_them(allocate: Callable[[], None]) -> None:
+def test_failed_allocations_of_any_library_keep_their_code(allocate: Callable[[], None]) -> None:
     with pytest.raises(Exception, match="allocate") as caught:
         allocate()
     assert error_from_json(error_to_json(caught.value)).code == ErrorCode.GENERATOR_OUT_OF_MEMORY

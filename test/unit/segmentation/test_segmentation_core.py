@@ -1,4 +1,4 @@
-"""Prompts, rendered masks and the classical way: what they find, what they refuse, what they say about nothing."""
+"""Prompts, rendered masks and the classical segmenter: accuracy, errors, and empty results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def empty_scene() -> NDArray[np.uint8]:
 
 
 def pictures(robot: Robot, *, light: float = 0.2, noise: float = 4.0) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """The robot drawn over the scene, with a soft shadow, each in a light of its own and with noise; and its masks."""
+    """Render the robot over the scene with a soft shadow, different light in each image and noise; and its masks."""
     rng = np.random.default_rng(3)
     drawn = render_pointmaps(robot, joints(robot), CAMERA, rgb=True)
     assert drawn.rgb is not None
@@ -84,7 +84,7 @@ def seen(yam: Robot) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     return pictures(yam)
 
 
-def test_the_rendered_mask_is_the_renderer_s(yam: Robot) -> None:
+def test_rendered_mask_equals_the_renderer_output(yam: Robot) -> None:
     segmenter = RenderedSegmenter(yam, CAMERA, joints(yam))
     blank = np.zeros((len(Q), CAMERA.height, CAMERA.width, 3), np.uint8)
     found = segmenter.segment(blank)
@@ -97,17 +97,17 @@ def test_the_rendered_mask_is_the_renderer_s(yam: Robot) -> None:
     assert one.segment(blank).masks.shape == blank.shape[:3]
 
 
-def test_a_lens_bends_the_rendered_mask(yam: Robot) -> None:
+def test_rendered_mask_includes_lens_distortion(yam: Robot) -> None:
     bent = PinholeCamera(240, 160, CAMERA.K, base_T_camera=CAMERA.base_T_camera, distortion=(-0.25, 0.05, 0, 0, 0))
     straight = rendered_masks(yam, joints(yam)[0], CAMERA)[0]
     through = rendered_masks(yam, joints(yam)[0], bent)[0]
     assert not np.array_equal(straight, through)
-    # Rectified, it is the pinhole's again, but for the sampling of its rim.
+    # Rectified, it equals the pinhole mask except for sampling errors at the outline.
     again = bent.rectify(through.astype(np.uint8), "nearest") != 0
     assert mask_iou(again, straight) > 0.93
 
 
-def test_rendered_refuses_what_does_not_fit(yam: Robot) -> None:
+def test_rendered_refuses_mismatched_input(yam: Robot) -> None:
     segmenter = RenderedSegmenter(yam, CAMERA, joints(yam))
     with pytest.raises(SegmentationError, match="6 joint configurations and 2 images"):
         segmenter.segment(np.zeros((2, 160, 240, 3), np.uint8))
@@ -116,7 +116,7 @@ def test_rendered_refuses_what_does_not_fit(yam: Robot) -> None:
     assert error.value.code == ErrorCode.CAMERA_BAD_SIZE
 
 
-def test_a_robot_out_of_view_is_an_empty_mask_not_a_crash(yam: Robot) -> None:
+def test_robot_out_of_view_gives_an_empty_mask(yam: Robot) -> None:
     away = PinholeCamera.look_at((0.9, -0.7, 0.6), (5.0, -5.0, 0.6), width=60, height=40, focal_px=60)
     found = RenderedSegmenter(yam, away, joints(yam)[:1]).segment(np.zeros((40, 60, 3), np.uint8))
     assert found.empty == (0,)
@@ -124,7 +124,7 @@ def test_a_robot_out_of_view_is_an_empty_mask_not_a_crash(yam: Robot) -> None:
     assert "no robot found in 1 of 1" in found.notes[0]
 
 
-def test_a_background_picture_finds_the_robot_and_not_its_shadow(
+def test_background_image_separates_robot_and_shadow(
     seen: tuple[NDArray[np.uint8], NDArray[np.bool_]],
 ) -> None:
     images, truth = seen
@@ -148,7 +148,7 @@ def test_the_median_of_a_video_serves_as_background(seen: tuple[NDArray[np.uint8
     assert any("never move" in note for note in found.notes)
 
 
-def test_a_rendered_robot_from_a_wrong_camera_points_at_the_real_one(
+def test_rendered_prompt_from_a_wrong_camera_finds_the_robot(
     yam: Robot, seen: tuple[NDArray[np.uint8], NDArray[np.bool_]]
 ) -> None:
     images, truth = seen
@@ -164,7 +164,7 @@ def test_a_rendered_robot_from_a_wrong_camera_points_at_the_real_one(
 
 
 def test_a_mask_worse_than_its_prompt_is_not_returned(tmp_path: Path) -> None:
-    """A white arm with a black hand, before a table that is as dark as the hand."""
+    """Segment a white arm with a black gripper in front of an equally dark table."""
     robot, q = panda_like(tmp_path), np.array([HOME])
     eye = PinholeCamera.look_at((1.1, -0.9, 0.7), (0.25, 0.0, 0.4), width=240, height=180, focal_px=220)
     drawn = render_pointmaps(robot, q, eye, rgb=True)
@@ -182,7 +182,7 @@ def test_a_mask_worse_than_its_prompt_is_not_returned(tmp_path: Path) -> None:
     found = ClassicalSegmenter().segment(image, Prompt(mask=near))
     assert mask_iou(found.masks, truth) >= mask_iou(near, truth) > 0.9
     assert found.drawn == (0,)
-    assert any("the prompt's mask was kept" in note for note in found.notes)
+    assert any("the prompt mask was kept" in note for note in found.notes)
     unsure = ClassicalSegmenter().segment(image, Prompt(mask=far))
     assert (unsure.drawn, unsure.doubtful) == ((), (0,))
     assert any("doubtful" in note for note in unsure.notes)
@@ -200,7 +200,7 @@ def test_a_box_and_points_work_without_background(seen: tuple[NDArray[np.uint8],
     assert not pointed.masks[1, 1]
 
 
-def test_nothing_new_is_an_empty_mask(seen: tuple[NDArray[np.uint8], NDArray[np.bool_]]) -> None:
+def test_unchanged_image_gives_an_empty_mask(seen: tuple[NDArray[np.uint8], NDArray[np.bool_]]) -> None:
     scene = empty_scene()
     darker = np.rint(0.8 * scene).astype(np.uint8)
     found = ClassicalSegmenter(scene).segment(darker)
@@ -210,7 +210,7 @@ def test_nothing_new_is_an_empty_mask(seen: tuple[NDArray[np.uint8], NDArray[np.
     assert nowhere.empty == (0,)
 
 
-def test_changed_light_is_no_change() -> None:
+def test_changed_light_is_ignored() -> None:
     scene = empty_scene()
     x = np.linspace(0.75, 1.05, scene.shape[1])[None, :, None]
     lit = np.clip(np.rint(scene * x * (1.0, 0.95, 0.85)), 0, 255).astype(np.uint8)
@@ -229,7 +229,7 @@ def test_changed_light_is_no_change() -> None:
     ],
     ids=["empty", "no images", "float", "grey", "rgba"],
 )
-def test_images_of_another_kind_are_refused(images: NDArray[np.uint8]) -> None:
+def test_invalid_images_are_refused(images: NDArray[np.uint8]) -> None:
     with pytest.raises(SegmentationError) as error:
         ClassicalSegmenter().segment(images, Prompt(boxes=[1, 1, 5, 5]))
     assert error.value.code == ErrorCode.IMAGE_INVALID
@@ -250,7 +250,7 @@ def test_images_of_another_kind_are_refused(images: NDArray[np.uint8]) -> None:
         ({"frame": True}, "frame is True"),
     ],
 )
-def test_prompts_that_mean_nothing_are_refused(options: dict[str, object], match: str) -> None:
+def test_invalid_prompts_are_refused(options: dict[str, object], match: str) -> None:
     with pytest.raises(KinemaError, match=match):
         Prompt(**options)  # type: ignore[arg-type]
 
@@ -261,8 +261,8 @@ def test_prompts_that_mean_nothing_are_refused(options: dict[str, object], match
         (Prompt(points=[24.5, 3]), "outside"),
         (Prompt(points=[3, -1]), "outside"),
         (Prompt(boxes=[0, 0, 25, 5]), "outside"),
-        (Prompt(mask=np.zeros((24, 16), np.bool_)), "of shape"),
-        (Prompt(mask=np.zeros((3, 16, 24), np.bool_)), "of shape"),
+        (Prompt(mask=np.zeros((24, 16), np.bool_)), "mask has shape"),
+        (Prompt(mask=np.zeros((3, 16, 24), np.bool_)), "mask has shape"),
         (Prompt(boxes=[0, 0, 5, 5], frame=1), "image 1 of 1"),
     ],
 )
@@ -273,16 +273,16 @@ def test_prompts_outside_the_image_are_refused(prompt: Prompt, match: str) -> No
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-5, 30), st.floats(-5, 25))
-def test_a_point_fits_exactly_where_the_image_is(x: float, y: float) -> None:
+def test_points_must_be_inside_the_image(x: float, y: float) -> None:
     inside = 0 <= x <= 24 and 0 <= y <= 16
     assert (Prompt(points=[x, y]).misfit(1, 16, 24) is None) == inside
 
 
-def test_the_classical_way_says_what_it_needs() -> None:
+def test_classical_reports_missing_input() -> None:
     images = np.zeros((2, 16, 24, 3), np.uint8)
-    with pytest.raises(SegmentationError, match="no background"):
+    with pytest.raises(SegmentationError, match="without a background"):
         ClassicalSegmenter().segment(images)
-    with pytest.raises(SegmentationError, match="the background is of shape"):
+    with pytest.raises(SegmentationError, match="the background has shape"):
         ClassicalSegmenter(np.zeros((8, 8, 3), np.uint8)).segment(images)
     with pytest.raises(SegmentationError, match="one image"):
         ClassicalSegmenter(images)
@@ -292,9 +292,9 @@ def test_the_classical_way_says_what_it_needs() -> None:
 
 def test_methods_by_name() -> None:
     assert make_segmenter("classical").name == "classical"
-    with pytest.raises(SegmentationError, match="no method 'magic'"):
+    with pytest.raises(SegmentationError, match="unknown method 'magic'"):
         make_segmenter("magic")
-    with pytest.raises(SegmentationError, match="cannot be made from"):
+    with pytest.raises(SegmentationError, match="does not accept"):
         make_segmenter("rendered", camera=CAMERA)
     assert best_method(weights="somewhere") == "sam2"
     assert best_method(background=True, rendered=True) == "classical"
@@ -303,7 +303,7 @@ def test_methods_by_name() -> None:
     assert best_method() == "classical"
 
 
-def test_the_verb_writes_masks_that_calibration_reads(
+def test_segment_command_writes_masks_for_calibration(
     yam: Robot,
     seen: tuple[NDArray[np.uint8], NDArray[np.bool_]],
     tmp_path: Path,
@@ -335,12 +335,12 @@ def test_the_verb_writes_masks_that_calibration_reads(
     assert report["method"] == "rendered"
     assert mask_iou(read_masks(files), truth[:3]) == 1.0
 
-    # Drawn masks would give back the camera that they were drawn with, whatever it is.
+    # Rendered masks would only reproduce the camera they were rendered with.
     assert report["drawn"] == ["view_0", "view_1", "view_2"]
     assert marked_masks(files, "drawn") == [0, 1, 2]
     fit = ["calibrate", "markerless", str(out / "masks"), *drawn, "--guess", str(tmp_path / "camera.yaml")]
     assert main([*fit, "--out", str(tmp_path / "fit.yaml")]) == 2
-    assert "all 3 masks are the drawn robot" in capsys.readouterr().err
+    assert "all 3 masks are rendered" in capsys.readouterr().err
     assert not (tmp_path / "fit.yaml").exists()
 
     capsys.readouterr()

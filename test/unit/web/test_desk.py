@@ -1,4 +1,4 @@
-"""What a person may press, and when."""
+"""Which buttons of the page are enabled, and when."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def can(desk: PlanDesk, now_s: float = 0.0) -> tuple[bool, bool]:
     return state.may_approve, state.may_execute
 
 
-def test_nothing_without_a_plan() -> None:
+def test_no_action_is_allowed_without_a_plan() -> None:
     assert can(PlanDesk()) == (False, False)
 
 
-def test_approve_then_execute_then_nothing() -> None:
+def test_approve_once_then_execute_once() -> None:
     desk = shown()
     assert can(desk) == (True, False)
     desk.approved(A, "token", 30.0)
@@ -47,13 +47,13 @@ def test_a_plan_whose_prediction_is_not_on_the_page_cannot_be_approved() -> None
     assert can(desk) == (True, False)
 
 
-def test_an_approval_ends_with_its_time() -> None:
+def test_an_approval_expires() -> None:
     desk = shown()
     desk.approved(A, "token", 30.0)
     assert can(desk, 30.0) == (True, False)
 
 
-def test_a_newer_plan_ends_the_approval() -> None:
+def test_a_newer_plan_discards_the_approval() -> None:
     desk = shown()
     desk.approved(A, "token", 30.0)
     desk.offer(B, "rollout-b")
@@ -72,29 +72,29 @@ def test_the_same_plan_offered_again_keeps_its_approval() -> None:
     assert can(desk) == (False, True)
 
 
-def test_a_refusal_spends_the_approval() -> None:
+def test_a_refusal_discards_the_approval() -> None:
     desk = shown()
     desk.approved(A, "token", 30.0)
     desk.refused()
     assert can(desk) == (True, False)
 
 
-def test_a_table_laid_anew_withdraws_everything() -> None:
+def test_a_change_of_the_scene_discards_plan_and_approval() -> None:
     desk = shown()
     desk.approved(A, "token", 30.0)
     desk.withdraw()
     assert can(desk) == (False, False)
 
 
-def test_a_page_without_control_only_shows() -> None:
+def test_a_page_without_control_is_view_only() -> None:
     desk = shown(control=False)
     assert can(desk) == (False, False)
 
 
-def test_a_motion_that_ended_early_leaves_the_desk_free() -> None:
+def test_a_motion_that_ended_early_is_no_longer_shown_as_moving() -> None:
     desk = shown()
     desk.approved(A, "token", 30.0)
     desk.executed(A, 0.0, 9.0)
-    assert "moves" in desk.now(1.0).text
+    assert "moving" in desk.now(1.0).text
     desk.stopped()
     assert desk.now(1.0).text == "Done. Preview the next plan"

@@ -48,19 +48,19 @@ def test_sharp_edges_are_split_and_smooth_ones_are_not() -> None:
     )
 
 
-def test_splitting_moves_no_corner() -> None:
+def test_splitting_keeps_the_corner_positions() -> None:
     vertices, faces = box(2)
     split_vertices, split_faces = split_creases(vertices, faces)
     assert np.array_equal(split_vertices[split_faces], vertices[faces])
 
 
-def test_no_faces_stay_no_faces() -> None:
+def test_splitting_a_mesh_without_faces() -> None:
     vertices, faces = split_creases(np.zeros((3, 3)), np.zeros((0, 3), np.int64))
     assert len(faces) == 0
     assert len(vertices) == 3
 
 
-def test_the_yam_gets_light_and_keeps_its_shape(yam: Robot) -> None:
+def test_the_simplified_yam_keeps_its_shape(yam: Robot) -> None:
     display = robot_display(yam)
     assert set(display) == {link.name for link in yam.links if link.visuals}
     total = sum(len(mesh.faces) for meshes in display.values() for mesh in meshes)
@@ -76,7 +76,7 @@ def test_the_yam_gets_light_and_keeps_its_shape(yam: Robot) -> None:
     assert np.quantile(nearest, 0.95) < 2e-3
 
 
-def test_light_robots_stay_as_they_are(primitive_arm: Robot) -> None:
+def test_robots_with_few_triangles_are_unchanged(primitive_arm: Robot) -> None:
     display = robot_display(primitive_arm)
     for link in primitive_arm.links:
         faces = sum(len(shape.mesh.faces) for shape in link.visuals)

@@ -1,4 +1,4 @@
-"""Rollouts made small for the browser."""
+"""Rollouts reduced for the browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rollout(width: int = 96, height: int = 64, frames: int = 3) -> Rollout:
 
 
 @pytest.mark.parametrize("max_points", [1, 7, 100, 1000, 10**6])
-def test_no_more_points_than_asked_for_and_no_holes(max_points: int) -> None:
+def test_at_most_max_points_and_no_holes(max_points: int) -> None:
     prediction = Prediction.of(rollout(), max_points)
     for cloud in prediction.clouds:
         assert len(cloud.points) <= max_points
@@ -33,7 +33,7 @@ def test_no_more_points_than_asked_for_and_no_holes(max_points: int) -> None:
         assert len(cloud.points) == len(cloud.rgb) == len(cloud.robot)
 
 
-def test_all_points_are_kept_where_there_is_room_with_their_own_colours() -> None:
+def test_all_points_and_colours_are_kept_below_the_limit() -> None:
     source = rollout()
     cloud = Prediction.of(source, 10**6).clouds[1]
     seen = np.isfinite(source.xyz[1, ..., 2])
@@ -42,14 +42,14 @@ def test_all_points_are_kept_where_there_is_room_with_their_own_colours() -> Non
     assert np.array_equal(cloud.robot, source.robot_mask[1][seen])
 
 
-def test_points_that_are_thinned_out_lie_as_far_apart_as_said() -> None:
+def test_thinned_points_have_the_stated_spacing() -> None:
     prediction = Prediction.of(rollout(360, 240), 6000)
     points = prediction.clouds[0].points
     gaps = np.linalg.norm(np.diff(points, axis=0), axis=1)
     assert np.median(gaps) == pytest.approx(prediction.spacing_m, rel=0.35)
 
 
-def test_times_begin_at_zero_and_find_their_frame() -> None:
+def test_times_start_at_zero_and_map_to_frames() -> None:
     prediction = Prediction.of(rollout(), 100)
     assert prediction.times.tolist() == [0.0, 1.0, 2.0]
     assert prediction.duration_s == 2.0
@@ -58,7 +58,7 @@ def test_times_begin_at_zero_and_find_their_frame() -> None:
     assert prediction.plan_hash == "c" * 64
 
 
-def test_a_rollout_that_shows_nothing_is_no_error() -> None:
+def test_a_rollout_without_points_is_allowed() -> None:
     empty = rollout()
     empty.xyz[:] = np.nan
     prediction = Prediction.of(empty, 100)
@@ -66,7 +66,7 @@ def test_a_rollout_that_shows_nothing_is_no_error() -> None:
     assert prediction.spacing_m > 0
 
 
-def test_decoding_stops_when_a_newer_one_arrives() -> None:
+def test_decoding_stops_when_cancelled() -> None:
     source = rollout()
     taken = []
 
@@ -83,7 +83,7 @@ def test_decoding_stops_when_a_newer_one_arrives() -> None:
     assert len(taken) == 2
 
 
-def test_pictures_are_made_small_but_never_larger() -> None:
+def test_images_are_downscaled_but_never_enlarged() -> None:
     assert small_picture(np.zeros((480, 720, 3), np.uint8)).shape == (320, PICTURE_WIDTH, 3)
     picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     assert np.array_equal(small_picture(picture), picture)

@@ -1,4 +1,4 @@
-"""The page's server: who may connect, what it sends along, where it listens."""
+"""The page's server: allowed origins, response headers and listening address."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def get(server: PageServer, path: str = "/", host: str | None = None) -> http.cl
 
 
 def knock(server: PageServer, origin: str | None, host: str | None = None) -> str:
-    """ "in" when the server speaks to a WebSocket of that origin, or how it refuses."""
+    """Return "in" when the server accepts a WebSocket of that origin, otherwise the HTTP status."""
 
     async def attempt() -> str:
         try:
@@ -74,18 +74,18 @@ def test_the_page_itself_may_connect(server: PageServer) -> None:
         None,
     ],
 )
-def test_a_forged_origin_is_turned_away(server: PageServer, origin: str | None) -> None:
+def test_a_forged_origin_is_refused(server: PageServer, origin: str | None) -> None:
     before = sum(server.refused.values())
     assert knock(server, origin.format(port=port_of(server)) if origin else origin) == "403"
     assert sum(server.refused.values()) == before + 1
 
 
-def test_a_name_that_only_resolves_to_this_machine_is_turned_away(server: PageServer) -> None:
+def test_other_host_names_are_refused(server: PageServer) -> None:
     assert get(server, host=f"rebound.example:{port_of(server)}").status == 403
     assert get(server, host="127.0.0.1").status == 403
 
 
-def test_no_other_page_may_frame_it_and_it_may_load_nothing_from_elsewhere(server: PageServer) -> None:
+def test_security_headers_forbid_framing_and_external_content(server: PageServer) -> None:
     answer = get(server)
     body = answer.read()
     assert answer.status == 200
@@ -100,7 +100,7 @@ def test_no_other_page_may_frame_it_and_it_may_load_nothing_from_elsewhere(serve
         assert "*" not in sources
 
 
-def test_files_outside_the_client_stay_outside(server: PageServer) -> None:
+def test_files_outside_the_client_are_not_served(server: PageServer) -> None:
     assert get(server, "/../__init__.py").status == 404
     assert get(server, "/%2e%2e/%2e%2e/__init__.py").status == 404
 
@@ -109,7 +109,7 @@ def test_a_tunnel_to_the_internet_is_refused(server: PageServer) -> None:
     assert server.request_share_url() is None
 
 
-def test_a_taken_port_is_named_together_with_its_parameter(server: PageServer) -> None:
+def test_the_error_of_a_used_port_names_its_parameter(server: PageServer) -> None:
     with pytest.raises(KinemaError, match=rf"port {port_of(server)}: .*'port'") as caught:
         PageServer(port=port_of(server))
     assert caught.value.code == ErrorCode.PARAMETER_INVALID
@@ -121,7 +121,7 @@ def test_an_address_of_another_machine_is_refused() -> None:
     assert caught.value.code == ErrorCode.PARAMETER_INVALID
 
 
-def test_further_names_must_be_given() -> None:
+def test_further_host_names_must_be_listed() -> None:
     server = PageServer(port=0, allowed_hosts=("lab-pc",))
     try:
         assert knock(server, f"http://lab-pc:{port_of(server)}") == "in"
@@ -136,7 +136,7 @@ def test_a_server_that_cannot_be_guarded_does_not_start(monkeypatch: pytest.Monk
         PageServer(port=0)
 
 
-def test_it_stops_and_frees_its_port() -> None:
+def test_stop_frees_the_port() -> None:
     server = PageServer(port=0)
     port = port_of(server)
     server.stop()

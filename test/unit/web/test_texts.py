@@ -1,4 +1,4 @@
-"""The page's words: what a message says can never become part of the page's code."""
+"""HTML fragments of the page: text in messages is always escaped."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report(**changes: object) -> PlanReport:
 
 
 @given(st.text(max_size=300))
-def test_no_text_escapes(text: str) -> None:
+def test_every_text_is_escaped(text: str) -> None:
     pages = [
         texts.headline(text),
         texts.chip("bad", text),
@@ -60,13 +60,13 @@ def test_no_text_escapes(text: str) -> None:
         assert not re.sub(r"</?(div|span|b|ul|li)( style=\"[^\"<>]*\")?>", "", page).count("<")
 
 
-def test_known_evil_is_shown_as_text() -> None:
+def test_html_in_messages_is_shown_as_text() -> None:
     page = texts.warning_list(report(warnings=(EVIL,))) + texts.message_line("bad", EVIL)
     assert "<img" not in page
     assert page.count("&lt;img") == 2
 
 
-def test_the_report_tells_the_least_clearance_and_the_tightest_joint() -> None:
+def test_the_report_shows_the_least_clearance_and_the_tightest_joint() -> None:
     page = texts.report_table(report())
     assert "20 mm" in page
     assert "gripper at 1.0 s" in page
@@ -76,7 +76,7 @@ def test_the_report_tells_the_least_clearance_and_the_tightest_joint() -> None:
     assert "nothing within 5 mm" in page
 
 
-def test_contact_and_motion_are_told() -> None:
+def test_contact_and_motion_are_shown() -> None:
     region = MovedRegion(np.zeros(3), np.ones(3), 0.12, 40, 0.5, np.empty((0, 3)))
     page = texts.report_table(
         report(contact=True, first_contact_s=1.5, first_contact_link="left_finger", moved=(region,))
@@ -94,13 +94,13 @@ def test_unknown_clearance_is_not_a_number() -> None:
 
 
 @pytest.mark.parametrize(("basis", "text"), [("lifted", "guessed from the picture"), ("plane", "assumed table")])
-def test_a_clearance_that_was_not_measured_says_so(basis: str, text: str) -> None:
+def test_an_unmeasured_clearance_is_marked(basis: str, text: str) -> None:
     measured, other = texts.report_table(report()), texts.report_table(report(clearance_basis=basis))
     assert text in other
     assert text not in measured
 
 
-def test_a_grasp_is_shown_and_is_no_contact() -> None:
+def test_a_grasp_is_shown() -> None:
     page = texts.report_table(report(grasp_s=2.5, release_s=6.0))
     assert "Grasp" in page
     assert "at 2.5 s" in page
@@ -109,12 +109,12 @@ def test_a_grasp_is_shown_and_is_no_contact() -> None:
     assert "to the end" in texts.report_table(report(grasp_s=2.5))
 
 
-def test_where_the_world_is_not_known_contact_is_not_excluded() -> None:
+def test_contact_is_not_excluded_in_an_unknown_scene() -> None:
     page = texts.report_table(report(clearance_basis="unknown", min_clearance_m=np.nan, min_clearance_s=np.nan))
     assert "nothing within" not in page
 
 
-def test_many_warnings_are_cut() -> None:
+def test_long_lists_of_warnings_are_truncated() -> None:
     page = texts.warning_list(report(warnings=tuple(f"warning {i}" for i in range(50))))
     assert page.count("<li") == 7
     assert "and 44 more" in page
@@ -122,7 +122,7 @@ def test_many_warnings_are_cut() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
-def test_a_picture_travels_inside_the_text(suffix: str) -> None:
+def test_an_image_is_embedded_in_the_html(suffix: str) -> None:
     rgb = np.full((20, 30, 3), (200, 100, 50), np.uint8)
     page = texts.picture("A & B", rgb, suffix)  # type: ignore[arg-type]
     assert "A &amp; B" in page

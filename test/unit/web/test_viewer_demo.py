@@ -1,4 +1,4 @@
-"""Plans of the page's own buttons."""
+"""Plans of the page's buttons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lab(yam: Robot) -> LabSimulation:
     return LabSimulation("cluttered", seed=1, robot=yam)
 
 
-def test_pick_and_place_starts_at_the_arm_and_keeps_to_its_limits(lab: LabSimulation, yam: Robot) -> None:
+def test_pick_and_place_starts_at_the_arm_and_respects_its_limits(lab: LabSimulation, yam: Robot) -> None:
     state = lab.state()
     plan = plan_pick_and_place(choose_kinematics(yam), state.positions, state.objects, state.target)
     assert np.allclose(plan.for_robot(yam)[0], state.positions)
@@ -34,7 +34,7 @@ def test_the_object_arrives_on_a_free_spot(yam: Robot) -> None:
     assert np.linalg.norm(end - state.objects[state.target].position[:2]) > 0.05
 
 
-def test_the_best_spot_is_clear_of_everything(lab: LabSimulation) -> None:
+def test_the_best_spot_is_clear_of_all_objects(lab: LabSimulation) -> None:
     state = lab.state()
     best = free_spots(state.objects, state.target)[0]
     held = state.objects[state.target]
@@ -43,14 +43,14 @@ def test_the_best_spot_is_clear_of_everything(lab: LabSimulation) -> None:
         assert gap > 0.02 or name == state.target
 
 
-def test_what_is_not_there_cannot_be_picked(lab: LabSimulation, yam: Robot) -> None:
+def test_an_unknown_object_cannot_be_picked(lab: LabSimulation, yam: Robot) -> None:
     state = lab.state()
     with pytest.raises(KinemaError, match="'teapot' is not on the table") as caught:
         plan_pick_and_place(choose_kinematics(yam), state.positions, state.objects, "teapot")
     assert caught.value.code == ErrorCode.SCENARIO_UNKNOWN
 
 
-def test_the_way_home_ends_at_home_with_the_gripper_as_it_was(yam: Robot) -> None:
+def test_the_motion_home_ends_at_home_without_moving_the_gripper(yam: Robot) -> None:
     q = yam.home_position() + 0.1
     q = np.clip(q, yam.lower, yam.upper)
     end = plan_home(choose_kinematics(yam), q).for_robot(yam)[-1]

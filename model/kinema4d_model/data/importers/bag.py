@@ -1,7 +1,7 @@
-"""Recordings of ROS 2 bags (MCAP or SQLite) of a real arm: pictures, depth, measured and commanded joints. No ROS.
+"""ROS 2 bags (MCAP or SQLite) as recordings: images, depth, measured and commanded joints. Needs no ROS.
 
-Depth counts only where it is registered to the pictures, pixel by pixel: topics that say so by their name are found
-(`camera/depth`, `aligned_depth...`, `depth_registered...`), any other must be named.
+Depth must be registered to the images. Topics with such a name are found automatically (`camera/depth`,
+`aligned_depth...`, `depth_registered...`); any other topic must be given.
 """
 
 from __future__ import annotations
@@ -53,11 +53,10 @@ def bag_recording(
     details: Mapping[str, Any] | None = None,
     joints: JointOptions | None = None,
 ) -> Recording:
-    """One motion: a whole bag. Topics that are not named are found by their types and names.
+    """Read a whole bag as one motion; topics that are not given are found by type and name.
 
-    Pictures: the colour topic with most messages. Commands: see `bag_joints`. Stamps of the messages count, not when
-    they were recorded; a trajectory without a stamp begins when it was received. `joints` says how joint names and the
-    gripper's scale are to be read.
+    Images: the colour topic with most messages. Commands: see `bag_joints`. Times are message stamps, not receive
+    times; a trajectory without a stamp begins when it was received. `joints` maps joint names and the gripper's scale.
     """
     try:
         with opened_bag(path) as (reader, unfinished):
@@ -66,22 +65,22 @@ def bag_recording(
             if not colour or topics.get(colour) not in (IMAGE, COMPRESSED):
                 there = ", ".join(f"{t} ({k})" for t, k in topics.items()) or "none"
                 raise DataError(
-                    f"{path} has no pictures on {colour or 'any topic'}",
-                    expected=f"an image topic; there are {there}",
+                    f"{path} has no images on {colour or 'any topic'}",
+                    expected=f"an image topic; the bag has {there}",
                     code=ErrorCode.FILE_UNSUPPORTED,
                 )
             pictures = list(_images(reader, colour))
             depth_topic = depth_topic or _registered_depth(reader)
             deep = list(_images(reader, depth_topic)) if depth_topic else []
             if not pictures:
-                raise DataError(f"{path}: topic {colour} has no messages", expected="pictures")
+                raise DataError(f"{path}: topic {colour} has no messages", expected="images")
             times = np.array([t for t, _ in pictures])
             found = read_bag_joints(reader, path, robot[1], times[0], times[-1], joints_topic, actions_topic, joints)
     except FileFormatError as error:
         raise DataError(error.what, expected=error.expected, hint=error.hint, code=error.code) from error
     except KinemaError:
         raise
-    except Exception as error:  # a broken file can make its parser fail in any way
+    except Exception as error:  # the parser can raise anything on a corrupt file
         raise DataError(f"{path} cannot be read: {type(error).__name__}: {error}"[:300], expected="a bag") from error
     depth = [deep[int(np.argmin([abs(d - t) for d, _ in deep]))][1] for t in times] if deep else None
     return Recording(
@@ -109,7 +108,7 @@ def bag_recording(
 
 
 def _registered_depth(reader: Reader) -> str:
-    """A depth topic whose name says that it is registered to the pictures, or ""."""
+    """Return a depth topic whose name indicates registration to the images, or ""."""
     for word in ("camera/depth", "aligned_depth", "depth_registered"):
         topic = find_topic(reader, (IMAGE,), within=word)
         if topic and (word != "camera/depth" or topic.endswith(word)):
@@ -121,7 +120,7 @@ def _images(reader: Reader, topic: str) -> Iterator[tuple[float, NDArray[Any]]]:
     for count, found in enumerate(bag_messages(reader, topic)):
         if count >= _MAX_IMAGES:
             raise DataError(
-                f"topic {topic} has more than {_MAX_IMAGES} pictures", expected="one motion", hint="cut the bag"
+                f"topic {topic} has more than {_MAX_IMAGES} images", expected="one motion", hint="split the bag"
             )
         message = found.message
         yield 1e-9 * found.time_ns, _decompressed(message) if hasattr(message, "format") else _plain(message)

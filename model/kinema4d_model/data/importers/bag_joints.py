@@ -1,11 +1,11 @@
-"""Measured and commanded joints of a bag, on the clock of its pictures.
+"""Measured and commanded joints of a bag, on the clock of its images.
 
 JointState on joint_states ──────────────────────> measured
-JointTrajectory on *_controller/joint_trajectory ─> commanded: each message from its start on, instead of the last one
-JointState with "command" in its topic ───────────> commanded, where there is no trajectory
+JointTrajectory on *_controller/joint_trajectory ─> commanded: each message replaces the last one from its start on
+JointState with "command" in its topic ───────────> commanded, if there is no trajectory
 
-Between a trajectory's points the command is linear, after its last one it holds. Controllers that only have an action
-leave nothing in a bag: then there are no commands, and nobody may take measured joints for them in silence.
+The command is linear between trajectory points and holds after the last one. Controllers that only have an action
+leave no commands in a bag; measured joints are never used as commands without a note in `details`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Stamped(NamedTuple):
     """A message.
 
     Attributes:
-        stamp_ns: of its header; 0 if it was not stamped.
-        received_ns: when it was recorded.
+        stamp_ns: of its header; 0 if it has no stamp.
+        received_ns: receive time of the recorder.
         message: its content.
     """
 
@@ -46,7 +46,7 @@ class Stamped(NamedTuple):
 
     @property
     def time_ns(self) -> int:
-        """Its stamp, or when it was received."""
+        """Stamp, or receive time without a stamp."""
         return self.stamp_ns or self.received_ns
 
 
@@ -56,12 +56,12 @@ def _store() -> Typestore:
 
 
 def topic_types(reader: Reader) -> dict[str, str]:
-    """Type by topic."""
+    """Return the type of each topic."""
     return {c.topic: c.msgtype for c in reader.connections}
 
 
 def find_topic(reader: Reader, types: tuple[str, ...], within: str = "", without: tuple[str, ...] = ()) -> str:
-    """Of the topics of these types, with a word in their names and without others, the fullest one; or ""."""
+    """Return the topic with most messages of these types whose name has `within` and none of `without`; or ""."""
     counts = {c.topic: c.msgcount for c in reader.connections}
     fits = [
         topic
@@ -72,7 +72,7 @@ def find_topic(reader: Reader, types: tuple[str, ...], within: str = "", without
 
 
 def bag_messages(reader: Reader, topic: str) -> Iterator[Stamped]:
-    """The messages of a topic, one after the other."""
+    """Yield the messages of a topic."""
     connections = [c for c in reader.connections if c.topic == topic]
     if not connections:
         there = ", ".join(c.topic for c in reader.connections)
@@ -88,14 +88,14 @@ Array = NDArray[np.float64]
 STATE, TRAJECTORY = "sensor_msgs/msg/JointState", "trajectory_msgs/msg/JointTrajectory"
 CONTROLLER = "controller/joint_trajectory"
 _BEFORE_S = 1e-3
-"""A command that is replaced is sampled this long before the new one."""
+"""A replaced command is sampled this long before the new one starts, seconds."""
 
 
 @dataclass(frozen=True, eq=False)
 class BagJoints:
-    """Joints of a bag, seconds since its first picture, and their topics; None and "" if there are none.
+    """Joints of a bag, seconds since its first image, and their topics; None and "" if missing.
 
-    `notes` say what was chosen, merged or left out.
+    `notes` list what was chosen, merged or left out.
     """
 
     joints: JointTrajectory | None
@@ -115,7 +115,7 @@ def read_bag_joints(
     actions_topic: str,
     options: JointOptions | None = None,
 ) -> BagJoints:
-    """Joints of the pictures between two stamps in seconds; topics that are not named are found.
+    """Read the joints between the stamps of the first and last image, seconds; find topics that are not given.
 
     Raises:
         FileFormatError: a joint of the arm is not measured, or not commanded while unknown joints are.
@@ -128,7 +128,7 @@ def read_bag_joints(
             there = ", ".join(f"{t} ({k})" for t, k in types.items() if k in (STATE, TRAJECTORY)) or "none"
             raise DataError(
                 f"{path} has no joints on {topic}",
-                expected=f"a topic with joints; there are {there}",
+                expected=f"a topic with joints; the bag has {there}",
                 code=ErrorCode.FILE_UNSUPPORTED,
             )
     seen = joints_topic or find_topic(reader, (STATE,), without=("command",))
@@ -152,7 +152,7 @@ def read_bag_joints(
 
 
 def _names(reader: Reader, topic: str, kind: str) -> list[str]:
-    """Every joint that a topic names."""
+    """Return all joint names of a topic."""
     field = "name" if kind == STATE else "joint_names"
     return list(dict.fromkeys(name for m in bag_messages(reader, topic) for name in getattr(m.message, field)))
 
@@ -179,7 +179,7 @@ def _states(
     options: JointOptions,
     notes: list[str],
 ) -> tuple[JointTrajectory, float]:
-    """Joint states since `origin_s`, and by how many seconds they were usually recorded after their stamps."""
+    """Return joint states since `origin_s`, and the typical delay in seconds from stamp to receive time."""
     series = JointSeries()
     first_ns: dict[str, int] = {}
     delays_ns = []
@@ -191,7 +191,7 @@ def _states(
             first_ns[name] = min(found.time_ns, first_ns.get(name, found.time_ns))
     matched = match_joints(path, robot, series.names, options, notes) if series.names else None
     names, times, positions = series.join(path, matched, notes)
-    # The series begins when all of its joints report.
+    # The series begins once all joints have been received.
     begin_s = 1e-9 * max(first_ns[name] for name in names)
     kept, columns = to_robot(path, robot, names, positions, options, notes, matched)
     delay_s = 1e-9 * float(np.median(delays_ns)) if delays_ns else 0.0
@@ -208,14 +208,14 @@ def _plans(
     origin_s: float,
     last_s: float,
 ) -> JointTrajectory | None:
-    """What the trajectories of some topics command over time; None if there is no trajectory.
+    """Return the commands over time of the trajectories on `topics`; None if there is no trajectory.
 
     Args:
-        reader, path, topics: where they are.
-        in_robot: gives names and columns in the robot's terms.
-        joints: measured, seconds since `origin_s`; where a joint was before it got its first command.
-        received_origin_s: `origin_s` as the recorder's clock has it.
-        origin_s, last_s: stamps of the first and last picture.
+        reader, path, topics: source.
+        in_robot: maps names and columns to the robot's joints.
+        joints: measured, seconds since `origin_s`; gives a joint's position before its first command.
+        received_origin_s: `origin_s` on the recorder's clock.
+        origin_s, last_s: stamps of the first and last image.
     """
     tracks = []
     for topic in topics:
@@ -226,7 +226,7 @@ def _plans(
             start = 1e-9 * found.stamp_ns - origin_s if stamped else 1e-9 * found.received_ns - received_origin_s
             names, times, positions = _table(path, topic, plan)
             kept, q = in_robot(names, positions)
-            if kept or not names:  # an empty trajectory is a stop
+            if kept or not names:  # an empty trajectory means stop
                 starts.append((start, kept, times, q))
         starts.sort(key=lambda entry: entry[0])
         track = _followed(starts, joints, last_s - origin_s)
@@ -250,7 +250,7 @@ def _plans(
 
 
 def _table(path: Path, topic: str, plan: object) -> tuple[list[str], Array, Array]:
-    """Names, (T,) seconds from its start and (T, N) positions of a trajectory's points."""
+    """Return names, (T,) seconds from its start and (T, N) positions of a trajectory's points."""
     names = list(plan.joint_names)  # type: ignore[attr-defined]
     points = plan.points  # type: ignore[attr-defined]
     rows = [np.asarray(point.positions, dtype=np.float64) for point in points]
@@ -266,7 +266,7 @@ def _table(path: Path, topic: str, plan: object) -> tuple[list[str], Array, Arra
 def _followed(
     starts: list[tuple[float, list[str], Array, Array]], joints: JointTrajectory | None, last_s: float
 ) -> JointTrajectory | None:
-    """The command of one controller: every trajectory from its start until the next one's, then it holds."""
+    """Return the command of one controller: each trajectory applies until the next one starts; the last one holds."""
     names = next((names for _, names, times, _ in starts if len(times)), None)
     if names is None:
         return None
@@ -292,7 +292,7 @@ def _followed(
             clock, rows = [clock[i] for i in kept], [rows[i] for i in kept]
             clock.append(start - _BEFORE_S)
             rows.append(before)
-        if not len(times):  # an empty trajectory is a stop
+        if not len(times):  # an empty trajectory means stop
             clock.append(start)
             rows.append(now)
             continue

@@ -1,9 +1,9 @@
-"""The episode of a recording: uniform in time, one size, the robot found in the pictures, gaps listed by name.
+"""`build_episode`: make an episode of a recording: uniform in time, resized, robot segmented, gaps in `missing`.
 
-pictures ─> rectified, resized ─┬─────────────> rgb
-joints ───> the robot drawn ────┼─> segmenter ─> ids (where the camera sees the robot)
+images ───> rectified, resized ─┬─────────────> rgb
+joints ───> robot rendered ─────┼─> segmenter ─> ids (pixels that show the robot)
                                 └─> lifter ────> depth, unless the source has it
-commands ─> the robot drawn ──────────────────> condition; else from measured joints or cut out, and marked so
+commands ─> robot rendered ───────────────────> condition; else from measured joints or masks, noted in `details`
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from kinema4d_ros.robot import Robot
 
 __all__ = ["build_episode", "commanded", "measured", "pictured", "plain_tracks"]
 
-# The tracks of a recording at the times of an episode's frames: joints, commands, tool poses.
+# Joints, commands and tool poses of a recording, resampled at the frame times of the episode.
 
 Array = NDArray[np.float64]
 
 
 def pictured(recording: Recording, frames: int) -> tuple[Array, NDArray[np.int64]]:
-    """(frames,) times evenly spaced over what pictures and joints have in common, and the picture nearest to each.
+    """Return (frames,) times evenly spaced over the overlap of images and joints, and the nearest image of each.
 
     Raises:
-        Unusable: there is too little of it.
+        Unusable: the overlap is too short or has too few images.
     """
     first, last = float(recording.image_times[0]), float(recording.image_times[-1])
     for track in (recording.joints, recording.actions):
@@ -48,29 +48,29 @@ def pictured(recording: Recording, frames: int) -> tuple[Array, NDArray[np.int64
             first, last = max(first, float(track.times[0])), min(last, float(track.times[-1]))
     if not last - first > 0.1:
         raise Unusable(
-            f"recording '{recording.key}': pictures and joints have {max(last - first, 0):.2f} s in common",
+            f"recording '{recording.key}': images and joints overlap for {max(last - first, 0):.2f} s",
             expected="more than 0.1 s",
         )
     times = np.linspace(first, last, frames)
     nearest = np.array([int(np.argmin(np.abs(recording.image_times - t))) for t in times])
     if len(np.unique(nearest)) < max(2, frames // 2):
         raise Unusable(
-            f"recording '{recording.key}' has {len(np.unique(nearest))} different pictures for {frames} frames",
+            f"recording '{recording.key}' has {len(np.unique(nearest))} different images for {frames} frames",
             expected=f"at least {max(2, frames // 2)}",
         )
     return times, nearest
 
 
 def measured(recording: Recording, times: Array) -> Array | None:
-    """(T, J) measured joints in the robot's order; None if there are none."""
+    """Return (T, J) measured joints in the robot's order; None if missing."""
     return _at(recording.joints, None if recording.robot is None else recording.robot[1], times)
 
 
 def commanded(recording: Recording, times: Array, joints: Array | None, details: dict[str, Any]) -> Array | None:
-    """(T, J) commanded joints; None if there are none.
+    """Return (T, J) commanded joints; None if missing.
 
-    A joint that nobody commanded (a gripper without a controller of its own) stays where it was in the first frame,
-    and `details` names it: what it did later is not known before.
+    A joint without commands (such as a gripper without a controller) holds its position in the first frame, since its
+    later motion is not known in advance; `details` names it.
 
     Raises:
         DataError: a joint of the arm is neither commanded nor measured.
@@ -95,7 +95,7 @@ def commanded(recording: Recording, times: Array, joints: Array | None, details:
         raise DataError(
             f"'{recording.key}': {', '.join(unknown)} of robot '{robot.name}' is neither commanded nor measured",
             expected=f"commands for {', '.join(joint.name for joint in robot.arm)}, or joint states",
-            hint="record joint states, or name the recorded joints by --joint-map",
+            hint="record joint states, or map the recorded joint names with --joint-map",
             code=ErrorCode.UNKNOWN_JOINT,
         )
     return q
@@ -109,7 +109,7 @@ def _at(track: JointTrajectory | None, robot: Robot | None, times: Array) -> Arr
 
 
 def plain_tracks(recording: Recording, times: Array, nearest: NDArray[np.int64]) -> dict[str, Any]:
-    """What has no field of its own in an episode, as plain JSON: `tool` poses, `commands` in the source's terms."""
+    """Return data without a field in `Episode`, as plain JSON: `tool` poses, `commands` in the source's units."""
     found: dict[str, Any] = {}
     if recording.tool is not None:
         found["tool"] = _tool(recording.tool, times)
@@ -132,7 +132,7 @@ def _tool(track: ToolTrack, times: Array) -> dict[str, Any]:
 
 
 MOVES_RAD = 0.02
-"""A recording in which no joint moves more than this shows nothing."""
+"""A recording in which no joint moves more than this is rejected."""
 _FARTHEST_M = 6.5
 
 
@@ -145,21 +145,20 @@ def build_episode(
     lifter: VideoLifter | None = None,
     masks: MaskSource | None = None,
 ) -> Episode:
-    """The recording at so many frames of that size.
+    """Make an episode of `frames` frames of the given size.
 
     Depth comes from the recording, else from the lifter, else it is missing. The robot's pixels come from the mask
-    source, else they are drawn from the measured joints. The condition is drawn from the commanded joints;
-    `details.condition` says "commanded", or what had to take their place: "measured" joints, or the "masked" robot of
-    the pictures themselves.
+    source, else from rendering the measured joints. The condition is rendered from the commanded joints;
+    `details.condition` is "commanded", or names the substitute: "measured" joints, or the robot "masked" in the images.
 
     Raises:
-        Unusable: it is too short, shows nothing or does not move.
+        Unusable: the recording is too short, shows a flat colour or does not move.
     """
     times, nearest = pictured(recording, frames)
     lens = recording.camera
     rgb = np.stack([_fit(recording.images[i], lens, width, height, cv2.INTER_AREA) for i in nearest])
     if int(rgb.max()) - int(rgb.min()) < 8:
-        raise Unusable(f"recording '{recording.key}' shows one flat colour", expected="pictures")
+        raise Unusable(f"recording '{recording.key}' shows one flat colour", expected="images")
     camera = stand_in_camera(width, height) if lens is None else lens.rectified().scaled(width, height)
     details = {**recording.details, **plain_tracks(recording, times, nearest)}
     joints = measured(recording, times)
@@ -169,7 +168,7 @@ def build_episode(
     missing = [name for name, value in (("joints", joints), ("actions", actions)) if value is None]
     missing += [name for name, value in (("camera", lens), ("outcome", recording.success)) if value is None]
     if actions is None and joints is not None:
-        # The best guess of what was commanded. Fingers that stop at an object show in it: whoever trains must know.
+        # Best estimate of the commands, but fingers that stop at an object reveal the outcome: note it in `details`.
         actions, details["actions"] = joints.copy(), "measured: the source has no commands"
         details["condition"] = "measured"
     elif actions is not None:
@@ -197,7 +196,7 @@ def build_episode(
         details.pop("condition", None)
     names = () if robot is None else tuple(link.name for link in robot.links)
     if stored is not None:
-        names = ("robot",)  # without a drawing nobody knows which link a pixel shows
+        names = ("robot",)  # without a rendering the link of a pixel is unknown
     points = None if depth is None else points_from_depth(depth, camera)
     drawn_xyz = [] if condition is None else [condition.xyz]
     return Episode(
@@ -236,7 +235,7 @@ def _segmented(
     seen: PointmapSequence | None,
     details: dict[str, Any],
 ) -> NDArray[np.uint8]:
-    """(T, H, W) uint8: what the mask source found; each pixel is of the link that is drawn nearest to it."""
+    """Return (T, H, W) uint8 ids of the mask source; each pixel gets the nearest rendered link."""
     pictures = Pictures(
         recording.key,
         rgb,
@@ -271,7 +270,7 @@ def _robot_seen(ids: NDArray[np.uint8] | None, seen: PointmapSequence | None) ->
 
 
 def _cut_out(rgb: NDArray[np.uint8], depth: NDArray[np.float32] | None, mask: NDArray[np.bool_]) -> StoredCondition:
-    """The robot as the pictures show it: not what it was told to do, but all that plain video has."""
+    """Cut the robot out of the images: it shows the actual motion, not the commands, but video has nothing else."""
     robot = np.where(mask[..., None], rgb, 0).astype(np.uint8)
     return StoredCondition(robot, None if depth is None else np.where(mask, depth, np.float32(np.nan)))
 

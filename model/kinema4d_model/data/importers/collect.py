@@ -1,10 +1,10 @@
-"""A dataset of imported episodes: one recording at a time, shard by shard, refusals with their reasons, resumable.
+"""`collect`: write imported episodes as a dataset, one recording at a time, resumable; rejections keep reasons.
 
-DIR/import.json    options, and of every shard that is written: which items it was made of, and why some were refused
-DIR/dataset.json   written when all items are through
+DIR/import.json    options, and for every written shard its items and the reasons of rejected ones
+DIR/dataset.json   written when all items are done
 
-An import that was stopped goes on with the first shard that is not in import.json. It does not go on with other options
-or with another source: the shards that are there would not be what the options say.
+An interrupted import resumes with the first shard that is not in import.json. It does not resume with other options or
+another source, because the existing shards would not match them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Item:
-    """An episode to come: its name in the source, its split, and how to make it."""
+    """An episode to import: name in the source, split, and a function that loads it."""
 
     name: str
     split: str
@@ -50,19 +50,19 @@ def collect(
     progress: Progress | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[DatasetFolder, dict[str, str]]:
-    """Write a dataset of items; shards that are there already are kept.
+    """Write a dataset of items; existing shards are kept.
 
-    Items are taken one after the other, and none is asked for before the one before it is written: an item may hold its
-    recording. `progress` gets (done, in all), where "in all" is `done` as long as nobody knows.
+    An item may hold its recording in memory, so each one is written before the next is requested. `progress` gets
+    (done, total); total equals done while the number of items is unknown.
 
-    Returns the dataset and, by name, why an item was refused. Damaged sources stop the work with an error.
+    Returns the dataset and the reason of each rejected item by name. A damaged source raises an error.
     """
     target = Path(folder)
     total = len(items) if isinstance(items, Sized) else 0
     stream = iter(items)
     item = next(stream, None)
     if item is None:
-        raise DataError("there is nothing to import", expected="at least one episode")
+        raise DataError("nothing to import", expected="at least one episode")
     with lock_folder(target):
         ledger = _Ledger.begin(target, {"shard_episodes": shard_episodes, **(options or {})})
         shards: dict[str, _Shard] = {}
@@ -81,7 +81,7 @@ def collect(
                 done += 1
                 if progress is not None:
                     progress(done, max(total, done))
-                item = None  # before the next one is made: it may hold its recording
+                item = None  # free its recording before the next item is made
                 item = next(stream, None)
             while shards:
                 shards.popitem()[1].finish()
@@ -103,7 +103,7 @@ def collect(
 
 @dataclass
 class _Ledger:
-    """import.json: what is done."""
+    """import.json: options and finished shards."""
 
     path: Path
     options: dict[str, Any]
@@ -112,7 +112,7 @@ class _Ledger:
 
     @classmethod
     def begin(cls, folder: Path, options: Mapping[str, Any]) -> _Ledger:
-        """The ledger of a folder, or a new one; other options than it was begun with are refused by name."""
+        """Open or create the ledger of a folder; raise DataError that names options which differ from its own."""
         path = folder / "import.json"
         wanted = json.loads(json.dumps(dict(options)))
         if not path.is_file():
@@ -135,21 +135,21 @@ class _Ledger:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"{path} cannot be used: {error!r}"[:300],
-                expected=f"the {FORMAT} of an import that was begun here",
+                expected=f"the {FORMAT} of an import that was started here",
                 hint="choose another --out",
             ) from None
         changed = sorted(k for k in {*before, *wanted} if before.get(k) != wanted.get(k))
         if changed:
             said = ", ".join(f"{k} ({_short(before.get(k))}, now {_short(wanted.get(k))})" for k in changed)
             raise DataError(
-                f"{folder} was begun with another {said}",
+                f"{folder} was started with another {said}",
                 expected="the same options, or another folder",
                 hint="a dataset has one set of options: choose another --out",
             )
         return cls(path, before, shards, there.get("complete") is True)
 
     def save(self) -> None:
-        """Write it, whole or not at all."""
+        """Write the file atomically."""
         document = {"format": FORMAT, "options": self.options, "complete": self.complete, "shards": self.shards}
         with replacing_file(self.path) as temporary:
             temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -162,7 +162,7 @@ def _short(value: Any) -> str:
 
 @dataclass
 class _Shard:
-    """One shard while its items come by: written now, or there already and only compared."""
+    """One shard while its items arrive: either written, or existing and only compared."""
 
     folder: Path
     file: str
@@ -187,7 +187,7 @@ class _Shard:
             return False
 
     def take(self, item: Item) -> None:
-        """Add an item's episode, or the reason why it is none."""
+        """Add an item's episode, or the reason for its rejection."""
         self.names.append(item.name)
         if self.before is not None:
             if len(self.names) > self.before["items"]:
@@ -204,13 +204,13 @@ class _Shard:
         try:
             self.writer.add(episode.key, encode_episode(episode))
         except BaseException as error:
-            # Closed here and not by `abandon`: it tells a full disk by its own error.
+            # Close here, not in `abandon`, so that a full disk is reported as such.
             writer, self.writer = self.writer, None
             writer.__exit__(type(error), error, error.__traceback__)
             raise
 
     def finish(self) -> None:
-        """Close it and note it down."""
+        """Close the shard and add it to the ledger."""
         digest = hashlib.sha256("\n".join(self.names).encode()).hexdigest()[:16]
         if self.before is not None:
             if (self.before["items"], self.before["names"]) != (len(self.names), digest):
@@ -232,7 +232,7 @@ class _Shard:
         self.ledger.save()
 
     def abandon(self, error: BaseException) -> None:
-        """Leave nothing of it."""
+        """Remove the unfinished shard."""
         if self.writer is not None:
             writer, self.writer = self.writer, None
             with suppress(BaseException):
@@ -240,7 +240,7 @@ class _Shard:
 
     def _differs(self) -> None:
         raise DataError(
-            f"{self.path} was made of other recordings than the source has now",
+            f"{self.path} was made from other recordings than the source has now",
             expected="the same recordings in the same order",
-            hint="import a source that has changed to another --out",
+            hint="import a changed source to another --out",
         )

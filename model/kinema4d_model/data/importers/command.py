@@ -1,4 +1,4 @@
-"""Other people's programs on a folder of pictures: written out, run with a time-out, what they say on failure kept."""
+"""`PictureCommand`: run an external program on a folder of images, with a timeout; errors contain its output."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["PictureCommand"]
 
 
 class PictureCommand:
-    """A command line that is called as COMMAND IN OUT; it is split into words, no shell sees it.
+    """A command line that is called as COMMAND IN OUT, without a shell.
 
     Args:
-        who: what it is called in errors, such as "lifter".
-        command: a program and its arguments.
-        timeout_s: after which it is ended.
+        who: name of the program in errors, such as "lifter".
+        command: program and arguments.
+        timeout_s: seconds until the program is killed.
     """
 
     def __init__(self, who: str, command: str, timeout_s: float) -> None:
@@ -39,10 +39,10 @@ class PictureCommand:
     def answered(
         self, rgb: NDArray[np.uint8], request: Mapping[str, Any], masks: NDArray[np.bool_] | None = None
     ) -> Iterator[Path]:
-        """The folder OUT after the command has run on IN, gone afterwards.
+        """Run the command on IN and yield the folder OUT, which is removed afterwards.
 
-        IN holds the pictures (T, H, W, 3) as 00000.png ..., request.json with `frames`, `width`, `height` and
-        `request`, and, where the robot could be drawn, its masks (T, H, W) as masks/00000.png ..., 255 = robot.
+        IN holds the images (T, H, W, 3) as 00000.png ..., request.json with `frames`, `width`, `height` and
+        `request`, and, if the robot could be rendered, its masks (T, H, W) as masks/00000.png ..., 255 = robot.
         """
         with tempfile.TemporaryDirectory(prefix=f"kinema4d_{self._who}_") as name:
             source, result = Path(name) / "in", Path(name) / "out"
@@ -66,13 +66,13 @@ class PictureCommand:
             done = subprocess.run(command, capture_output=True, timeout=self._timeout_s, check=False)  # noqa: S603
         except (FileNotFoundError, PermissionError):
             raise DataError(
-                f"the {self._who} {self._words[0]!r} does not exist or is no program",
+                f"the {self._who} {self._words[0]!r} does not exist or is not executable",
                 expected="a program",
                 code=ErrorCode.FILE_MISSING,
             ) from None
         except subprocess.TimeoutExpired:
             raise DataError(
-                f"the {self._who} ran longer than {self._timeout_s:g} s", expected="an answer in time"
+                f"the {self._who} timed out after {self._timeout_s:g} s", expected="a result within the timeout"
             ) from None
         if done.returncode:
             tail = done.stderr.decode(errors="replace").strip()[-300:]

@@ -1,8 +1,8 @@
-"""Recordings of LeRobot datasets, v2.1 and v3.0: pictures of one camera, states, actions, the task's words.
+"""LeRobot datasets, v2.1 and v3.0, as recordings: images of one camera, states, actions, task text.
 
 v2.1  videos/chunk-000/CAMERA/episode_000003.mp4     meta/tasks.jsonl, meta/episodes.jsonl
-v3.0  videos/CAMERA/chunk-000/file-000.mp4           meta/episodes/chunk-000/file-000.parquet says from when to when
-both  pictures in the tables themselves, for features of dtype "image" (`lerobot_images`)
+v3.0  videos/CAMERA/chunk-000/file-000.mp4           meta/episodes/chunk-000/file-000.parquet: start and end times
+both  images in the tables themselves, for features of dtype "image"
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kinema4d_ros.robot import Robot
 
 __all__ = ["SCENE_FIELDS", "lerobot_recording", "lerobot_rows", "lerobot_scenes", "read_table_images"]
 
-# Pictures that a LeRobot dataset keeps in its tables: PNG or JPEG bytes, or the names of files in images/.
+# Images stored in the tables of a LeRobot dataset: PNG or JPEG bytes, or names of files in images/.
 
 
 def read_table_images(
     folder: Path, file: Path, view: str, episode: int, fps: float
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.float64]]:
-    """Pictures (h, w, 3) uint8 RGB of an episode's rows in a parquet file, and their times in seconds."""
+    """Return images (h, w, 3) uint8 RGB of an episode's rows in a parquet file, and their times in seconds."""
     if not file.is_file():
         raise DataError(f"{file} does not exist", expected="the table of the episode", code=ErrorCode.FILE_MISSING)
     try:
@@ -48,30 +48,30 @@ def read_table_images(
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read: {error}"[:300], expected="a parquet file") from None
     if not rows or view not in rows[0]:
-        raise DataError(f"{file} has no pictures of '{view}' of episode {episode}", expected="a column of pictures")
+        raise DataError(f"{file} has no images of '{view}' of episode {episode}", expected="a column of images")
     images, total = [], 0
     for number, row in enumerate(rows):
-        image = _decoded(folder, row[view], f"{file}: picture {number} of '{view}'")
+        image = _decoded(folder, row[view], f"{file}: image {number} of '{view}'")
         total += image.nbytes
         if total > MAX_BYTES:
-            raise DataError(f"{file}: episode {episode} is too long", expected=f"at most {MAX_BYTES} bytes of pictures")
+            raise DataError(f"{file}: episode {episode} is too long", expected=f"at most {MAX_BYTES} bytes of images")
         images.append(image)
     times = [row.get("timestamp") for row in rows]
     if any(t is None for t in times):
         times = [i / fps for i in range(len(rows))]
     clock = np.array(times, dtype=np.float64).reshape(-1)
     if np.any(np.diff(clock) <= 0) or not np.isfinite(clock).all():
-        raise DataError(f"{file}: time goes back in episode {episode}", expected="time stamps that increase")
+        raise DataError(f"{file}: time stamps decrease in episode {episode}", expected="increasing time stamps")
     return images, clock
 
 
 def _decoded(folder: Path, value: Any, where: str) -> NDArray[np.uint8]:
-    """One picture: {"bytes", "path"} as datasets write it, or plain bytes."""
+    """Decode one image: {"bytes", "path"} as the `datasets` package writes it, or plain bytes."""
     data = value.get("bytes") if isinstance(value, dict) else value
     if data is None and isinstance(value, dict) and isinstance(value.get("path"), str):
         path = (folder / value["path"]).resolve()
         if not path.is_relative_to(folder.resolve()) or not path.is_file():
-            raise DataError(f"{where}: {value['path']!r} is no file of the dataset"[:300], expected="a picture in it")
+            raise DataError(f"{where}: {value['path']!r} is not in the dataset"[:300], expected="an image file in it")
         data = path.read_bytes()
     image = None
     if isinstance(data, bytes) and data:
@@ -88,12 +88,12 @@ SCENE_FIELDS = (
     *("scene", "scene_id", "environment", "environment_id", "building", "building_id"),
     *("session", "session_id", "location"),
 )
-"""Fields of an episode's row that name where it was recorded, in this order."""
+"""Fields of an episode's row that name its scene, in order of preference."""
 _MAX_BYTES = 256 * 2**20
 
 
 def lerobot_rows(folder: Path) -> list[dict[str, Any]]:
-    """What the dataset's metadata says of each episode, in order; the task's words are `task`."""
+    """Return the metadata of each episode, in order; `task` is the task text."""
     info = _info(folder)
     try:
         count = int(info.get("total_episodes", 0))
@@ -111,15 +111,15 @@ def lerobot_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def lerobot_scenes(rows: list[dict[str, Any]], name: str, scene_key: str = "") -> tuple[list[str], str]:
-    """The scene of each episode, and the field that says so.
+    """Return the scene of each episode, and the name of the field that gives it.
 
-    By the field `scene_key`, or the first of `SCENE_FIELDS` that all rows have; else by the task where there are
-    several; else every episode is a scene of its own, which says "episode".
+    The field is `scene_key`, or the first of `SCENE_FIELDS` that all rows have, or the task if there are several.
+    Otherwise every episode is its own scene and the name is "episode".
     """
     if scene_key and not all(row.get(scene_key) not in (None, "") for row in rows):
         there = sorted({k for row in rows for k, v in row.items() if isinstance(v, str | int)})
         raise DataError(
-            f"{name} does not say {scene_key!r} of every episode",
+            f"{name} does not have {scene_key!r} for every episode",
             expected=f"--scene-key with one of {', '.join(there) or 'none'}",
             code=ErrorCode.ARGUMENT_INVALID,
         )
@@ -140,10 +140,10 @@ def lerobot_recording(
     details: Mapping[str, Any] | None = None,
     joints: JointOptions | None = None,
 ) -> Recording:
-    """One episode with the pictures of `view`, by default the first camera in the dataset's order.
+    """Read one episode with the images of `view`, by default the first camera of the dataset.
 
-    `joints` says how joint names and the gripper's scale are to be read. Actions that name no joint of the arm (poses
-    of the tool) stay commands in the dataset's own terms.
+    `joints` maps joint names and the gripper's scale. Actions that name no joint of the arm (tool poses) are kept as
+    commands in the dataset's own units.
     """
     info = _info(folder)
     features = info["features"]
@@ -204,7 +204,7 @@ def _info(folder: Path) -> dict[str, Any]:
     try:
         info = json.loads(read_bytes(path, _MAX_BYTES).decode("utf-8"))
         if not isinstance(info["features"], dict):
-            raise TypeError("features are not named")
+            raise TypeError("features are not a mapping")
         str(info["codebase_version"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path} cannot be used: {error!r}"[:300], expected="a LeRobot info.json") from None
@@ -221,7 +221,7 @@ def _fps(folder: Path, info: Mapping[str, Any]) -> float:
     except (KeyError, TypeError, ValueError):
         fps = 0.0
     if not 0 < fps < 10_000:
-        raise DataError(f"{folder}: fps is {info.get('fps')!r}", expected="frames a second")
+        raise DataError(f"{folder}: fps is {info.get('fps')!r}", expected="frames per second")
     return fps
 
 
@@ -256,7 +256,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _tables(folder: Path, episode: int | None = None) -> list[dict[str, Any]]:
-    """Rows of meta/episodes: all of them without their statistics, or the whole row of one episode."""
+    """Read rows of meta/episodes: all of them without statistics, or the complete row of one episode."""
     rows: list[dict[str, Any]] = []
     for file in sorted((folder / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
         try:
@@ -272,21 +272,21 @@ def _tables(folder: Path, episode: int | None = None) -> list[dict[str, Any]]:
 
 
 def _table_file(folder: Path, info: Mapping[str, Any], row: Mapping[str, Any]) -> Path:
-    """The parquet file that holds an episode's rows."""
+    """Return the parquet file with an episode's rows."""
     episode = int(row["episode_index"])
     if _is_old(info):
         return folder / "data" / f"chunk-{_chunk(folder, info, episode):03d}" / f"episode_{episode:06d}.parquet"
     try:
         chunk, number = int(row["data/chunk_index"]), int(row["data/file_index"])
     except (KeyError, TypeError) as error:
-        raise DataError(f"{folder} does not place episode {episode}: {error}", expected="data/chunk_index") from None
+        raise DataError(f"{folder}: no file for episode {episode}: {error}", expected="data/chunk_index") from None
     return folder / "data" / f"chunk-{chunk:03d}" / f"file-{number:03d}.parquet"
 
 
 def _video(
     folder: Path, info: Mapping[str, Any], view: str, row: Mapping[str, Any]
 ) -> tuple[Path, float | None, float | None]:
-    """The video of an episode, and from when to when."""
+    """Return the video file of an episode and its start and end time in seconds."""
     episode = int(row["episode_index"])
     if _is_old(info):
         chunk = _chunk(folder, info, episode)
@@ -296,6 +296,6 @@ def _video(
         first, last = float(row[f"videos/{view}/from_timestamp"]), float(row[f"videos/{view}/to_timestamp"])
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"{folder} does not place the video of '{view}' of episode {episode}: {error}", expected="its columns"
+            f"{folder}: no video of '{view}' for episode {episode}: {error}", expected=f"columns videos/{view}/..."
         ) from None
     return folder / "videos" / view / f"chunk-{chunk:03d}" / f"file-{number:03d}.mp4", first, last

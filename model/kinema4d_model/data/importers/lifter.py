@@ -1,14 +1,14 @@
-"""Depth for plain video: the protocol of a video lifter, one that lifts picture by picture, one that runs any command.
+"""Depth for RGB video: the `VideoLifter` protocol, a lifter per image, and a lifter that runs any command.
 
-    --lifter shipped              the package's own: a calibrated camera and a table are needed (docs/lifting.md)
-    --lifter runs/lifter/model    other weights of it
-    --lifter "python lift.py"     any command; SpatialTrackerV2 or a stereo matcher fit with a few lines each
+    --lifter shipped              the package's own; needs a calibrated camera and a table (docs/lifting.md)
+    --lifter runs/lifter/model    the same with other weights
+    --lifter "python lift.py"     any command, such as a wrapper of SpatialTrackerV2 or a stereo matcher
 
 A command is called with two folders, IN and OUT:
 
-    IN/00000.png ...    the pictures, 8-bit RGB
+    IN/00000.png ...    the images, 8-bit RGB
     IN/request.json     {"frames": T, "width": W, "height": H, "K": [[...]] or null}, pixel centres at + 0.5
-    IN/masks/00000.png  where the robot is, 255 = robot; only if that is known
+    IN/masks/00000.png  robot mask, 255 = robot; only if known
     OUT/depth.npy       (T, H, W) float32, metres along the optical axis, NaN = unknown       written by the command
     OUT/camera.json     {"K": [[fx, 0, cx], [0, fy, cy], [0, 0, 1]]}, optional               written by the command
 """
@@ -33,7 +33,7 @@ __all__ = ["CommandLifter", "Lifted", "PictureLifter", "RobotSeen", "VideoLifter
 
 @dataclass(frozen=True, eq=False)
 class Lifted:
-    """What a lifter found: depth (T, H, W) float32 metres, NaN = unknown; intrinsics (3, 3) if it estimates them."""
+    """Result of a lifter: depth (T, H, W) float32 metres, NaN = unknown; intrinsics (3, 3) if estimated."""
 
     depth_m: NDArray[np.float32]
     K: NDArray[np.float64] | None = None
@@ -41,11 +41,11 @@ class Lifted:
 
 @dataclass(frozen=True, eq=False)
 class RobotSeen:
-    """The robot in the pictures.
+    """The robot in the images.
 
     Attributes:
         mask: (T, H, W) bool.
-        depth_m: (T, H, W) float32 metres as drawn from the measured joints, NaN = not drawn; None without a model.
+        depth_m: (T, H, W) float32 metres rendered from the measured joints, NaN = no robot; None without a model.
     """
 
     mask: NDArray[np.bool_]
@@ -53,31 +53,31 @@ class RobotSeen:
 
 
 class VideoLifter(Protocol):
-    """Anything that gives depth to a video."""
+    """Estimates the depth of a video."""
 
     def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None, robot: RobotSeen | None = None) -> Lifted:
-        """Depth of pictures (T, H, W, 3); `camera` if it is known, `robot` if it was found."""
+        """Return the depth of images (T, H, W, 3); `camera` if known, `robot` if found."""
         ...
 
 
 class PictureLifter:
-    """A `kinema4d_model.pipeline.lifting.Lifter` on every picture; the robot, where it was drawn, has its exact depth.
+    """Applies a `kinema4d_model.pipeline.lifting.Lifter` to every image; the rendered robot keeps its exact depth.
 
     Args:
-        lifter: of one picture of a table.
-        table_height_m: of the plane that things stand on, above the robot's base.
+        lifter: for one image of a table.
+        table_height_m: height of the table above the robot's base.
     """
 
     def __init__(self, lifter: Lifter, table_height_m: float = 0.0) -> None:
         self._lifter, self._table_height_m = lifter, table_height_m
 
     def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None, robot: RobotSeen | None = None) -> Lifted:
-        """Picture by picture; what moves is not tracked from one to the next."""
+        """Lift each image separately, without tracking between images."""
         if camera is None:
             raise DataError(
-                "lifting a picture of a table needs the camera's calibration and pose",
+                "lifting an image of a table needs the camera's calibration and pose",
                 expected="--camera FILE",
-                hint="or --lifter COMMAND with a program that estimates the camera",
+                hint="or use --lifter COMMAND with a program that estimates the camera",
                 code=ErrorCode.ARGUMENT_INVALID,
             )
         depth = np.stack([
@@ -90,14 +90,14 @@ class PictureLifter:
 
 
 class CommandLifter:
-    """Runs a command for every episode; see the module's text for its files."""
+    """Runs a command for every episode; the module docstring lists its files."""
 
     def __init__(self, command: str, timeout_s: float = 3600.0) -> None:
         """Take a command line."""
         self._command = PictureCommand("lifter", command, timeout_s)
 
     def lift(self, rgb: NDArray[np.uint8], camera: PinholeCamera | None, robot: RobotSeen | None = None) -> Lifted:
-        """Run the command on the pictures and read what it wrote."""
+        """Run the command on the images and read its output."""
         K = None if camera is None else camera.K.tolist()
         with self._command.answered(rgb, {"K": K}, None if robot is None else robot.mask) as result:
             return self._read(result, (len(rgb), rgb.shape[1], rgb.shape[2]))
@@ -107,7 +107,7 @@ class CommandLifter:
             depth = np.load(result / "depth.npy", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise DataError(
-                f"the lifter left no usable depth.npy: {error}"[:300], expected=f"float32 {shape}"
+                f"the lifter wrote no usable depth.npy: {error}"[:300], expected=f"float32 {shape}"
             ) from None
         if depth.shape != shape or not np.issubdtype(depth.dtype, np.floating):
             raise DataError(f"the lifter's depth is {depth.dtype} of shape {depth.shape}", expected=f"float32 {shape}")
@@ -124,7 +124,7 @@ class CommandLifter:
 
 
 def make_lifter(text: str, table_height_m: float = 0.0) -> VideoLifter | None:
-    """The lifter that a command line names: none, "shipped", a folder of weights, or a command."""
+    """Make the lifter of a --lifter option: "" for none, "shipped", a folder of weights, or a command."""
     if not text:
         return None
     if text == "shipped":

@@ -1,12 +1,12 @@
-"""Where the robot is in a recording's pictures: by a segmenter, by masks from a folder, or by any command.
+"""Robot masks of a recording's images: from a segmenter, a folder of masks, or any command.
 
---segmenter rendered             drawn from joints and camera, nothing else (the default)
---segmenter classical            against the median of the video; the drawn robot narrows the search
---segmenter sam2                 with --segmenter-weights DIR; prompted by the drawn robot, else by words, which
-                                 need --segmenter-detector DIR
---segmenter MASKS                a folder: MASKS/KEY/*.png, one for each picture of the recording or of the episode
---segmenter "python masks.py"    any command, called with two folders, IN and OUT (see `command`); it leaves
-                                 OUT/00000.png ..., the size of the pictures, anything but 0 = robot
+--segmenter rendered             rendered from joints and camera (default)
+--segmenter classical            difference to the median of the video; the rendered robot narrows the search
+--segmenter sam2                 with --segmenter-weights DIR; prompted by the rendered robot, else by text, which
+                                 needs --segmenter-detector DIR
+--segmenter MASKS                a folder: MASKS/KEY/*.png, one per image of the recording or of the episode
+--segmenter "python masks.py"    any command, called with two folders, IN and OUT (see `command`); it writes
+                                 OUT/00000.png ..., same size as the images, non-zero = robot
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ WORDS = "a robot arm"
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """The pictures of an episode to come.
+    """The images of an episode that is being imported.
 
     Attributes:
         key: of the recording.
         rgb: (T, H, W, 3) uint8.
-        chosen: (T,) which of the recording's pictures they are.
-        count: how many pictures the recording has.
-        fit: brings a picture of the recording to the episode's size, without lens distortion.
-        drawn: (T, H, W) bool, the robot as its joints say; None if they are not known.
+        chosen: (T,) their indices in the recording.
+        count: number of images in the recording.
+        fit: rectifies an image of the recording and resizes it to the episode's size.
+        drawn: (T, H, W) bool, the robot rendered from its joints; None if they are unknown.
     """
 
     key: str
@@ -52,26 +52,26 @@ class Pictures:
 
 
 class MaskSource(Protocol):
-    """Anything that finds the robot in a recording."""
+    """Finds the robot in a recording."""
 
     def find(self, pictures: Pictures) -> Segmentation:
-        """Masks (T, H, W) of the episode's pictures."""
+        """Return masks (T, H, W) of the episode's images."""
         ...
 
 
 class SegmenterMasks:
-    """Masks by a segmenter, pointed at the drawn robot, or by words where there is none.
+    """Masks from a segmenter, prompted by the rendered robot, or by text without a rendering.
 
     Args:
         segmenter: of `kinema4d_ros.segmentation`.
-        words: for a segmenter that understands them.
+        words: text prompt, for a segmenter that supports one.
     """
 
     def __init__(self, segmenter: RobotSegmenter, words: str = "") -> None:
         self._segmenter, self._words = segmenter, words
 
     def find(self, pictures: Pictures) -> Segmentation:
-        """The segmenter's masks."""
+        """Return the segmenter's masks."""
         prompt = None
         if pictures.drawn is not None and pictures.drawn.any():
             prompt = Prompt(mask=pictures.drawn)
@@ -81,13 +81,13 @@ class SegmenterMasks:
 
 
 class FolderMasks:
-    """Masks that somebody made before: FOLDER/KEY/*.png in the order of their names."""
+    """Existing masks: FOLDER/KEY/*.png in the order of their names."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
 
     def find(self, pictures: Pictures) -> Segmentation:
-        """The masks of this recording."""
+        """Return the masks of this recording."""
         key, rgb, count = pictures.key, pictures.rgb, pictures.count
         files = sorted((self._folder / key).glob("*.png"))
         if len(files) == count:
@@ -97,14 +97,14 @@ class FolderMasks:
         else:
             raise DataError(
                 f"{self._folder / key} holds {len(files)} masks",
-                expected=f"{count} (one for each picture of the recording) or {len(rgb)} (of the episode)",
+                expected=f"{count} (one per image of the recording) or {len(rgb)} (one per frame of the episode)",
                 code=ErrorCode.FILE_MISSING if not files else ErrorCode.FILE_MALFORMED,
             )
         return result_of(rgb, masks, np.ones(len(masks)), "folder")
 
 
 class CommandSegmenter:
-    """A `RobotSegmenter` that runs a command; see the module's text for its files."""
+    """A `RobotSegmenter` that runs a command; the module docstring lists its files."""
 
     name = "command"
 
@@ -114,7 +114,7 @@ class CommandSegmenter:
     def segment(
         self, images: NDArray[np.uint8], prompt: Prompt | None = None, *, progress: ReportFrame | None = None
     ) -> Segmentation:
-        """Run the command on the images; a prompt's masks are written out for it."""
+        """Run the command on the images; the prompt's masks are passed as files."""
         stack = as_stack(images, prompt)
         hint = None
         if prompt is not None and prompt.mask is not None:
@@ -130,7 +130,7 @@ class CommandSegmenter:
 def make_mask_source(
     text: str, weights: str | Path | None = None, detector: str | Path | None = None
 ) -> MaskSource | None:
-    """What a command line names; None for "rendered": the drawn robot needs no pictures."""
+    """Make the mask source of a --segmenter option; None for "rendered", which needs no images."""
     if text in ("", "rendered"):
         return None
     if text == "classical":
@@ -150,7 +150,7 @@ def make_mask_source(
 def _read(path: Path, size: tuple[int, ...] | None) -> NDArray[np.uint8]:
     mask = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE) if path.is_file() else None
     if mask is None or (size is not None and mask.shape != tuple(size)):
-        found = "is missing or no picture" if mask is None else f"is {mask.shape[1]} x {mask.shape[0]}"
+        found = "is missing or not an image" if mask is None else f"is {mask.shape[1]} x {mask.shape[0]}"
         wanted = "a grey PNG" if size is None else f"a grey PNG of {size[1]} x {size[0]}"
         raise DataError(f"the mask {path} {found}", expected=wanted)
     return np.asarray(mask, np.uint8)

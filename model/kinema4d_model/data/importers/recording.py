@@ -1,4 +1,4 @@
-"""`Recording`: what any source has of one motion; `build` makes the episode of it."""
+"""`Recording`: the data of one motion from any source; `build` converts it to an episode."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kinema4d_ros.robot import Robot
 __all__ = ["Missing", "Recording", "ToolTrack", "Unusable", "stand_in_camera"]
 
 
-class Unusable(DataError):  # noqa: N818 - an ordinary event: it is counted with its reason
-    """A recording that a quality filter refuses; the text says why."""
+class Unusable(DataError):  # noqa: N818 - expected: it is counted with its reason
+    """A recording rejected by a quality filter, with the reason."""
 
 
 class Missing(Unusable):
-    """A recording that the source lists and does not have; the text begins with `Missing.MARK`."""
+    """A recording that the source lists but does not contain; the message begins with `Missing.MARK`."""
 
     MARK = "missing: "
 
@@ -32,10 +32,10 @@ class Missing(Unusable):
 
 @dataclass(frozen=True, eq=False)
 class ToolTrack:
-    """Where the end effector was, for sources that do not say where the joints were.
+    """End-effector poses, for sources without joint positions.
 
     Attributes:
-        times: (N,) seconds, the clock of the pictures.
+        times: (N,) seconds, the clock of the images.
         base_T_tool: (N, 4, 4) metres, in the source's own base and tool frames.
         opening: (N,) of the gripper, 0 = closed, 1 = open; None if unknown.
     """
@@ -47,21 +47,21 @@ class ToolTrack:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What a source has of one motion; whatever it lacks is None.
+    """Data of one motion; fields that the source lacks are None.
 
     Attributes:
         key: unique in the source.
-        images: N pictures (h, w, 3) uint8, RGB, with lens distortion if the camera has it.
+        images: N images (h, w, 3) uint8, RGB, with lens distortion if the camera has it.
         image_times: (N,) seconds, increasing.
         joints, actions: measured and commanded, same clock.
-        depth: N pictures (h, w) float32 metres, NaN = nothing, aligned with the images.
+        depth: N images (h, w) float32 metres, NaN = nothing, aligned with the images.
         camera: of the images, with its pose.
         robot: name or URDF, and the loaded model.
-        task, instruction, source: words.
+        task, instruction, source: text.
         success: if known.
-        tool: where the end effector was.
-        commands: by name, N rows of whatever was commanded, in the source's own terms.
-        details: anything else.
+        tool: end-effector poses.
+        commands: by name, N rows of commands in the source's own units.
+        details: other metadata.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Recording:
 
 
 def stand_in_camera(width: int, height: int) -> PinholeCamera:
-    """A camera for pictures whose own is unknown: 53 degrees wide, at the origin; listed as missing with them."""
+    """Return a placeholder for an unknown camera: 53 degrees wide, at the origin; "camera" is then in `missing`."""
     return PinholeCamera(
         width, height, np.array([[width, 0, width / 2], [0, width, height / 2], [0, 0, 1]], np.float64)
     )

@@ -1,7 +1,7 @@
-"""Recordings of RLDS datasets (DROID, Bridge, RT-1, LIBERO): an optional extra, for it needs tensorflow_datasets.
+"""RLDS datasets (DROID, Bridge, RT-1, LIBERO) as recordings; optional, needs tensorflow_datasets.
 
-Joints are read where the dataset has joints and a robot is named, whose arm must have as many: poses of an end effector
-stay poses, and the joints of another arm are an error.
+Joints are read if the dataset has joints and a robot is given, whose arm must have the same number of joints.
+End-effector poses are kept as poses.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RldsEpisode:
-    """One episode, its pictures not decoded before `steps` are walked.
+    """One episode; images are decoded when `steps` is iterated.
 
     Attributes:
-        key: of the dataset and its number.
+        key: dataset name and episode number.
         metadata: `episode_metadata`, texts decoded.
         steps: dictionaries.
     """
@@ -47,12 +47,12 @@ class RldsEpisode:
 
 @dataclass(frozen=True, eq=False)
 class RldsSource:
-    """A dataset whose episodes can be walked through, more than once.
+    """A dataset whose episodes can be iterated repeatedly.
 
     Attributes:
         name: such as "droid_100".
-        episodes: how many there are.
-        walk: plain dictionaries, one after the other, none of them kept.
+        episodes: number of episodes.
+        walk: yields plain dictionaries and keeps none of them.
     """
 
     name: str
@@ -61,14 +61,14 @@ class RldsSource:
 
     @property
     def fields(self) -> RldsFields:
-        """Where it keeps things."""
+        """Field layout of the dataset."""
         return fields_of(self.name)
 
     def rate_hz(self, given: float | None) -> float:
-        """The rate that was given, or the dataset's own."""
+        """Return the given rate, or the dataset's known rate."""
         if given is None and not self.fields.rate_hz:
             raise DataError(
-                f"'{self.name}' does not say how many steps a second it has",
+                f"the step rate of '{self.name}' is unknown",
                 expected="--rate HZ",
                 code=ErrorCode.ARGUMENT_INVALID,
             )
@@ -80,9 +80,9 @@ class RldsSource:
             yield RldsEpisode(f"{self.name}-{number:06d}", metadata, episode["steps"])
 
     def scene(self, episode: RldsEpisode, scene_key: str = "") -> str:
-        """The scene of an episode: what a field of its metadata says, or the part of its path that names one.
+        """Return the scene of an episode, from a metadata field or from its path.
 
-        An episode that says nothing is a scene of its own.
+        Without either, the episode is its own scene.
         """
         if scene_key:
             if scene_key not in episode.metadata:
@@ -97,7 +97,7 @@ class RldsSource:
 
 
 def open_rlds(folder: str) -> RldsSource:
-    """A built RLDS folder.
+    """Open a built RLDS folder.
 
     Raises:
         SetupError: tensorflow_datasets is not installed.
@@ -127,9 +127,9 @@ def steps_recording(
     details: Mapping[str, Any] | None = None,
     options: JointOptions | None = None,
 ) -> Recording:
-    """The recording of an episode's steps: dictionaries with `observation`, `action` and perhaps words.
+    """Convert an episode's steps: dictionaries with `observation`, `action` and optional instruction text.
 
-    Joints have no names in RLDS: a joint map calls them 0, 1, ...; without one they are the robot's, in its order.
+    RLDS joints have no names: a joint map addresses them as 0, 1, ...; without one they are the robot's, in its order.
     """
     key = episode.key
     images: list[NDArray[np.uint8]] = []
@@ -192,7 +192,7 @@ def _joints(
     path: str,
     gripper: str,
 ) -> JointTrajectory | None:
-    """The joints of a field in the named robot's words; None without a robot, and `details` says so.
+    """Convert the joints of a field to the given robot; None without a robot, noted in `details`.
 
     Raises:
         FileFormatError: the robot's arm has another number of joints.
@@ -209,7 +209,7 @@ def _joints(
     names, notes = [str(i) for i in range(values.shape[1])], list[str]()
     options.check(Path(key), model, [*names, GRIPPER])
     if not options.joint_map:
-        # Only datasets whose fields are known say that a number is the gripper's or not.
+        # Only known datasets tell which number belongs to the gripper.
         if len(names) == len(arm) and fields.joint_count in (0, len(arm)):
             names = arm
         elif len(names) == len(model.joint_names) and not fields.joint_count:
@@ -219,7 +219,7 @@ def _joints(
         names, values = [*names, GRIPPER], np.column_stack([values, table[gripper][:, 0]])
         if options.gripper_range is None:
             low, high = sorted((fields.opened, fields.closed))
-            # Noise beyond the ends is cut off; values farther away are of another scale, which `to_robot` refuses.
+            # Clip noise beyond the range; values far outside have another scale, which `to_robot` rejects.
             near = np.abs(values[:, -1] - (low + high) / 2) < 0.6 * (high - low)
             values[near, -1] = values[near, -1].clip(low, high)
             options = replace(
@@ -256,7 +256,7 @@ def _turned(turn: Array, xyz: Array) -> Array:
 
 
 def _leaves(value: Any, name: str) -> Iterator[tuple[str, Array]]:
-    """Numbers of an action, which is a vector or named vectors."""
+    """Yield the vectors of an action, which is one vector or a mapping of vectors."""
     if isinstance(value, Mapping):
         for part, inner in value.items():
             yield from _leaves(inner, f"{name}/{part}")

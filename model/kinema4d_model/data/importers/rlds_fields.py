@@ -1,6 +1,6 @@
-"""Where the RLDS datasets of the paper keep things, and in which units: seven numbers say nothing by themselves.
+"""Field names and units of the RLDS datasets of the paper, since RLDS vectors carry no names or units.
 
-Written from the datasets' published feature lists; none of them was downloaded here.
+Taken from the datasets' published feature lists; not tested on downloaded data.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ PoseKind = Literal["", "xyz_rpy", "xyz_xyzw", "xyz_axis_angle"]
 
 @dataclass(frozen=True)
 class RldsFields:
-    """One dataset's fields; paths are "a/b" in a step, "" = it has none.
+    """Fields of one dataset; paths are "a/b" in a step, "" = missing.
 
     Attributes:
-        arm: whose data it is, in words.
-        rate_hz: steps a second; 0 = it must be said.
-        images: names in `observation`, the first that is there counts.
-        joints, commanded_joints: radians of the arm's own joints, in its order, measured and commanded.
-        joint_count: how many they are.
-        gripper, commanded_gripper: one number; `closed` of them is closed, `opened` is open.
-        closed, opened: of the gripper.
+        arm: description of the arm.
+        rate_hz: steps per second; 0 = must be given by --rate.
+        images: names in `observation`; the first existing one is used.
+        joints, commanded_joints: measured and commanded radians of the arm's joints, in its order.
+        joint_count: number of joints.
+        gripper, commanded_gripper: one number, from `closed` to `opened`.
+        closed, opened: values of the closed and open gripper.
         tool: end-effector pose; more numbers may follow it.
-        tool_kind: how the pose is written.
-        tool_gripper: at which place of `tool` the gripper's number is; -1 = nowhere.
-        scene: pattern in the episode's `file_path`, whose groups name the scene; "" = nothing does.
-        success: pattern that a successful episode's `file_path` has; "" = nothing says.
+        tool_kind: representation of the pose.
+        tool_gripper: index of the gripper's number in `tool`; -1 = none.
+        scene: pattern in the episode's `file_path` whose groups name the scene; "" = unknown.
+        success: pattern in the `file_path` of a successful episode; "" = unknown.
     """
 
     arm: str
@@ -51,16 +51,16 @@ class RldsFields:
     success: str = ""
 
     def opening(self, value: float) -> float:
-        """Of the gripper, 0 = closed, 1 = open; noise beyond the ends is cut off."""
+        """Return the gripper's opening, 0 = closed, 1 = open, clipped to this range."""
         return min(max((value - self.closed) / (self.opened - self.closed), 0.0), 1.0)
 
     def scene_of(self, file_path: str) -> str:
-        """The scene that an episode's path names, or ""."""
+        """Return the scene named by an episode's path, or ""."""
         found = re.search(self.scene, file_path) if self.scene else None
         return "/".join(found.groups()) if found else ""
 
     def success_of(self, file_path: str) -> bool | None:
-        """Whether its path says that it succeeded; None if it does not say."""
+        """Return whether the path marks a success; None if unknown."""
         if not self.success or not file_path:
             return None
         return re.search(self.success, file_path) is not None
@@ -79,7 +79,7 @@ _DROID = RldsFields(
     opened=0.0,
     tool="observation/cartesian_position",
     tool_kind="xyz_rpy",
-    # .../LAB/success/2023-07-07/Fri_Jul__7_09:42:23_2023/trajectory.h5: a laboratory's day is a scene
+    # .../LAB/success/2023-07-07/Fri_Jul__7_09:42:23_2023/trajectory.h5: one scene per laboratory and day
     scene=r"([^/]+)/(?:success|failure)/(\d{4}-\d{2}-\d{2})",
     success=r"/success/",
 )
@@ -124,17 +124,17 @@ FIELDS: Mapping[str, RldsFields] = {
     "rt_1": _RT1,
     "libero": _LIBERO,
 }
-"""By how a dataset's name begins."""
+"""Fields by prefix of the dataset's name."""
 
 
 def fields_of(dataset: str) -> RldsFields:
-    """The fields of a dataset by its name, such as "droid_100"; `UNKNOWN` for others."""
+    """Return the fields of a dataset by name, such as "droid_100"; `UNKNOWN` for others."""
     found = [name for name in FIELDS if dataset.lower().startswith(name)]
     return FIELDS[max(found, key=len)] if found else UNKNOWN
 
 
 def value_at(step: Mapping[str, Any], path: str) -> Any:
-    """The value of a path "a/b"; None if it is not there."""
+    """Return the value at a path "a/b"; None if missing."""
     value: Any = step
     for part in path.split("/") if path else ("",):
         if not isinstance(value, Mapping) or part not in value:

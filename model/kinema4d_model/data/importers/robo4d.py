@@ -1,11 +1,11 @@
-"""Episodes of the official Robo4D-200k folder layout; what it does not store is listed as missing.
+"""Episodes of the official Robo4D-200k folder layout; fields that it does not store are listed in `missing`.
 
-    videos/N.mp4         colours                 mask_videos/N.mp4    the robot alone, black elsewhere
+    videos/N.mp4         colour                  mask_videos/N.mp4    the robot alone, black elsewhere
     pointmap/N.mp4       normalised x, y, z      mask_pointmap/N.mp4  the same of the robot
-    first_frames/N.png   the first picture       train_shuffled.txt   which N are for training
-                                                 train_img_shuffled.txt   their first pictures, line by line the same N
+    first_frames/N.png   first image             train_shuffled.txt   the N used for training
+                                                 train_img_shuffled.txt   their first images, same N line by line
 
-Pointmaps are 8-bit and their bounds were not kept, so nothing is metric: they stay normalised pictures.
+Pointmaps are 8-bit and their bounds are not stored, so they are not metric and stay normalised images.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["MISSING", "read_robo4d", "robo4d_numbers"]
 
 MISSING = ("actions", "bounds", "camera", "depth", "ids", "joints", "outcome", "robot", "task", "times")
 _ROBOT_LEVEL = 16
-"""Brighter than this in any channel is robot: video compression makes black a little grey."""
+"""A pixel brighter than this in any channel is robot: video compression turns black slightly grey."""
 _RATE_HZ = 10.0
 _MAX_LIST_BYTES = 64 * 2**20
 
 
 def robo4d_numbers(folder: Path) -> Iterator[tuple[str, str]]:
-    """(N, split) of the episodes: "train" for those in the lists, "val" for the others; all train without a list.
+    """Yield (N, split) of the episodes: "train" if listed, else "val"; all "train" without a list.
 
     Raises:
         DataError: there are no videos, or the two lists disagree.
@@ -48,7 +48,7 @@ def robo4d_numbers(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _listed(folder: Path) -> set[str] | None:
-    """The N of both lists, which must agree; None without any."""
+    """Return the N of both lists, which must agree; None without a list."""
     lists = {}
     for file in (folder / "train_shuffled.txt", folder / "train_img_shuffled.txt"):
         if file.is_file():
@@ -70,13 +70,13 @@ def _listed(folder: Path) -> set[str] | None:
 
 
 def read_robo4d(folder: Path, number: str, *, frames: int, width: int, height: int) -> Episode:
-    """One episode at so many frames of that size, uniform in time.
+    """Read one episode with `frames` frames of the given size, uniform in time.
 
     Raises:
-        Missing: the lists name it, and it has no video.
+        Missing: it is listed but has no video.
     """
     if not (folder / "videos" / f"{number}.mp4").is_file():
-        raise Missing(f"{number} is in the lists, and there is no videos/{number}.mp4", expected="its video")
+        raise Missing(f"{number} is listed, but videos/{number}.mp4 does not exist", expected="its video")
     rgb, count = _video(folder / "videos" / f"{number}.mp4", frames, width, height, cv2.INTER_AREA)
     pointmap, _ = _video(folder / "pointmap" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)
     robot, _ = _video(folder / "mask_videos" / f"{number}.mp4", frames, width, height, cv2.INTER_NEAREST)

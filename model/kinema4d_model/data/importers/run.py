@@ -1,4 +1,4 @@
-"""`items_of`: the episodes that a source of any kind would give, ready for `collect`."""
+"""`items_of`: the items of any source for `collect`, with their train/val split by scene."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from kinema4d_ros.robot import Robot
 
 __all__ = ["SOURCES", "ImportOptions", "held_out", "items_of", "rlds_items", "split_of", "splitter"]
 
-# Which scenes are held out: by the scene's name alone, or so many episodes of a source, always whole scenes.
+# Held-out scenes: chosen by name, or to reach a number of episodes; always whole scenes.
 
 
 def _place(scene: str) -> float:
-    """A number from 0 to 1 that depends on the name only."""
+    """Return a number from 0 to 1 that depends only on the name."""
     return int.from_bytes(hashlib.sha256(scene.encode()).digest()[:4], "big") / 2**32
 
 
 def split_of(scene: str, val_share: float) -> str:
-    """ "train" or "val" by the name of a scene: all episodes of one scene fall together, whatever their number."""
+    """Return "train" or "val" by the name of a scene, so that all its episodes are in the same split."""
     return "val" if _place(scene) < val_share else "train"
 
 
 def held_out(episodes: Mapping[str, int], wanted: int) -> frozenset[str]:
-    """Scenes to hold out so that they have `wanted` episodes together, or as many fewer as whole scenes need.
+    """Return scenes to hold out with `wanted` episodes in total, or fewer if whole scenes do not fit.
 
     Args:
-        episodes: how many there are, by scene.
-        wanted: how many to hold out; one scene always stays for training.
+        episodes: number of episodes by scene.
+        wanted: number of episodes to hold out; at least one scene stays for training.
     """
     chosen: list[str] = []
     left = wanted
@@ -59,7 +59,7 @@ def held_out(episodes: Mapping[str, int], wanted: int) -> frozenset[str]:
 def splitter(
     val_share: float, val_episodes: int | None, count: Callable[[], Mapping[str, int]]
 ) -> Callable[[str], str]:
-    """The split by scene: by share, or by a number of episodes, for which `count` is asked once."""
+    """Return a function from scene to split, by share or by number of episodes; `count` is then called once."""
     if val_episodes is None:
         return lambda scene: split_of(scene, val_share)
     chosen = held_out(count(), val_episodes)
@@ -71,21 +71,21 @@ SOURCES = ("robo4d", "lerobot", "bag", "rlds")
 
 @dataclass(frozen=True, eq=False)
 class ImportOptions:
-    """What an import needs besides its source.
+    """Options of an import.
 
     Attributes:
         frames, width, height: of the episodes.
-        robot: name or URDF, and the model; None: RLDS joints stay unread.
-        camera: calibration of the pictures; None leaves camera and condition missing.
-        lifter: gives depth where there is none.
-        masks: finds the robot in the pictures; None draws it.
-        val_share: of scenes that are held out.
-        val_episodes: how many episodes to hold out instead, in whole scenes.
-        scene_key: what names the scene: a field of LeRobot's or RLDS' metadata, a pattern in a bag's path.
+        robot: name or URDF, and the model; None: RLDS joints are not read.
+        camera: calibration of the images; None leaves camera and condition missing.
+        lifter: estimates depth if the source has none.
+        masks: finds the robot in the images; None renders it.
+        val_share: share of held-out scenes.
+        val_episodes: number of episodes to hold out instead, in whole scenes.
+        scene_key: source of the scene name: a LeRobot or RLDS metadata field, or a pattern in a bag's path.
         view: camera of a LeRobot dataset.
-        depth_topic, actions_topic: of a bag; found by their names if they are not given.
-        rate_hz: of RLDS; None takes the dataset's known rate.
-        joints: whose joints the recorded names are, and the gripper's scale.
+        depth_topic, actions_topic: of a bag; found by name if not given.
+        rate_hz: of RLDS; None uses the dataset's known rate.
+        joints: map of joint names, and the gripper's scale.
     """
 
     frames: int
@@ -107,7 +107,7 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An episode whose split is not decided yet."""
+    """An episode without a split yet."""
 
     name: str
     scene: str
@@ -115,7 +115,7 @@ class _Candidate:
 
 
 def items_of(kind: str, source: Path, options: ImportOptions) -> Iterator[Item]:
-    """Items of a source; its files are opened when an item is loaded."""
+    """Yield the items of a source; files are opened when an item is loaded."""
     if kind == "robo4d":
         size = {"frames": options.frames, "width": options.width, "height": options.height}
         for clip, split in robo4d_numbers(source):
@@ -165,9 +165,9 @@ def _bag(source: Path, options: ImportOptions) -> Iterator[_Candidate]:
 
 
 def rlds_items(source: RldsSource, options: ImportOptions) -> Iterator[Item]:
-    """Items of an RLDS dataset: an item holds its episode's steps, so take one at a time.
+    """Yield items of an RLDS dataset; an item holds its episode's steps, so use one at a time.
 
-    Where a number of episodes is held out, the metadata of all of them is read first; pictures are not decoded for it.
+    With `val_episodes`, the metadata of all episodes is read first, without decoding images.
     """
     rate_hz = source.rate_hz(options.rate_hz)
     scene: Callable[[RldsEpisode], str] = partial(source.scene, scene_key=options.scene_key)
@@ -185,7 +185,7 @@ def rlds_items(source: RldsSource, options: ImportOptions) -> Iterator[Item]:
 
 
 def _there(read: Callable[[], Recording]) -> Recording:
-    """A recording whose files may be missing, which is no reason to give up the others."""
+    """Read a recording; missing files raise `Missing`, so that the import continues with the next one."""
     try:
         return read()
     except KinemaError as error:
@@ -207,23 +207,23 @@ def _built(read: Callable[[], Recording], options: ImportOptions) -> Episode:
 
 def _robot(options: ImportOptions) -> tuple[str, Robot]:
     if options.robot is None:
-        raise DataError("no robot is named", expected="whose joints they are", code=ErrorCode.ARGUMENT_INVALID)
+        raise DataError("no robot is given", expected="the robot of the joints", code=ErrorCode.ARGUMENT_INVALID)
     return options.robot
 
 
 def _bag_scene(name: str, pattern: str) -> str:
-    """What the pattern finds in a bag's path; else the folder that holds it; else it is a scene of its own."""
+    """Return the match of the pattern in a bag's path; else its parent folder; else the bag itself."""
     if pattern:
         try:
             found = re.search(pattern, name)
         except re.error as error:
             raise DataError(
-                f"--scene-key {pattern!r}: {error}", expected="a pattern", code=ErrorCode.ARGUMENT_INVALID
+                f"--scene-key {pattern!r}: {error}", expected="a regular expression", code=ErrorCode.ARGUMENT_INVALID
             ) from None
         if found is None:
             raise DataError(
-                f"--scene-key {pattern!r} is not in {name!r}",
-                expected="a pattern that every bag's path has",
+                f"--scene-key {pattern!r} does not match {name!r}",
+                expected="a pattern that matches every bag's path",
                 code=ErrorCode.ARGUMENT_INVALID,
             )
         return "/".join(found.groups()) or found[0]
@@ -231,7 +231,7 @@ def _bag_scene(name: str, pattern: str) -> str:
 
 
 def _bags(source: Path) -> list[Path]:
-    """The source itself, or every bag in it or in its folders."""
+    """Return the source itself, or all bags in it or in its subfolders."""
     if source.is_file() or (source / "metadata.yaml").is_file():
         return [source]
     found: set[Path] = set()

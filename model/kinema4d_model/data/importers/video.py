@@ -1,4 +1,4 @@
-"""Frames of any video file, with their times."""
+"""`read_video`: frames of a video file with their times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BYTES = 4 * 2**30
 def read_video(
     path: Path, first_s: float | None = None, last_s: float | None = None
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.float64]]:
-    """Pictures (h, w, 3) uint8 RGB and their times in seconds, those from `first_s` to before `last_s`."""
+    """Return images (h, w, 3) uint8 RGB and their times in seconds, from `first_s` to before `last_s`."""
     if not path.is_file():
         raise DataError(f"{path} does not exist", expected="a video", code=ErrorCode.FILE_MISSING)
     frames: list[NDArray[np.uint8]] = []
@@ -33,7 +33,7 @@ def read_video(
                 container.seek(int(max(first_s - 0.5 / rate, 0) / stream.time_base), stream=stream)
             for picture in container.decode(stream):
                 t = float(picture.time or 0.0)
-                # Half a frame of slack: time stamps of files are rounded.
+                # Half a frame of tolerance: time stamps in files are rounded.
                 if first_s is not None and t < first_s - 0.5 / rate:
                     continue
                 if last_s is not None and t >= last_s - 0.5 / rate:
@@ -41,13 +41,13 @@ def read_video(
                 array = picture.to_ndarray(format="rgb24")
                 total += array.nbytes
                 if total > MAX_BYTES:
-                    raise DataError(f"{path} is too long", expected=f"at most {MAX_BYTES} bytes of pictures")
+                    raise DataError(f"{path} is too long", expected=f"at most {MAX_BYTES} bytes of images")
                 frames.append(array)
                 times.append(t)
     except DataError:
         raise
-    except Exception as error:  # a broken file can make FFmpeg fail in any way
+    except Exception as error:  # FFmpeg can raise anything on a corrupt file
         raise DataError(f"{path} cannot be read: {type(error).__name__}: {error}"[:300], expected="a video") from error
     if not frames:
-        raise DataError(f"{path} has no pictures in that time", expected="at least one")
+        raise DataError(f"{path} has no images in the given time range", expected="at least one")
     return frames, np.array(times)

@@ -1,8 +1,8 @@
-"""Depth of a table scene from one picture, for a lab without a depth camera.
+"""Depth of a table scene from one image, for setups without a depth camera.
 
-picture ──────────┐
-camera and table ─┼─ HeightNet: what stands there, how high ─ z = plane * (1 - height / camera height) ─> depth
-robot's mask ─────┘
+image ────────────┐
+camera and table ─┼─ HeightNet: object mask and height ─ z = plane * (1 - height / camera height) ─> depth
+robot mask ───────┘
 """
 
 from kinema4d_model.pipeline.lifting.geometry import LiftedDepth, Lifter

@@ -1,4 +1,4 @@
-"""`python -m kinema4d_model.pipeline.lifting.evaluate`: the figures and the picture of docs/lifting.md.
+"""Scores and figure of docs/lifting.md: `python -m kinema4d_model.pipeline.lifting.evaluate`.
 
 python -m kinema4d_model.pipeline.lifting.evaluate --data runs/data/nano/val --data runs/data/nano/ood \\
     --picture out/lifting.png
@@ -27,24 +27,24 @@ from kinema4d_ros.io.png import encode_png
 
 __all__ = ["LiftScore", "PlaneLifter", "draw_cases", "main", "score_lifter", "target_overlap"]
 
-# How good lifted depth is, against the truth and against the assumption that everything lies flat on the table.
+# Scores of lifted depth against the ground truth; the baseline assumes that everything lies flat on the table.
 
 FOUND = 0.5
 NEAR_PX = 5
-"""What is wrongly called a thing counts against the target within this many pixels of it."""
+"""False object pixels within this distance of the target count against it."""
 
 
 @dataclass(frozen=True)
 class LiftScore:
-    """Over all pictures.
+    """Scores over all images.
 
     Attributes:
-        pictures: how many.
-        iou: of the pixels that show things, robot left out: shared by truth and guess, of those in either.
-        depth_median_mm, depth_p90_mm: error of the depth of pixels that show things.
-        depth_found_mm: median of the same where the pixel was recognised.
+        pictures: number of images.
+        iou: intersection over union of object pixels, robot excluded.
+        depth_median_mm, depth_p90_mm: depth error on object pixels.
+        depth_found_mm: median depth error on recognised object pixels.
         found: share of the targets whose own pixels overlap by more than a half.
-        false_share: of the pixels that show neither thing nor robot, those that are called one.
+        false_share: share of the pixels without object or robot that are classified as object.
     """
 
     pictures: int
@@ -57,7 +57,7 @@ class LiftScore:
 
 
 class PlaneLifter:
-    """The assumption without learning: every pixel lies on the table's plane."""
+    """Baseline without learning: every pixel lies on the table's plane."""
 
     def lift(
         self,
@@ -72,7 +72,7 @@ class PlaneLifter:
 
 
 def target_overlap(thing: NDArray[np.bool_], kind: NDArray[np.uint8]) -> float:
-    """Intersection over union of the target's own pixels; NaN if it is not in the picture."""
+    """Compute the intersection over union of the target's own pixels; NaN if it is not in the image."""
     target = kind == TARGET
     if not target.any():
         return float("nan")
@@ -83,7 +83,7 @@ def target_overlap(thing: NDArray[np.bool_], kind: NDArray[np.uint8]) -> float:
 
 
 def score_lifter(lifter: Lifter, frames: FrameSet, numbers: Iterable[int] | None = None) -> LiftScore:
-    """Lift every picture and compare."""
+    """Lift every image and score the results."""
     chosen = list(range(len(frames)) if numbers is None else numbers)
     shared = either = false = rest = 0
     errors, recognised, overlaps = [], [], []
@@ -118,11 +118,11 @@ GAP_PX = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table of figures, write a picture of cases."""
+    """Print a table of scores and write an image of example cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, action="append", required=True, help="folder of shards; may be repeated")
     parser.add_argument("--weights", type=Path, help="folder of a lifter (default: the package's)")
-    parser.add_argument("--cache", type=Path, default=Path("runs/lifter/cache"), help="of decoded pictures")
+    parser.add_argument("--cache", type=Path, default=Path("runs/lifter/cache"), help="cache of decoded images")
     parser.add_argument("--picture", type=Path, help="PNG of good, middling and bad cases of every folder")
     arguments = parser.parse_args(argv)
     lifter = load_lifter(arguments.weights)
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     milliseconds = _time(lifter, frames)
     height, width = frames.rgb.shape[1:3]
     print(
-        f"{milliseconds:.1f} ms of CPU a picture of {width} x {height}, median of 50, {torch.get_num_threads()} threads"
+        f"{milliseconds:.1f} ms of CPU per image of {width} x {height}, median of 50, {torch.get_num_threads()} threads"
     )
     if arguments.picture:
         with replacing_file(arguments.picture) as temporary:
@@ -148,12 +148,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def draw_cases(lifter: LearnedLifter, frames: FrameSet, columns: int = 6) -> NDArray[np.uint8]:
-    """Pictures with true and lifted heights below, from the best target to the worst one, evenly by rank."""
+    """Draw images above their true and lifted heights, from the best target to the worst, evenly by rank."""
     lifted = [lifter.lift(frames.rgb[n], frames.camera(n), frames.kind[n] == ROBOT) for n in range(len(frames))]
     overlaps = np.array([target_overlap(lift.thing > 0.5, frames.kind[n]) for n, lift in enumerate(lifted)])
     seen = np.flatnonzero([bool((kind == TARGET).any()) for kind in frames.kind])
     ranked = seen[np.argsort(-overlaps[seen], kind="stable")]
-    # Half over the whole range, half from its bad end: that is where there is something to see.
+    # Half over the whole range, half from its worst 5 %, which is the most informative part.
     good = np.linspace(0, len(ranked) - 1, columns // 2 + 1)[:-1]
     bad = np.linspace(0.95 * (len(ranked) - 1), len(ranked) - 1, columns - columns // 2)
     tiles = []

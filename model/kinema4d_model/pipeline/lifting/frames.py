@@ -1,7 +1,7 @@
-"""Pictures with their truth, taken from episodes: what stands on the table, and how high. Decoded once, then cached.
+"""Training images and ground truth (object heights) from episodes, decoded once and cached; augmentation.
 
-The first frame of every episode, and the last one where the target lies on the table again: nothing else of a video
-is a scene that a lifter would be asked about.
+Uses the first frame of every episode, and the last one where the target is back on the table: other frames are not
+scenes that a lifter sees.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ __all__ = [
 
 UNKNOWN, ROBOT, WORLD, THING, TARGET = range(5)
 RESTS_M = 0.005
-"""A target that ended no higher than this above where it began lies on the table."""
+"""A target that ended at most this far above its start lies on the table, metres."""
 _FIELDS = ("rgb", "height_m", "kind", "K", "base_T_camera", "key")
 
 
 @dataclass(frozen=True, eq=False)
 class FrameSet:
-    """N pictures of one size.
+    """N images of one size.
 
     Attributes:
         rgb: (N, H, W, 3) uint8.
-        height_m: (N, H, W) float16, above the table, NaN = nothing seen.
+        height_m: (N, H, W) float16, metres above the table, NaN = nothing seen.
         kind: (N, H, W) uint8: UNKNOWN, ROBOT, WORLD (table, walls), THING or TARGET.
         K: (N, 3, 3) float64.
         base_T_camera: (N, 4, 4) float64.
@@ -66,25 +66,25 @@ class FrameSet:
         return len(self.rgb)
 
     def camera(self, number: int) -> PinholeCamera:
-        """The camera of a picture."""
+        """Return the camera of an image."""
         height, width = self.rgb.shape[1:3]
         return PinholeCamera(width, height, self.K[number], base_T_camera=self.base_T_camera[number])
 
     def first(self, count: int) -> FrameSet:
-        """The first so many pictures."""
+        """Return the first `count` images."""
         return FrameSet(*(getattr(self, name)[:count] for name in _FIELDS))
 
     @classmethod
     def join(cls, sets: list[FrameSet]) -> FrameSet:
-        """All pictures of several sets."""
+        """Concatenate several sets."""
         return cls(*(np.concatenate([getattr(s, name) for s in sets]) for name in _FIELDS))
 
 
 def frames_of(episode: Episode, *, last: bool, table_height_m: float = 0.0) -> FrameSet:
-    """The first frame of an episode; with `last` also the last one, if the target rests there."""
+    """Extract the first frame of an episode; with `last` also the last one, if the target rests there."""
     if episode.ids is None or episode.depth_m is None or "base_T_camera" in episode.missing:
         raise DataError(
-            f"episode '{episode.key}' has no truth to learn lifting from",
+            f"episode '{episode.key}' has no ground truth for the lifter",
             expected="segmentation, depth and the camera's pose",
             code=ErrorCode.FILE_UNSUPPORTED,
         )
@@ -114,16 +114,16 @@ def load_frames(
     last: bool = False,
     limit: int | None = None,
 ) -> FrameSet:
-    """The pictures of the shards in a folder; every shard is decoded once and kept in `cache`.
+    """Load the images of the shards in a folder; every shard is decoded once and kept in `cache`.
 
-    `limit` takes the first so many episodes, rounded up to whole shards.
+    `limit` takes the first that many episodes, rounded up to whole shards.
     """
     shards = sorted(p for p in Path(folder).glob("*.tar") if not p.name.startswith("."))
     if not shards:
         raise DataError(
             f"{folder} holds no episodes",
             expected="a split of a dataset: shards NAME-000000.tar, ...",
-            hint="kinema4d data make --out FOLDER makes one",
+            hint="make one with kinema4d data make --out FOLDER",
             code=ErrorCode.FILE_MISSING,
         )
     sets: list[FrameSet] = []
@@ -152,27 +152,25 @@ def _decode(index: ShardIndex, last: bool) -> Iterator[FrameSet]:
         yield frames_of(read_episode(index, number, ("rgb", "depth", "ids")), last=last)
 
 
-# Training samples from stored pictures: cut, mirrored, scaled with their geometry, repainted, worsened.
-#
-# Everything that moves pixels moves the camera with them, so that the plane's channels stay true. Heights need no care:
-# they are the same from every camera.
+# Augmentation: crop, mirror, rescale, repaint, degrade. Every change of pixel positions changes the camera as well, so
+# that the plane's channels stay correct. Heights do not depend on the camera.
 
 ZOOM = (0.75, 1.45)
 WORLD_SCALE = (0.8, 1.5)
 _MIRRORED = (0, 3)
-"""Channels of the plane's geometry that point to the right."""
+"""Channels of the plane's geometry that change sign when mirrored (they point right)."""
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One picture as the network takes it.
+    """One image as network input, with targets.
 
     Attributes:
         x: (12, H, W) float32, see `network_input`.
-        thing: (H, W) float32, 1 = something stands here.
-        height_m: (H, W) float32, 0 where nothing stands.
-        weight: (H, W) float32, 0 where there is nothing to learn: on the robot, and where the plane is not met.
+        thing: (H, W) float32, 1 = an object stands here.
+        height_m: (H, W) float32, metres, 0 where no object stands.
+        weight: (H, W) float32, 0 where the loss is ignored: on the robot, and where the ray misses the plane.
     """
 
     x: NDArray[np.float32]
@@ -182,20 +180,20 @@ class Sample:
 
 
 def plain_sample(frames: FrameSet, number: int) -> Sample:
-    """A picture as it is."""
+    """Make a sample without augmentation."""
     view = view_plane(frames.camera(number))
     return _sample(frames.rgb[number], view, frames.kind[number], frames.height_m[number].astype(np.float32))
 
 
 def augmented_sample(frames: FrameSet, number: int, size: tuple[int, int], rng: np.random.Generator) -> Sample:
-    """A picture made different; `size` is (height, width) of what is cut out of it."""
+    """Make an augmented sample; `size` is (height, width) of the crop."""
     image, kind, height_m, camera = _cut(frames, number, size, rng)
     scale = float(np.exp(rng.uniform(*np.log(WORLD_SCALE))))
     view = view_plane(camera, scale=scale)
     if rng.uniform() < 0.4:
         image = _repaint_table(image, view, kind, rng)
     image = _worsen(image, rng)
-    # A few pixels beside the truth: a mask from a real calibration is.
+    # Shift the mask by a few pixels, as calibration errors do.
     mask = _shifted(kind == ROBOT, rng)
     sample = _sample(image, view, kind, scale * height_m, mask)
     return _mirror(sample) if rng.uniform() < 0.5 else sample
@@ -221,7 +219,7 @@ def _sample(
 def _cut(
     frames: FrameSet, number: int, size: tuple[int, int], rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float32], PinholeCamera]:
-    """A rectangle, resized; half of them around something that stands there."""
+    """Crop a rectangle and resize it; half of the crops are around an object."""
     height, width = frames.rgb.shape[1:3]
     rows, columns = size
     least = max(rows / height, columns / width)
@@ -250,7 +248,7 @@ def _cut(
 def _repaint_table(
     image: NDArray[np.uint8], view: PlaneView, kind: NDArray[np.uint8], rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Flat prints on the table that are not things: stripes, tiles, sheets; light and shadow stay."""
+    """Paint flat patterns on the table that are not objects: stripes, tiles, sheets; shading is kept."""
     turn = rng.uniform(0, np.pi)
     right, forward = view.channels[3], view.channels[4]
     u, v = np.cos(turn) * right + np.sin(turn) * forward, -np.sin(turn) * right + np.cos(turn) * forward
@@ -274,7 +272,7 @@ def _repaint_table(
 
 
 def _worsen(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Other colours, light, sharpness and noise."""
+    """Change colours, brightness, sharpness and noise."""
     colours = image.astype(np.float32) / 255
     if rng.uniform() < 0.7:
         colours = colours @ _hue_and_saturation(rng.uniform(-np.pi, np.pi), rng.uniform(0.5, 1.3))

@@ -1,7 +1,7 @@
-"""The table's plane as a camera sees it: where every pixel would lie on it, in a form that a network can learn from.
+"""Table plane seen by a camera: where each pixel's ray meets it, as network channels; the `Lifter` protocol.
 
-The frame of these channels stands upright below the camera and looks where the camera looks: the same scene gives the
-same numbers wherever the robot's base is and whichever way it is turned.
+The channels use an upright frame below the camera that faces where the camera looks: the same scene gives the same
+numbers for any position and rotation of the robot's base.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class PlaneView:
     """The plane from one camera.
 
     Attributes:
-        depth_m: (H, W) float64, metres along the optical axis, NaN = the plane is not met within range.
-        camera_height_m: of the camera above the plane.
+        depth_m: (H, W) float64, metres along the optical axis, NaN = the ray does not meet the plane within range.
+        camera_height_m: height of the camera above the plane.
         footprint_m: (H, W) float64, metres of a fronto-parallel surface at `depth_m` that a pixel is wide.
         channels: (8, H, W) float32: direction of the ray (right, forward, up); point of the plane (right, forward) from
-            below the camera, camera height, all in metres; log of the footprint; 1 where the plane is met. 0 = not met.
+            below the camera, camera height, all in metres; log of the footprint; 1 if the plane is met. 0 = not met.
     """
 
     depth_m: NDArray[np.float64]
@@ -40,31 +40,31 @@ class PlaneView:
     channels: NDArray[np.float32]
 
     def depth_of(self, height_m: NDArray[np.floating]) -> NDArray[np.float64]:
-        """(H, W) depth of what is that high above the plane, metres; exact for any camera."""
+        """Return the (H, W) depth of points at that height above the plane, metres; exact for any camera."""
         return np.asarray(self.depth_m * (1.0 - np.asarray(height_m, np.float64) / self.camera_height_m))
 
     def height_of(self, depth_m: NDArray[np.floating]) -> NDArray[np.float64]:
-        """(H, W) height above the plane of what is seen at that depth, metres."""
+        """Return the (H, W) height above the plane of points at that depth, metres."""
         return np.asarray(self.camera_height_m * (1.0 - np.asarray(depth_m, np.float64) / self.depth_m))
 
 
 def view_plane(
     camera: PinholeCamera, table_height_m: float = 0.0, *, max_range_m: float = MAX_RANGE_M, scale: float = 1.0
 ) -> PlaneView:
-    """The plane `table_height_m` above the base, seen from a camera above it.
+    """Compute the view of the plane `table_height_m` above the base from a camera above it.
 
-    `scale` makes the whole world that much larger; the picture of it stays the same.
+    `scale` enlarges the whole world by that factor, which leaves the image unchanged.
     """
     above = float(camera.base_T_camera[2, 3]) - float(table_height_m)
     if not above > 0.0:
         raise CameraError(
             f"the camera is {-above:g} m below the table (table_height_m {table_height_m:g})",
-            expected="a camera above the plane that things stand on",
-            hint="look at the sign of table_height_m and at base_T_camera",
+            expected="a camera above the plane that objects stand on",
+            hint="check the sign of table_height_m and base_T_camera",
         )
     rays = camera.rays()
     R = camera.base_T_camera[:3, :3]
-    # Forward and up of the picture together: never both vertical.
+    # Sum of the image's forward and up directions: they are never both vertical.
     forward = (R[:, 2] - R[:, 1])[:2]
     length = float(np.hypot(*forward))
     forward = forward / length if length > 1e-6 else np.array([1.0, 0.0])
@@ -89,17 +89,17 @@ def view_plane(
     return PlaneView(z, above * scale, footprint, channels)
 
 
-# What a lifter is: one picture of a table in, the depth of every pixel out.
+# Interface of a lifter: one image of a table in, the depth of every pixel out.
 
 
 @dataclass(frozen=True, eq=False)
 class LiftedDepth:
-    """Depth that was guessed from one picture.
+    """Depth estimated from one image.
 
     Attributes:
-        depth_m: (H, W) float32, metres along the optical axis: of the thing where `thing` is above 0.5, of the
-            table's plane elsewhere, robot included. NaN = the plane is not met within range.
-        thing: (H, W) float32 in [0, 1]: probability that the pixel shows something standing on the table. 0 on the
+        depth_m: (H, W) float32, metres along the optical axis: of the object where `thing` is above 0.5, of the
+            table's plane elsewhere, robot included. NaN = the ray does not meet the plane within range.
+        thing: (H, W) float32 in [0, 1]: probability that the pixel shows an object standing on the table. 0 on the
             robot and where `depth_m` is NaN.
     """
 
@@ -108,7 +108,7 @@ class LiftedDepth:
 
 
 class Lifter(Protocol):
-    """Anything that gives depth to one picture."""
+    """Interface of a depth estimator for one image."""
 
     def lift(
         self,
@@ -117,12 +117,12 @@ class Lifter(Protocol):
         robot_mask: NDArray[np.bool_] | None = None,
         table_height_m: float = 0.0,
     ) -> LiftedDepth:
-        """The depth of a picture (H, W, 3), rectified, sRGB.
+        """Estimate the depth of an image (H, W, 3), rectified, sRGB.
 
         Args:
-            image: what the camera saw.
+            image: from the camera.
             camera: without distortion, with its pose in the robot's base.
-            robot_mask: (H, W) where the robot is; None = the robot is not in the picture.
-            table_height_m: of the plane that things stand on, above the robot's base.
+            robot_mask: (H, W) True where the robot is; None = the robot is not in the image.
+            table_height_m: height of the plane that objects stand on, above the robot's base.
         """
         ...

@@ -1,4 +1,4 @@
-"""`load_lifter()`: depth from one picture by a small network, with the weights that come with the package.
+"""Depth from one image by a small network: `load_lifter()` loads the weights shipped with the package.
 
 >>> lifter = load_lifter()
 >>> lifted = lifter.lift(image, camera, robot_mask, table_height_m=0.0)   # doctest: +SKIP
@@ -35,7 +35,7 @@ __all__ = [
     "working_size",
 ]
 
-# From the network's size to the picture's: edges are taken from the picture, not from the small map.
+# Upsampling from the network's size to the image's: edges come from the image, not from the small map.
 
 Floats = NDArray[np.float32]
 
@@ -49,17 +49,17 @@ def guided_upsample(
     radius: int = 3,
     softness: float = 0.05,
 ) -> Floats:
-    """(h, w) values as (H, W), each neighbourhood a linear function of the picture's three colours.
+    """Upsample (h, w) values to (H, W); each neighbourhood is a linear function of the image's three colours.
 
-    Useful at the same size too: it moves blurred borders onto those of the picture.
+    Also useful without a change of size: it moves blurred borders onto the image's edges.
 
     Args:
         values: at the small size.
-        small: (h, w, 3) uint8, the picture at that size.
-        large: (H, W, 3) uint8, the picture.
-        known: (h, w) where values mean something; None = everywhere. The others get theirs from around them.
+        small: (h, w, 3) uint8, the image at that size.
+        large: (H, W, 3) uint8, the image.
+        known: (h, w) where values are valid; None = everywhere. The others are filled from their neighbours.
         radius: of a neighbourhood, pixels of the small size.
-        softness: contrast, 0 to 1, below which the picture counts as plain.
+        softness: contrast, 0 to 1, below which the image counts as uniform.
     """
     weight = np.full(values.shape, 1.0, np.float32) if known is None else known.astype(np.float32) + 1e-4
     total = _mean(weight, radius)
@@ -79,7 +79,7 @@ def guided_upsample(
 
 
 def upsample_within(values: Floats, weight: Floats, shape: tuple[int, ...]) -> Floats:
-    """(h, w) values as (H, W), mixed only from where `weight` is large: the table does not bleed into a thing."""
+    """Upsample (h, w) values to (H, W), mixed only where `weight` is large: table values do not bleed into objects."""
     both = _resize(np.stack([values * weight, weight], -1), shape)
     return np.asarray(both[..., 0] / np.maximum(both[..., 1], 1e-6))
 
@@ -99,18 +99,18 @@ STEM = "diffusion_pytorch_model"
 WORKING_PIXELS = 96 * 144
 MOST_PIXELS = 16 * WORKING_PIXELS
 COARSEST_M = 0.004
-"""Of table that a pixel may show: things of 3 cm need a few pixels."""
+"""Largest footprint of a pixel on the table, metres: objects of 3 cm need several pixels."""
 HIGHEST = 0.9
-"""Of the camera's height: nothing is lifted into the lens."""
+"""Upper limit of lifted heights, as a share of the camera's height."""
 
 
 class LearnedLifter:
-    """A `Lifter` on a `HeightNet`.
+    """`Lifter` that uses a `HeightNet`.
 
     Args:
-        network: what says where something stands and how high.
-        sha256: of its weights, for the record of what was made with it.
-        max_range_m: the plane ends this far from the camera.
+        network: predicts where objects stand and how high.
+        sha256: of the weights, for provenance.
+        max_range_m: maximum distance from the camera at which the plane is used.
     """
 
     def __init__(self, network: HeightNet, sha256: str = "", max_range_m: float = MAX_RANGE_M) -> None:
@@ -125,7 +125,7 @@ class LearnedLifter:
         robot_mask: NDArray[np.bool_] | None = None,
         table_height_m: float = 0.0,
     ) -> LiftedDepth:
-        """The depth of a picture; see `Lifter.lift`."""
+        """Estimate the depth of an image; see `Lifter.lift`."""
         robot = _require_inputs(image, camera, robot_mask, table_height_m)
         view = view_plane(camera, table_height_m, max_range_m=self._max_range_m)
         met = np.isfinite(view.depth_m)
@@ -133,7 +133,7 @@ class LearnedLifter:
             raise CameraError(
                 f"no pixel of the camera meets the table within {self._max_range_m:g} m",
                 expected="a camera that looks at the table",
-                hint="look at base_T_camera and table_height_m",
+                hint="check base_T_camera and table_height_m",
             )
         height, width = working_size(view, camera)
         small_image, small_view, small_robot = image, view, robot
@@ -155,7 +155,7 @@ class LearnedLifter:
     def _predict(
         self, image: NDArray[np.uint8], view: PlaneView, robot: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Probability and height in metres, both (h, w) float32."""
+        """Predict probability and height in metres, both (h, w) float32."""
         weight = next(self.network.parameters())
         x = torch.from_numpy(network_input(image, view, robot))[None].to(weight.device, weight.dtype)
         logit, height = self.network(x.contiguous(memory_format=torch.channels_last))
@@ -168,33 +168,32 @@ def _load(folder: Path) -> LearnedLifter:
     if not path.is_file():
         raise FileFormatError(
             f"{folder} holds no lifter: config.json is missing",
-            expected="a folder that `kinema4d train-lifter` wrote, or none for the weights of the package",
+            expected="a folder written by `kinema4d train-lifter`, or no path for the weights of the package",
             code=ErrorCode.FILE_MISSING,
         )
     document = read_json(path)
     try:
         name = document["_class_name"]
         network = HeightNet.from_config({k: v for k, v in document.items() if not k.startswith("_")})
-    except Exception as error:  # sizes that fit nothing can make a network fail in any way
+    except Exception as error:  # a network with inconsistent sizes can raise any exception
         raise FileFormatError(
-            f"{path} is not a lifter's: {error!r}"[:300], expected="the config of a HeightNet"
+            f"{path} is not the config of a lifter: {error!r}"[:300], expected="the config of a HeightNet"
         ) from None
     if name != HeightNet.__name__:
-        raise FileFormatError(f"{path} is of a {name!r}"[:300], expected=HeightNet.__name__)
+        raise FileFormatError(f"{path} is the config of a {name!r}"[:300], expected=HeightNet.__name__)
     load_module(network, folder, STEM, dtype=torch.float32)
     return LearnedLifter(network, file_sha256(folder / f"{STEM}.safetensors"))
 
 
 def load_lifter(path: str | Path | None = None) -> LearnedLifter:
-    """The lifter of a folder, or the one that comes with the package; loaded once in a process."""
+    """Load the lifter of a folder, or the one shipped with the package; cached per process."""
     return _load(WEIGHTS if path is None else Path(path).resolve())
 
 
 def working_size(view: PlaneView, camera: PinholeCamera) -> tuple[int, int]:
-    """(height, width) that the network works at: the picture's aspect, multiples of 8, about 96 x 144 pixels.
+    """Choose (height, width) of the network's input: the image's aspect, multiples of 8, about 96 x 144 pixels.
 
-    A wide view is worked at a larger size, so that a pixel shows no more than 4 mm of the table; never at a larger one
-    than the picture has.
+    A wide view uses a larger size, so that a pixel shows no more than 4 mm of the table; never larger than the image.
     """
     pixels = camera.width * camera.height
     scale = math.sqrt(WORKING_PIXELS / pixels)
@@ -205,7 +204,7 @@ def working_size(view: PlaneView, camera: PinholeCamera) -> tuple[int, int]:
 
 
 def network_input(image: NDArray[np.uint8], view: PlaneView, robot: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """(12, H, W) float32: colours from -1 to 1, the plane's channels, the robot."""
+    """Stack the network input (12, H, W) float32: colours in [-1, 1], the plane's channels, the robot mask."""
     colours = np.moveaxis(image, -1, 0).astype(np.float32) / 127.5 - 1.0
     return np.concatenate([colours, view.channels, robot[None].astype(np.float32)])
 
@@ -213,7 +212,7 @@ def network_input(image: NDArray[np.uint8], view: PlaneView, robot: NDArray[np.b
 def _require_inputs(
     image: NDArray[np.uint8], camera: PinholeCamera, robot_mask: NDArray[np.bool_] | None, table_height_m: float
 ) -> NDArray[np.bool_]:
-    """The robot's mask, all False without one; everything else is refused with what is wrong."""
+    """Validate the inputs and return the robot's mask, all False without one."""
     shape = (camera.height, camera.width)
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.shape != (*shape, 3):
         found = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__

@@ -1,11 +1,11 @@
-"""`HeightNet`: a small U-Net that says of every pixel whether something stands on the table there, and how high.
+"""`HeightNet`: a small U-Net that predicts per pixel whether an object stands on the table, and its height.
 
     colours, plane geometry, robot mask (B, 12, H, W)
       stem /2 ── block ───────────────────── cat ── block ── pixel shuffle x2 ── cat ── head ── (B, 2, H, W)
                   └ /2 ── block ───── cat ── block ┘                              │
                            └ /2 ── block x2 ┘              colours at full size ──┘
 
-It predicts heights above the plane, not depths: the height of a thing does not change when the camera moves.
+It predicts heights above the plane, not depths: an object's height does not change when the camera moves.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["HEIGHT_UNIT_M", "INPUT_CHANNELS", "STRIDE", "THING_WEIGHT", "HeightN
 INPUT_CHANNELS = 12
 """3 colours, 8 of `geometry.PlaneView.channels`, 1 robot mask."""
 STRIDE = 8
-"""Sides of the input must be multiples of it."""
+"""The sides of the input must be multiples of this."""
 HEIGHT_UNIT_M = 0.1
 THING_WEIGHT = 4.0
-"""What a thing's pixel counts in training: there are few of them."""
+"""Weight of an object's pixel in training: objects cover few pixels."""
 _GROUP = 8
 
 
 class _Block(nn.Module):
-    """Two 3 x 3 convolutions around a shortcut."""
+    """Two 3 x 3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _Block(nn.Module):
 
 
 class HeightNet(ModelMixin, ConfigMixin):
-    """The network; saved and loaded like any diffusers model.
+    """U-Net in diffusers format, saved and loaded like any diffusers model.
 
     Args:
         widths: channels at 1/2, 1/4 and 1/8 of the size; multiples of 8.
@@ -74,7 +74,7 @@ class HeightNet(ModelMixin, ConfigMixin):
         self.head2 = nn.Conv2d(head_width, 2, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, 12, H, W) to two maps (B, H, W): the logit of "something stands here", its height in units of 0.1 m."""
+        """Map (B, 12, H, W) to two (B, H, W): logit of "an object stands here" and its height in units of 0.1 m."""
         one = self.down1(silu(self.stem(x)))
         two = self.down2(silu(self.to2(one)))
         three = self.down3(silu(self.to3(two)))
@@ -86,7 +86,7 @@ class HeightNet(ModelMixin, ConfigMixin):
 
 
 def probability(logit: torch.Tensor) -> torch.Tensor:
-    """That something stands there. Heavier things in training make it call too many pixels one; this takes it off."""
+    """Return the probability of an object; subtracts the bias that THING_WEIGHT adds to the logit in training."""
     return (logit - math.log(THING_WEIGHT)).sigmoid()
 
 

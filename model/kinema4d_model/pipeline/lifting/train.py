@@ -1,8 +1,8 @@
-"""One run that teaches a lifter on episodes and leaves its folder of weights; stopped, it goes on.
+"""Training of a lifter on episodes; writes its weights folder and can resume after a stop.
 
-OUT/cache/            decoded pictures
+OUT/cache/            decoded images
 OUT/lifter/           checkpoints and metrics.jsonl, see `training.loop`
-OUT/model/            config.json, weights, training.json: what `load_lifter` takes
+OUT/model/            config.json, weights, training.json: input of `load_lifter`
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from kinema4d_ros.io.files import replacing_folder
 
 __all__ = ["LifterBatch", "LifterTask", "train_lifter", "train_on_frames"]
 
-# The task of learning to lift: which pixels show something that stands on the table, and how high it is there.
+# Training task: predict which pixels show an object that stands on the table, and its height there.
 
 HEIGHT_WEIGHT = 2.0
 OVERLAP_WEIGHT = 0.5
 WHOLE_SHARE = 0.25
-"""Of the steps, those that see whole pictures; the others cut two thirds of each side: more pictures in the time."""
+"""Share of the steps that use whole images; the others crop to two thirds of each side, which is faster."""
 
 
 @dataclass(frozen=True)
 class LifterBatch:
-    """Samples side by side, (B, 12, H, W) and (B, H, W); see `Sample`."""
+    """Batch of samples, (B, 12, H, W) and (B, H, W); see `Sample`."""
 
     names: tuple[str, ...]
     x: torch.Tensor
@@ -54,7 +54,7 @@ class _Loss(nn.Module):
         self.network = network
 
     def forward(self, batch: LifterBatch) -> torch.Tensor:
-        """Cross-entropy and overlap of what stands there, and the distance of its height."""
+        """Sum the cross-entropy and overlap losses of the object mask, and the height error on objects."""
         logit, height = self.network(batch.x)
         weight = batch.weight * (1 + (THING_WEIGHT - 1) * batch.thing)
         found = binary_cross_entropy_with_logits(logit, batch.thing, weight, reduction="sum") / _at_least_1(weight)
@@ -70,7 +70,7 @@ def _at_least_1(weight: torch.Tensor) -> torch.Tensor:
 
 
 class LifterTask:
-    """What a trainer asks of a task; see `training.loop.Task`."""
+    """Lifter task of a trainer; see `training.loop.Task`."""
 
     kind = "lifter"
 
@@ -84,16 +84,16 @@ class LifterTask:
 
     @property
     def samples(self) -> int:
-        """Training pictures."""
+        """Number of training images."""
         return len(self._train)
 
     @property
     def validation_samples(self) -> int:
-        """Pictures that a validation looks at."""
+        """Number of validation images."""
         return 0 if self._validation is None else len(self._validation)
 
     def batch(self, step: int, numbers: NDArray[np.int64], places: Sequence[int], device: torch.device) -> LifterBatch:
-        """Pictures `numbers`, made different in a way that follows from seed, step and place."""
+        """Load and augment images `numbers`; the augmentation depends only on seed, step and place."""
         rows, columns = self._train.rgb.shape[1:3]
         whole = derive(self._seed, "size", step) % 1000 < 1000 * WHOLE_SHARE
         size = (rows, columns) if whole else (_two_thirds(rows), _two_thirds(columns))
@@ -102,12 +102,12 @@ class LifterTask:
         return _collate([str(self._train.key[n]) for n in numbers], samples, device)
 
     def validation_batch(self, number: int, device: torch.device) -> LifterBatch:
-        """One picture as it is."""
+        """Load one image without augmentation."""
         frames = self._require_validation()
         return _collate([str(frames.key[number])], [plain_sample(frames, number)], device)
 
     def pictures(self, count: int, device: torch.device) -> tuple[dict[str, float], list[NDArray[np.uint8]]]:
-        """Overlap and median height error of the validation pictures; nothing is drawn."""
+        """Return the overlap and median height error of the validation images, and an empty list of images."""
         shared = either = 0
         errors: list[NDArray[np.float32]] = []
         for number in range(self.validation_samples):
@@ -123,7 +123,7 @@ class LifterTask:
 
     def _require_validation(self) -> FrameSet:
         if self._validation is None:
-            raise ValueError("there are no pictures to validate with")
+            raise ValueError("there are no validation images")
         return self._validation
 
 
@@ -147,7 +147,7 @@ def train_lifter(
     stop: Callable[[], bool] = lambda: False,
     bar: bool = True,
 ) -> Progress:
-    """Teach on the episodes that a config names, and write OUT/model at the end."""
+    """Train on the episodes named in a config, and write OUT/model at the end."""
     data, cache = config.data, out / "cache"
     if data.train is None:
         raise FileFormatError(f"training config '{config.name}' has no data.train", expected="a folder of episodes")
@@ -168,7 +168,7 @@ def train_on_frames(
     stop: Callable[[], bool] = lambda: False,
     bar: bool = True,
 ) -> Progress:
-    """The same on pictures that are in memory."""
+    """Train on images in memory; see `train_lifter`."""
     torch.manual_seed(derive(config.seed, "lifter"))
     network = HeightNet()
     few = None if validation is None else validation.first(config.run.validation_samples)
@@ -193,5 +193,5 @@ def _export(network: HeightNet, folder: Path, config: TrainConfig, progress: Pro
     with replacing_folder(folder, lambda path: (path / "training.json").is_file()) as temporary:
         network.to(memory_format=torch.contiguous_format).save_pretrained(temporary)
         for path in temporary.iterdir():
-            path.chmod(0o644)  # safetensors are written for their owner alone
+            path.chmod(0o644)  # safetensors are written with owner-only permissions
         (temporary / "training.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
