@@ -48,6 +48,7 @@ setup(
         "test": requirements("test"),
         "bench": requirements("bench"),
         "yam": ["dreamscale-i2rt"],
+        "cluster": ["ray"],
         "rlds": ["tensorflow", "tensorflow-datasets"],
     },
     data_files=[

@@ -3,7 +3,7 @@
 kinema4d evaluate --policies expert,off=expert:offset_m=0.03 --runs 50 --models composite,nano --out out/evaluation
 kinema4d evaluate --recordings DATASET --models nano              recorded runs of a dataset
 kinema4d evaluate --report out/evaluation                         write the report again from the saved trials
-accelerate launch --num_processes 4 -m kinema4d_ros.cli evaluate ...   each rank runs its share; one report
+kinema4d evaluate --workers 16 --engine ray:HOST:PORT ...         workers on a Ray cluster that shares the folder
 
 A policy is [LABEL=]KIND[:OPTIONS]. Join the options of one policy by "+", because "," separates policies:
 off=expert:offset_m=0.03+height_m=0.01. The same command resumes an interrupted evaluation.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.runtime.pool import ENGINES
 
 if TYPE_CHECKING:
     from kinema4d_ros.evaluation.settings import EvaluationSettings
@@ -66,6 +68,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--judge", metavar="NAME", help="judge of predictions: geometric, or vlm:URL,MODEL (geometric)")
     add("--judge-truth", action="store_true", help="also judge the lab's own images, to measure the judge's errors")
     add("--workers", type=int, metavar="N", help="worker processes; 0 = run in this process (1, or one for each node)")
+    add("--engine", default="local", help=f"where workers run: {ENGINES} (default: local)")
     add("--retry-failed", action="store_true", help="retry all failed trials, not only those that failed by an outage")
     add("--out", type=Path, default=Path("out/evaluation"), metavar="DIR", help="output folder (out/evaluation)")
     add("--recordings", type=Path, metavar="DATASET", help="evaluate recorded runs instead of running policies")
@@ -92,11 +95,11 @@ def run(arguments: argparse.Namespace) -> int:
             hint="kinema4d policy list",
             code=ErrorCode.ARGUMENT_INVALID,
         )
-    from kinema4d_ros.evaluation.campaign import Campaign, Share
+    from kinema4d_ros.evaluation.campaign import Campaign
     from kinema4d_ros.evaluation.preflight import check_apart, check_setup
     from kinema4d_ros.evaluation.settings import node_names
 
-    share = Share.from_environment()
+    _refuse_ranks()
     settings = _settings(arguments)
     workers = arguments.workers
     if workers is None:
@@ -104,20 +107,26 @@ def run(arguments: argparse.Namespace) -> int:
     setup = check_setup(settings) if workers == 0 else check_apart(settings)
     for note in setup.notes:
         print(f"kinema4d: {note}", file=sys.stderr)
-    campaign = Campaign(
-        settings, arguments.out, share, retry_failed=arguments.retry_failed, provenance=setup.provenance()
-    )
+    campaign = Campaign(settings, arguments.out, retry_failed=arguments.retry_failed, provenance=setup.provenance())
     trials, left = len(campaign.trials()), len(campaign.pending())
-    print(f"{trials} trials of rank {share.rank} of {share.world}, {trials - left} of them done before")
-    campaign.run(workers=workers, progress=_progress(sys.stdout))
-    if share.rank != 0:
-        return 0
-    if share.world > 1:
-        campaign.wait_for_others()
+    print(f"{trials} trials, {trials - left} of them done before")
+    campaign.run(workers=workers, engine=arguments.engine, progress=_progress(sys.stdout))
     outages = len(campaign.outages())
     if outages:
         print(f"kinema4d: {outages} trials failed by an outage; run the same command to retry them", file=sys.stderr)
     return _report(arguments, arguments.out)
+
+
+def _refuse_ranks() -> None:
+    """Raise under a launcher of several ranks: each of them would run every trial."""
+    world = os.environ.get("WORLD_SIZE", "1")
+    if world != "1":
+        raise KinemaError(
+            f"WORLD_SIZE is {world}: started by a launcher of several ranks",
+            expected="one process",
+            hint="use --workers N on one machine, or --engine ray:ADDRESS on a cluster",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
 
 
 def _recordings(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,6 @@ where a policy that hangs or crashes does no harm.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -16,14 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory
 
 import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.evaluation.execute import evaluation_camera
 from kinema4d_ros.evaluation.settings import TRUTH, EvaluationSettings, has_weights, node_names
-from kinema4d_ros.evaluation.workers import Refusal
 from kinema4d_ros.generators import GeneratorSpec, load_generator
 from kinema4d_ros.generators.pool import FIND_S, GeneratorPool
 from kinema4d_ros.kinematics import choose_kinematics
@@ -31,6 +28,7 @@ from kinema4d_ros.lab import LabSimulation
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.runtime.pool import Lost, Recipe, run_jobs
 
 __all__ = ["Setup", "check_apart", "check_setup", "software"]
 
@@ -152,41 +150,30 @@ def _find_nodes(model: str, find_s: float) -> list[str]:
 
 def check_apart(settings: EvaluationSettings, *, timeout_s: float = 300.0, find_s: float = FIND_S) -> Setup:
     """Run `check_setup` in a separate process that is killed after `timeout_s`."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(theirs, settings, find_s), daemon=True, name="kinema4d check")
-    process.start()
-    theirs.close()
-    answer: Setup | Refusal | None = None
-    try:
-        with suppress(EOFError, OSError):
-            answer = ours.recv() if ours.poll(timeout_s) else None
-        process.join(1.0)
-        if isinstance(answer, Refusal):
-            raise answer.error()
-        if answer is None:
-            late = process.is_alive()
-            raise PolicyError(
-                f"the check of policies and models {'took too long' if late else 'died'} "
-                f"({f'{timeout_s:g} s' if late else f'exit code {process.exitcode}'})",
-                expected="policies that can be created",
-                hint="try a policy with kinema4d policy try SPEC",
-                code=ErrorCode.POLICY_TIMEOUT if late else ErrorCode.POLICY_FAILED,
-            )
-        return answer
-    finally:
-        ours.close()
-        if process.is_alive():
-            process.kill()
-            process.join(5.0)
+    recipe = Recipe("kinema4d_ros.evaluation.preflight:setup_checker")
+    (result,) = run_jobs(recipe, [(settings, find_s)], timeout_s=timeout_s, retries=0)
+    if isinstance(result, Lost):
+        late = result.reason == "timeout"
+        raise PolicyError(
+            f"the check of policies and models{' took too long' if late else ''}: {result.text}",
+            expected="policies that can be created",
+            hint="try a policy with kinema4d policy try SPEC",
+            code=ErrorCode.POLICY_TIMEOUT if late else ErrorCode.POLICY_FAILED,
+        )
+    checked: Setup = result.value
+    return checked
 
 
-def _serve(connection: Connection, settings: EvaluationSettings, find_s: float) -> None:
-    try:
-        connection.send(check_setup(settings, find_s=find_s))
-    except Exception as error:
-        connection.send(Refusal.of(error))
-    finally:
-        connection.close()
-        # Threads left by a policy must not keep the process alive.
-        os._exit(0)
+def setup_checker(turn: int) -> Callable[[tuple[EvaluationSettings, float]], Setup]:
+    """Build the pool's worker for `check_apart`."""
+
+    def check(job: tuple[EvaluationSettings, float]) -> Setup:
+        settings, find_s = job
+        try:
+            return check_setup(settings, find_s=find_s)
+        except KinemaError:
+            raise
+        except Exception as error:
+            raise KinemaError(f"{type(error).__name__}: {error}") from error
+
+    return check

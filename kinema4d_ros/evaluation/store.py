@@ -1,7 +1,7 @@
 """The folder of an evaluation: settings, one line per finished trial, recorded runs, images, real trials.
 
     evaluation.json         the settings; a second call must have the same ones, or larger ones
-    trials-<rank>.jsonl     one TrialRecord a line, written at once and never changed; later lines of a trial win
+    trials-0.jsonl          one TrialRecord a line, written at once and never changed; later lines of a trial win
     runs/<key>.npz          commands and poses of a run in the lab
     pictures/<key>.jpg      of trials in which a model and the lab disagree
     real.csv                outcomes of real trials, if any are known
@@ -31,16 +31,14 @@ _SETTINGS = "evaluation.json"
 
 
 class TrialStore:
-    """The folder of an evaluation, opened by the process of one rank; each rank writes its own file of trials.
+    """The folder of an evaluation. Records are read from every trials-*.jsonl file and written to trials-0.jsonl.
 
     Args:
         folder: created if it is missing.
-        rank: of this process.
     """
 
-    def __init__(self, folder: str | Path, rank: int = 0) -> None:
+    def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.rank = rank
         try:
             for name in ("runs", "pictures"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -48,7 +46,7 @@ class TrialStore:
             raise FileFormatError(
                 f"{self.folder} cannot be written: {error.strerror}", code=ErrorCode.FILE_NOT_WRITABLE
             ) from None
-        self._path = self.folder / f"trials-{rank}.jsonl"
+        self._path = self.folder / "trials-0.jsonl"
 
     def check(
         self,
@@ -128,7 +126,7 @@ class TrialStore:
         return document
 
     def records(self) -> dict[str, TrialRecord]:
-        """Read the records of all ranks, by trial key.
+        """Read all records, by trial key.
 
         Raises:
             FileFormatError: a line is not a record, with its number; an incomplete last line is skipped.

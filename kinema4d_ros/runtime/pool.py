@@ -4,7 +4,7 @@
                       ├─> worker 1  ...
                       └─< Finished(job, value) or Lost(job, reason) in the order of completion
 
-A worker that dies costs the job it was running; a new worker replaces it and the job is run once more. A job that
+A worker that dies costs the job it was running: a new worker replaces it and runs the job again (`retries`). A job that
 exceeds its time limit is lost and its worker is replaced. An error of this package (`KinemaError`) in a worker ends the
 batch: it would occur in every job, or the disk is full. Any other exception ends the worker.
 
@@ -93,8 +93,8 @@ def run_jobs(
     workers: int = 1,
     engine: str = "local",
     timeout_s: float = math.inf,
+    retries: int = 1,
     group: Group | None = None,
-    first_turn: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[Finished | Lost]:
     """Run all jobs; yield results in the order of completion.
@@ -105,8 +105,8 @@ def run_jobs(
         workers: processes; 0 = run in this process, without a time limit.
         engine: "local", "ray" (a cluster of this machine alone) or "ray:ADDRESS" (a running cluster).
         timeout_s: for one job.
+        retries: how often a job whose worker died is run again.
         group: jobs with equal values prefer one worker, which can then reuse what it prepared.
-        first_turn: number of the first worker.
         cancelled: polled between jobs and while waiting; True ends the batch early.
 
     Raises:
@@ -117,16 +117,14 @@ def run_jobs(
         raise KinemaError(f"workers is {workers}", expected="0 or more", code=ErrorCode.ARGUMENT_INVALID)
     start = _engine(engine)
     if workers == 0:
-        yield from _run_here(recipe, jobs, first_turn, cancelled)
+        yield from _run_here(recipe, jobs, cancelled)
     elif jobs:
         with start() as make:
-            yield from _run(recipe, jobs, min(workers, len(jobs)), make, timeout_s, group, first_turn, cancelled)
+            yield from _run(recipe, _Queue(jobs, group, retries), min(workers, len(jobs)), make, timeout_s, cancelled)
 
 
-def _run_here(
-    recipe: Recipe, jobs: Iterable[Any], turn: int, cancelled: Callable[[], bool]
-) -> Iterator[Finished | Lost]:
-    work = recipe.build(turn)
+def _run_here(recipe: Recipe, jobs: Iterable[Any], cancelled: Callable[[], bool]) -> Iterator[Finished | Lost]:
+    work = recipe.build(0)
     try:
         for job in jobs:
             if cancelled():
@@ -137,17 +135,9 @@ def _run_here(
 
 
 def _run(
-    recipe: Recipe,
-    jobs: Sequence[Any],
-    count: int,
-    make: _Make,
-    timeout_s: float,
-    group: Group | None,
-    first_turn: int,
-    cancelled: Callable[[], bool],
+    recipe: Recipe, queue: _Queue, count: int, make: _Make, timeout_s: float, cancelled: Callable[[], bool]
 ) -> Iterator[Finished | Lost]:
-    queue = _Queue(jobs, group)
-    members = [_Member(make(recipe, first_turn + n), first_turn + n) for n in range(count)]
+    members = [_Member(make(recipe, turn), turn) for turn in range(count)]
     try:
         while True:
             for member in members:
@@ -176,7 +166,8 @@ def _run(
 class _Queue:
     """Jobs by group: jobs of one group stay with the worker that began it while others have work of their own."""
 
-    def __init__(self, jobs: Sequence[Any], group: Group | None) -> None:
+    def __init__(self, jobs: Sequence[Any], group: Group | None, retries: int) -> None:
+        self._retries = retries
         self._waiting: dict[Hashable, deque[Any]] = {}
         self._group = group
         for number, job in enumerate(jobs):
@@ -199,8 +190,8 @@ class _Queue:
         return current, job
 
     def retry(self, job: Any) -> bool:
-        """Put back a job whose worker died, once: the signal may have come from outside."""
-        if any(job is known for known in self._retried):
+        """Put back a job whose worker died: the signal may have come from outside."""
+        if sum(job is known for known in self._retried) >= self._retries:
             return False
         self._retried.append(job)
         key = ("retry", len(self._retried)) if self._group is None else self._group(job)

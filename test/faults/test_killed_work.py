@@ -194,7 +194,10 @@ def test_evaluations(tmp_path: Path, figures: Figures) -> None:
             # The worker that was killed was the one that tries policies and models before the first trial.
             log = (tmp_path / f"{run.folder.name}.log").read_text()
             assert process.returncode == 2, log
-            assert "[POLICY_FAILED] the check of policies and models died (exit code -9)" in log.splitlines()[-1], log
+            assert (
+                "[POLICY_FAILED] the check of policies and models died: the process died (SIGKILL)"
+                in log.splitlines()[-1]
+            ), log
             refused += 1
     assert run.start().wait(ENOUGH_S) == 0
     assert run.results() == expected

@@ -1,4 +1,4 @@
-"""`kinema4d evaluate` as a command: workers, two ranks, failing models, and rejected setups."""
+"""`kinema4d evaluate` as a command: workers, Ray, failing models, and rejected setups."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 FAILING = "support.own_generator:Array"
+ODD = "python:support.odd_policies:"
 
 
 @pytest.mark.full
@@ -102,19 +103,28 @@ def test_missing_weights_are_rejected_and_nothing_is_written(tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_two_ranks_share_the_scenes_and_write_one_report(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    out = tmp_path / "out"
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    done = evaluate("--policies", "expert", *SMALL, "--models", "composite", "--out", out, launcher=launcher)
-    assert done.returncode == 0, done.stderr
-    found = records(out)
-    assert {name: [line["trial"]["seed"] for line in lines] for name, lines in found.items()} == {
-        "trials-0.jsonl": [0], "trials-1.jsonl": [1],
-    }  # fmt: skip
-    summary = json.loads((out / "summary.json").read_text())
-    assert (summary["planned"], summary["finished"]) == (2, 2)
-    assert done.stdout.count("report.html") == 1
+def test_workers_on_ray_give_the_outcomes_of_local_ones(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray")
+    outcomes = []
+    for engine in ("local", "ray"):
+        out = tmp_path / engine
+        command = ("--policies", f"expert,dies={ODD}Dies", *SMALL, "--models", "composite", "--out", out)
+        done = evaluate(*command, "--workers", "2", "--engine", engine)
+        assert done.returncode == 0, done.stderr
+        lines = sorted(records(out)["trials-0.jsonl"], key=lambda one: sorted(one["trial"].items(), key=str))
+        outcomes.append([(one["trial"], one["lab"]["success"], one["lab"]["value_m"]) for one in lines])
+        dead = [one["lab"]["error"] for one in lines if one["lab"]["error"]]
+        assert dead
+        assert all(error.startswith("[POLICY_FAILED] the process died") for error in dead)
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_launcher_of_several_ranks_is_refused(tmp_path: Path) -> None:
+    done = evaluate("--policies", "expert", *SMALL, "--out", tmp_path / "out", WORLD_SIZE="2", RANK="1")
+    assert done.returncode == 2
+    assert "WORLD_SIZE is 2" in done.stderr
+    assert "--engine ray:ADDRESS" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.full

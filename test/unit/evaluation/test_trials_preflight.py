@@ -65,7 +65,9 @@ def test_one_scene_without_room_is_accepted_but_not_all(monkeypatch: pytest.Monk
 
 @pytest.mark.full
 def test_a_policy_that_kills_the_check_or_hangs_does_no_harm(tmp_path: Path) -> None:
-    with pytest.raises(KinemaError, match=r"the check of policies and models died \(exit code 3\)") as caught:
+    with pytest.raises(
+        KinemaError, match=r"the check of policies and models: the process died \(exit code 3\)"
+    ) as caught:
         check_apart(settings(f"{ODD}StillbornDies"))
     assert caught.value.code is ErrorCode.POLICY_FAILED
     with pytest.raises(KinemaError, match="took too long") as caught:

@@ -9,7 +9,7 @@ import pytest
 from support.odd_policies import Watches
 
 from kinema4d_ros.core.errors import ErrorCode, EvaluationError, FileFormatError, KinemaError
-from kinema4d_ros.evaluation.campaign import Campaign, Share
+from kinema4d_ros.evaluation.campaign import Campaign
 from kinema4d_ros.evaluation.execute import evaluation_camera
 from kinema4d_ros.evaluation.lab_world import LabArena, Run
 from kinema4d_ros.evaluation.model_world import WorldModel
@@ -182,14 +182,13 @@ def test_a_scene_that_cannot_be_set_up_has_an_outcome_in_every_model(
         raise ScenarioError("no stable layout", expected="ranges that leave room")
 
     monkeypatch.setattr("kinema4d_ros.evaluation.execute.LabArena", no_room)
-    campaign = Campaign(settings("expert", runs=1, modes=["open", "closed"]), tmp_path, Share(0, 2))
+    campaign = Campaign(settings("expert", runs=1, modes=["open", "closed"]), tmp_path)
     campaign.run(workers=0)
     record = outcomes(tmp_path)["expert|canonical|0"]
     assert set(record.models) == {"composite/open", "composite/closed"}
     assert {one.error for one in record.models.values()} == {record.lab.error}
     assert "no stable layout" in record.lab.error
     assert not campaign.pending()
-    assert len(campaign.wait_for_others(timeout_s=0.0)) == 1
 
 
 def test_a_run_with_a_lost_file_is_regenerated(tmp_path: Path) -> None:

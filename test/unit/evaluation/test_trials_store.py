@@ -1,4 +1,4 @@
-"""The evaluation's folder: round trips, incomplete lines, other settings, ranks."""
+"""The evaluation's folder: round trips, incomplete lines, other settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, EvaluationError, FileFormatError
-from kinema4d_ros.evaluation.campaign import Campaign, Share
+from kinema4d_ros.evaluation.campaign import Campaign
 from kinema4d_ros.evaluation.settings import EvaluationSettings
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord
@@ -28,7 +28,7 @@ def test_records_round_trip(tmp_path: Path) -> None:
     first = record(seed=0, nano=ModelOutcome(None, value_m=math.nan, error="[GENERATOR_FAILED] no"))
     store.add(first)
     store.add(record(seed=1))
-    found = TrialStore(tmp_path, rank=1).records()
+    found = TrialStore(tmp_path).records()
     assert list(found) == ["expert|canonical|0", "expert|canonical|1"]
     back = found["expert|canonical|0"]
     assert back.lab == first.lab
@@ -39,7 +39,7 @@ def test_records_round_trip(tmp_path: Path) -> None:
 def test_later_lines_add_models_and_keep_the_others(tmp_path: Path) -> None:
     store = TrialStore(tmp_path)
     store.add(record(a=ModelOutcome(True)))
-    TrialStore(tmp_path, rank=3).add(record(b=ModelOutcome(False)))
+    TrialStore(tmp_path).add(record(b=ModelOutcome(False)))
     models = store.records()["expert|canonical|0"].models
     assert {name: one.success for name, one in models.items()} == {"a": True, "b": False}
 
@@ -108,11 +108,10 @@ def test_the_same_label_with_another_meaning_is_refused_by_name(
 ) -> None:
     Campaign(settings(**before), tmp_path)
     known = TrialStore(tmp_path).settings()
-    for share in (None, Share(1, 2)):
-        with pytest.raises(EvaluationError) as caught:
-            Campaign(settings(**now), tmp_path, share)
-        assert words in caught.value.what
-        assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+    with pytest.raises(EvaluationError) as caught:
+        Campaign(settings(**now), tmp_path)
+    assert words in caught.value.what
+    assert caught.value.code == ErrorCode.ARGUMENT_INVALID
     assert TrialStore(tmp_path).settings() == known
 
 
@@ -163,25 +162,6 @@ def test_outages_are_retried_and_other_failures_only_on_request(tmp_path: Path) 
     assert [r.trial.seed for r in Campaign(asked, tmp_path).outages()] == [1, 3]
 
 
-def test_rank_0_waits_for_the_retry_of_an_earlier_failure(tmp_path: Path) -> None:
-    asked = settings(runs=2)
-    label = "composite/open"
-    TrialStore(tmp_path, rank=1).add(record(seed=1, **{label: ModelOutcome(None, error=OUTAGE)}))
-    other = Campaign(asked, tmp_path, Share(1, 2))  # it writes "running" before rank 0 starts
-    first = Campaign(asked, tmp_path, Share(0, 2))
-    first.store.add(record(seed=0, **{label: ModelOutcome(True)}))
-    with pytest.raises(EvaluationError, match="1 trials of other ranks are missing"):
-        first.wait_for_others(timeout_s=0.0)
-    other._ranks.say("running")
-    with pytest.raises(EvaluationError, match="1 trials of other ranks are missing"):
-        first.wait_for_others(timeout_s=0.0, silent_s=-1.0)
-    other._ranks.say("ended")  # it failed again: no further records
-    assert len(first.wait_for_others(timeout_s=0.0)) == 2
-    # A rank that ended before rank 0 started has no state.
-    late = Campaign(asked, tmp_path, Share(0, 2))
-    assert len(late.wait_for_others(timeout_s=0.0, silent_s=-1.0)) == 2
-
-
 def test_folders_without_an_evaluation(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileFormatError) as caught:
@@ -194,34 +174,23 @@ def test_folders_without_an_evaluation(tmp_path: Path) -> None:
         TrialStore(tmp_path / "empty").settings()
 
 
-def test_every_scene_belongs_to_one_rank(tmp_path: Path) -> None:
+def test_trials_come_scene_by_scene_with_all_policies(tmp_path: Path) -> None:
     asked = settings(policies=["expert", "near=expert:offset_m=0.01"], runs=7, scenarios=["canonical", "dynamic"])
-    shares = [Campaign(asked, tmp_path, Share(rank, 3)).trials() for rank in range(3)]
-    together = [trial for share in shares for trial in share]
-    assert sorted(together) == sorted(asked.trials())
-    assert len(together) == len(set(together)) == 28
-    for share in shares:
-        assert {t.policy for t in share} == {"expert", "near"}
-        assert len({(t.scenario, t.seed) for t in share}) * 2 == len(share)
+    trials = Campaign(asked, tmp_path).trials()
+    assert sorted(trials) == sorted(asked.trials())
+    assert len(trials) == len(set(trials)) == 28
+    for first, second in zip(trials[::2], trials[1::2], strict=True):
+        assert (first.scenario, first.seed) == (second.scenario, second.seed)
+        assert {first.policy, second.policy} == {"expert", "near"}
 
 
-def test_ranks_are_read_from_the_launcher() -> None:
-    assert Share.from_environment({"RANK": "2", "WORLD_SIZE": "4"}) == Share(2, 4)
-    assert Share.from_environment({}) == Share(0, 1)
-    for wrong in ({"RANK": "4", "WORLD_SIZE": "4"}, {"RANK": "one"}):
-        with pytest.raises(EvaluationError):
-            Share.from_environment(wrong)
-
-
-def test_rank_0_names_the_missing_trials(tmp_path: Path) -> None:
-    campaign = Campaign(settings(models=["composite"]), tmp_path, Share(0, 2))
+def test_files_of_other_processes_are_read_too(tmp_path: Path) -> None:
+    """Folders written by several ranks of an earlier version have several files."""
+    campaign = Campaign(settings(models=["composite"]), tmp_path)
     campaign.store.add(record(seed=0, **{"composite/open": ModelOutcome(True)}))
-    with pytest.raises(EvaluationError, match=r"2 trials of other ranks are missing .* expert\|canonical\|1"):
-        campaign.wait_for_others(timeout_s=0.0)
-    other = TrialStore(tmp_path, rank=1)
-    for seed in (1, 2):
-        other.add(record(seed=seed, **{"composite/open": ModelOutcome(False)}))
-    assert len(campaign.wait_for_others(timeout_s=0.0)) == 3
+    (tmp_path / "trials-0.jsonl").rename(tmp_path / "trials-1.jsonl")
+    campaign.store.add(record(seed=1, **{"composite/open": ModelOutcome(False)}))
+    assert [trial.seed for trial, _ in campaign.pending()] == [2]
 
 
 @pytest.mark.parametrize(

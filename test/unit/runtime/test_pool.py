@@ -49,6 +49,11 @@ def test_killed_and_crashed_workers_cost_at_most_their_job(engine: str, tmp_path
         assert "exit code 1" in lost["crash", 2].text
 
 
+def test_without_retries_a_killed_job_is_lost_at_once(tmp_path: Path) -> None:
+    found = list(run_jobs(Recipe(BUILD, (str(tmp_path),)), [("kill once", 0)], retries=0))
+    assert found == [Lost(("kill once", 0), "killed", "the process died (SIGKILL)")]
+
+
 def test_a_job_that_exceeds_its_time_is_lost_and_the_others_run(engine: str) -> None:
     jobs = [("hang", 0), ("double", 1), ("double", 2)]
     # Long enough for a worker to start: the limit counts from when the job is given.
@@ -62,8 +67,8 @@ def test_errors_of_this_package_end_the_batch(engine: str) -> None:
     with pytest.raises(KinemaError, match="the disk is full") as caught:
         list(run_jobs(Recipe(BUILD), [("refuse", 0), ("double", 1)], engine=engine))
     assert (caught.value.code, caught.value.expected) == (ErrorCode.FILE_NOT_WRITABLE, "room")
-    with pytest.raises(KinemaError, match="no robot for worker 4"):
-        list(run_jobs(Recipe("support.pool_jobs:cannot_build"), [("double", 1)], engine=engine, first_turn=4))
+    with pytest.raises(KinemaError, match="no robot for worker 0"):
+        list(run_jobs(Recipe("support.pool_jobs:cannot_build"), [("double", 1)], engine=engine))
 
 
 def test_cancelling_ends_the_batch_early(engine: str) -> None:
@@ -97,8 +102,9 @@ def test_without_workers_jobs_run_here_and_are_closed(tmp_path: Path) -> None:
     recipe = Recipe("support.pool_jobs:Closing", (str(tmp_path),))
     assert [r.value for r in run_jobs(recipe, [1, 2], workers=0) if isinstance(r, Finished)] == [1, 2]
     assert (tmp_path / "closed-0").exists()
-    assert values(run_jobs(recipe, [1, 2], workers=1, first_turn=7)) == [1, 2]
-    assert (tmp_path / "closed-7").exists()
+    (tmp_path / "closed-0").unlink()
+    assert values(run_jobs(recipe, [1, 2], workers=1)) == [1, 2]
+    assert (tmp_path / "closed-0").exists()
     assert list(run_jobs(recipe, [], workers=3)) == []
 
 
