@@ -1,4 +1,4 @@
-"""Robust plane fit."""
+"""Robust fit of the plane that most of some points lie in."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_frames_that_disagree_are_refused(make_sequence: Make) -> None:
 def test_the_damaged_image_is_named(make_sequence: Make) -> None:
     wire = encode_frames(make_sequence())
     damaged = (wire.depth[0], wire.depth[1][:-5], wire.depth[2])
-    with pytest.raises(PointmapError, match="depth image 1 ends after"):
+    with pytest.raises(PointmapError, match="depth image 1 is truncated after"):
         decode_frames(replace(wire, depth=damaged))
 
 
