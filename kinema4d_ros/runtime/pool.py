@@ -141,7 +141,9 @@ def _run(
     try:
         while True:
             for member in members:
-                if member.idle and not cancelled():
+                if member.idle and queue and not cancelled():
+                    if member.needs_replacement:
+                        member.replace(make(recipe, member.turn))
                     member.give_next(queue)
             if all(member.idle for member in members) or cancelled():
                 return
@@ -153,9 +155,6 @@ def _run(
                 if result is not None:
                     waiting = False
                     yield result
-                if member.idle and member.needs_replacement:
-                    member.replace(make(recipe, member.turn))
-                    waiting = False
             if waiting:
                 time.sleep(POLL_S)
     finally:
@@ -174,6 +173,10 @@ class _Queue:
             self._waiting.setdefault(number if group is None else group(job), deque()).append(job)
         self._begun: set[Hashable] = set()
         self._retried: list[Any] = []
+
+    def __bool__(self) -> bool:
+        """Whether jobs are waiting."""
+        return bool(self._waiting)
 
     def next(self, current: Hashable) -> tuple[Hashable, Any] | None:
         """Take a job of the worker's group, else of a group that no worker began, else any."""

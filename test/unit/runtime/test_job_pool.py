@@ -90,12 +90,14 @@ def test_a_worker_that_dies_while_it_is_built_is_an_error() -> None:
         list(run_jobs(Recipe("support.pool_jobs:dies_while_building"), [("double", 1)]))
 
 
-def test_groups_stay_together() -> None:
-    jobs = [("who", (table, policy)) for policy in range(3) for table in range(2)]
+def test_a_worker_finishes_its_group_before_it_takes_jobs_of_another() -> None:
+    jobs = [("who", (table, policy)) for policy in range(3) for table in range(3)]
     found = [r.value for r in run_jobs(Recipe(BUILD), jobs, workers=2, group=lambda job: job[1][0])]
-    assert len(found) == 6
-    for table in range(2):
-        assert len({pid for (t, _), pid, _ in found if t == table}) == 1
+    assert len(found) == 9
+    for worker in {pid for _, pid, _ in found}:
+        tables = [table for (table, _), pid, _ in found if pid == worker]
+        changes = [table for table, before in zip(tables, [None, *tables], strict=False) if table != before]
+        assert len(changes) == len(set(changes)), tables
 
 
 def test_without_workers_jobs_run_here_and_are_closed(tmp_path: Path) -> None:
