@@ -116,6 +116,12 @@ def run_jobs(
     if workers < 0:
         raise KinemaError(f"workers is {workers}", expected="0 or more", code=ErrorCode.ARGUMENT_INVALID)
     start = _engine(engine)
+    if workers == 0 and engine != "local":
+        raise KinemaError(
+            f"engine '{engine}' with 0 workers",
+            expected="1 worker or more, or the local engine",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
     if workers == 0:
         yield from _run_here(recipe, jobs, cancelled)
     elif jobs:

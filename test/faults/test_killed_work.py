@@ -195,8 +195,7 @@ def test_evaluations(tmp_path: Path, figures: Figures) -> None:
             log = (tmp_path / f"{run.folder.name}.log").read_text()
             assert process.returncode == 2, log
             assert (
-                "[POLICY_FAILED] the check of policies and models died: the process died (SIGKILL)"
-                in log.splitlines()[-1]
+                "[POLICY_FAILED] the check of policies and models: the process died (SIGKILL)" in log.splitlines()[-1]
             ), log
             refused += 1
     assert run.start().wait(ENOUGH_S) == 0

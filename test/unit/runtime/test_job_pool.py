@@ -116,6 +116,7 @@ def test_without_workers_jobs_run_here_and_are_closed(tmp_path: Path) -> None:
         ({"engine": "slurm"}, "expected local, ray, or ray:ADDRESS"),
         ({"engine": "ray:"}, "ray:"),
         ({"workers": -1}, "-1"),
+        ({"workers": 0, "engine": "ray"}, "engine 'ray' with 0 workers"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], text: str) -> None:
