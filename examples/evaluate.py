@@ -8,10 +8,9 @@ python examples/evaluate.py --policy expert:offset_m=0.03 --tables 2 --model com
 import argparse
 
 from kinema4d_ros import Robot, load_generator, read_camera
-from kinema4d_ros.evaluation.lab_world import LabArena
-from kinema4d_ros.evaluation.model_world import WorldModel, scene_of
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.policies.registry import make_policy
+from kinema4d_ros.worlds import LabWorld, ModelWorld
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--policy", default="expert")
@@ -24,13 +23,14 @@ options = parser.parse_args()
 kinematics = choose_kinematics(Robot.load("yam"))
 camera = read_camera("calibration/demo_lab.yaml").rectified().scaled(180, 120)
 policy = make_policy(options.policy)
-model = WorldModel(load_generator(options.model), kinematics, frames=options.frames)
+generator = load_generator(options.model)
 agreed = 0
 for seed in range(options.tables):
-    table = LabArena(options.scenario, seed, camera, kinematics, "pick")
-    run = table.run(policy, seed=seed)
-    lab = table.judge(run).success
-    predicted = model.open_loop(scene_of(table), run.commands, seed=seed).verdict.success
-    agreed += lab == predicted
-    print(f"table {seed}: lab {lab}, {options.model} {predicted}")
+    lab = LabWorld.of(options.scenario, seed, camera, kinematics)
+    model = ModelWorld(lab.scene, generator, kinematics, frames=options.frames)
+    task = lab.task("pick")
+    run = lab.run(policy, task, seed=seed)
+    happened, predicted = run.verdict.success, model.run(run.commands, task, seed=seed).verdict.success
+    agreed += happened == predicted
+    print(f"table {seed}: lab {happened}, {options.model} {predicted}")
 print(f"{agreed} of {options.tables} verdicts agree")

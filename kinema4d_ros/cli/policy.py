@@ -20,7 +20,7 @@ from tqdm import tqdm
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.task import LAB_TASKS
 from kinema4d_ros.io.images import write_image
-from kinema4d_ros.policies.protocol import PolicyError
+from kinema4d_ros.policies.protocol import Observation, PolicyError
 from kinema4d_ros.policies.registry import make_policy, policy_kinds
 from kinema4d_ros.robot import Robot
 
@@ -94,31 +94,37 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _try(arguments: argparse.Namespace) -> int:
-    from kinema4d_ros.policies.try_in_lab import try_policy
+    from kinema4d_ros.kinematics import choose_kinematics
+    from kinema4d_ros.lab import LabSimulation
+    from kinema4d_ros.worlds import LabWorld
 
     if arguments.episodes < 1:
         raise PolicyError(f"{arguments.episodes} episodes", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID)
-    robot = Robot.load(arguments.robot)
+    kinematics = choose_kinematics(Robot.load(arguments.robot))
     policy = make_policy(arguments.spec)
     done = 0
     try:
         for seed in range(arguments.seed, arguments.seed + arguments.episodes):
-            made = try_policy(policy, scenario=arguments.scenario, seed=seed, task=arguments.task, robot=robot,
-                              limit_s=arguments.limit)  # fmt: skip
-            done += made.success
-            ended = f"{'' if made.success else 'not '}{made.task.goal.done}"
+            world = LabWorld(LabSimulation(arguments.scenario, seed, kinematics.robot), kinematics)
+            task = world.task(arguments.task)
+            seen: list[Observation] = []
+            run = world.run(policy, task, seed=seed, limit_s=arguments.limit, watch=seen.append)
+            pictures = [*(one.image for one in seen), world.picture(run.states[-1]).rgb]
+            done += bool(run.verdict.success)
+            ended = f"{'' if run.verdict.success else 'not '}{task.goal.done}"
+            start, end = (run.states[i].objects[task.target].position for i in (0, -1))
             print(
-                f"{arguments.scenario} seed {seed}: {made.task.target} {ended}, "
-                f"{1000 * made.rise_m:+.0f} mm up, {1000 * made.moved_m:.0f} mm along the table, "
-                f"{made.time_s:.1f} s, {made.chunks} chunks",
+                f"{arguments.scenario} seed {seed}: {task.target} {ended}, "
+                f"{1000 * (end - start)[2]:+.0f} mm up, {1000 * np.hypot(*(end - start)[:2]):.0f} mm along the table, "
+                f"{run.commands.duration_s:.1f} s, {run.chunks} chunks",
                 flush=True,
             )
     finally:
         policy.close()
     if arguments.episodes > 1:
-        print(f"{policy.name}: {done} of {arguments.episodes} {made.task.goal.done}")
+        print(f"{policy.name}: {done} of {arguments.episodes} {task.goal.done}")
     if arguments.strip is not None:
-        _write_strip(arguments.strip, made.pictures)
+        _write_strip(arguments.strip, np.array(pictures))
         print(arguments.strip)
     return 0
 

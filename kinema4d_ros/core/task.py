@@ -59,6 +59,8 @@ TASKS = {
 class Predicate(Protocol):
     """Condition on an object's path; positions are (T, 3) metres in the base frame, NaN = unknown."""
 
+    kind: ClassVar[str]
+    """Kind of task in `LAB_TASKS` that this goal belongs to."""
     done: ClassVar[str]
     """State of the object when the condition holds, in one to three words."""
 
@@ -83,6 +85,7 @@ class Predicate(Protocol):
 class Lifted:
     """Goal: the object is higher than at the start by more than `height_m`."""
 
+    kind: ClassVar[str] = "pick"
     done: ClassVar[str] = "lifted"
 
     height_m: float = 0.04
@@ -124,6 +127,7 @@ class AtGoal:
             must be higher than half of it, otherwise it is beside the support.
     """
 
+    kind: ClassVar[str] = "place"
     done: ClassVar[str] = "at its goal"
 
     goal_xy: tuple[float, float]
@@ -179,6 +183,7 @@ class AtGoal:
 class PushedBy:
     """Goal: the object has moved horizontally by more than `distance_m`; with `direction_xy`, in that direction."""
 
+    kind: ClassVar[str] = "push"
     done: ClassVar[str] = "pushed"
 
     distance_m: float = 0.03
@@ -245,6 +250,11 @@ class Task:
     goal: Predicate
     target: str = ""
     instruction: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Kind of task that a policy is told, one of `LAB_TASKS`."""
+        return self.goal.kind
 
     def outcome(self, poses: ArrayLike, *, known: Bools | None = None, end_frames: int = 1) -> TaskOutcome:
         """Evaluate the goal at the end of an object's path.

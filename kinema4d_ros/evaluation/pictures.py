@@ -14,7 +14,6 @@ from kinema4d_ros.core.errors import EvaluationError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.evaluation.judges import Verdict
-from kinema4d_ros.evaluation.model_world import Imagined
 from kinema4d_ros.evaluation.trial import LabOutcome
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import strip
@@ -114,24 +113,22 @@ QUALITY = 82
 _VERDICT_COLOURS = {True: (28, 130, 60), False: (178, 44, 44), None: (110, 110, 110)}
 
 
-def comparison(real: Sequence[Image], imagined: Imagined, lab: LabOutcome) -> Image:
+def comparison(real: Sequence[Image], rollout: Rollout, verdict: Verdict, lab: LabOutcome) -> Image:
     """Draw two rows of as many frames as `real` has, evenly spaced in time: (H, W, 3) uint8."""
-    frames = np.linspace(0, len(imagined.rollout) - 1, len(real)).round().astype(int)
-    verdict = imagined.verdict
+    frames = np.linspace(0, len(rollout) - 1, len(real)).round().astype(int)
     rows = [
         _band(f"lab: {_WORDS[lab.success]} ({_metres(lab.value_m)})", lab.success, len(real)),
         _row(real),
         _band(f"predicted: {_WORDS[verdict.success]}, {verdict.reason}", verdict.success, len(real)),
-        _row([imagined.rollout.rgb[i] for i in frames]),
+        _row([rollout.rgb[i] for i in frames]),
     ]
     return np.vstack(rows)
 
 
-def write_comparison(path: Path, real: Sequence[Image], imagined: Imagined, lab: LabOutcome) -> None:
+def write_comparison(path: Path, real: Sequence[Image], rollout: Rollout, verdict: Verdict, lab: LabOutcome) -> None:
     """Write the comparison as JPEG, atomically."""
-    good, data = cv2.imencode(
-        ".jpg", cv2.cvtColor(comparison(real, imagined, lab), cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, QUALITY]
-    )
+    drawn = cv2.cvtColor(comparison(real, rollout, verdict, lab), cv2.COLOR_RGB2BGR)
+    good, data = cv2.imencode(".jpg", drawn, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
     if not good:
         raise OSError(f"{path} cannot be encoded")
     with replacing_file(path) as temporary:

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.core.task import make_task
 from kinema4d_ros.io.files import read_arrays, read_json, replacing_file
 from kinema4d_ros.kinematics.protocol import choose_kinematics
 from kinema4d_ros.lab.picture import SMALL, LabCamera
@@ -30,6 +29,7 @@ from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView, demo_view
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.worlds.lab import LabWorld
 
 __all__ = ["FIRST_SEED", "DemoSettings", "Demonstration", "make_demos", "read_demo", "record_demo"]
 
@@ -100,23 +100,20 @@ def record_demo(robot: Robot, view: WorkspaceView, settings: DemoSettings, index
     arm = [robot.joint_names.index(joint.name) for joint in robot.arm]
     start[arm] += np.clip(rng.normal(0.0, settings.start_rad, len(arm)), -0.09, 0.09)
     lab = LabSimulation(settings.scenario, seed, robot, start=np.clip(start, robot.lower, robot.upper))
-    state = lab.state()
-    plan = pick_plan(state, state.target, choose_kinematics(robot))
+    state, kinematics = lab.state(), choose_kinematics(robot)
+    plan = pick_plan(state, state.target, kinematics)
     errors = ExpertErrors(noise_rad=settings.tremble_rad if index % 2 else 0.0)
-    camera = LabCamera(robot, view.camera(), quality=SMALL)
-    lab.follow(errors.performed(robot, plan, None, rng))
     period = 1.0 / settings.rate_hz
-    images, states, actions = [], [], []
-    for _ in range(int(np.ceil((plan.duration_s + HOLD_S) * settings.rate_hz))):
-        now = lab.state()
-        images.append(camera.capture(now).rgb)
-        states.append(now.positions)
-        actions.append(plan.at(now.time_s + period)[0])
-        lab.step(period)
-    ends = [at.objects[state.target].position for at in (state, lab.state())]
-    lifted = bool(make_task("pick", state.target).outcome(ends).success)
+    samples = int(np.ceil((plan.duration_s + HOLD_S) * settings.rate_hz))
+    camera = LabCamera(robot, view.camera(), quality=SMALL)
+    world = LabWorld(lab, kinematics, camera, sample_s=period, frames=samples + 1)
+    run = world.run(errors.performed(robot, plan, None, rng), world.task("pick"), until_s=samples * period)
+    seen = run.states[:-1]
     return Demonstration(
-        np.array(images, np.uint8), np.array(states, np.float32), np.array(actions, np.float32), lifted
+        np.array([world.picture(now).rgb for now in seen], np.uint8),
+        np.array([now.positions for now in seen], np.float32),
+        np.array([plan.at(now.time_s + period)[0] for now in seen], np.float32),
+        bool(run.verdict.success),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,20 @@ import numpy as np
 
 from kinema4d_model.assessment.run import episodes_of
 from kinema4d_model.data.episode import Episode, load_robot, recorded_task
-from kinema4d_ros.core.errors import DataError, ErrorCode
+from kinema4d_ros.core.errors import DataError, ErrorCode, EvaluationError
 from kinema4d_ros.core.task import Task
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.evaluation.judges import GEOMETRIC, TruthJudge, make_judge
-from kinema4d_ros.evaluation.model_world import Scene, WorldModel
+from kinema4d_ros.evaluation.judges import GEOMETRIC, Judge, TruthJudge, Verdict, make_judge
 from kinema4d_ros.evaluation.pictures import STRIP_FRAMES, write_comparison
 from kinema4d_ros.evaluation.settings import has_weights, model_label
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text, is_outage
-from kinema4d_ros.generators import load_generator
-from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.generators import Generator, load_generator
+from kinema4d_ros.kinematics import Kinematics, choose_kinematics
+from kinema4d_ros.policies.protocol import Policy
+from kinema4d_ros.worlds import ModelWorld, Run, Scene, Session, World
 
-__all__ = ["commands_of", "evaluate_recordings", "scene_of_episode", "task_of", "trial_of"]
+__all__ = ["RecordedWorld", "commands_of", "evaluate_recordings", "task_of", "trial_of"]
 
 GROWS = ("policies", "scenarios", "models", "trials", "checkpoints")
 ABSENT = {"judge": GEOMETRIC}
@@ -47,15 +49,6 @@ def task_of(episode: Episode) -> Task:
     return replace(task, instruction=episode.captions.get("instruction", ""))
 
 
-def scene_of_episode(episode: Episode) -> Scene:
-    """Return the scene of the first image, with the target's pixels if known; otherwise the judge finds them."""
-    target = None
-    if episode.ids is not None and episode.outcome.target in episode.names:
-        target = episode.object_mask(episode.outcome.target)[0]
-    depth = None if episode.depth_m is None else episode.depth_m[0]
-    return Scene(episode.rgb[0], episode.camera, depth, task_of(episode), target)
-
-
 def commands_of(episode: Episode) -> JointTrajectory:
     """Return the commanded trajectory.
 
@@ -70,6 +63,53 @@ def commands_of(episode: Episode) -> JointTrajectory:
     if "base_T_camera" in episode.missing or "camera" in episode.missing:
         raise DataError(f"the camera of episode '{episode.key}' is not calibrated", expected="a camera with its pose")
     return JointTrajectory(episode.joint_names, episode.times, episode.actions)
+
+
+class RecordedWorld(World):
+    """A recorded episode as a world: its own commands give its recorded outcome; it reacts to no others.
+
+    Args:
+        episode: of a dataset, with an outcome.
+        kinematics: of its robot.
+    """
+
+    def __init__(self, episode: Episode, kinematics: Kinematics) -> None:
+        super().__init__(kinematics)
+        self._episode = episode
+        self.commands = commands_of(episode)
+        self.task = task_of(episode)
+
+    @property
+    def scene(self) -> Scene:
+        """The scene of the first image, with the target's pixels if known; otherwise the judge finds them."""
+        episode, target = self._episode, None
+        if episode.ids is not None and episode.outcome.target in episode.names:
+            target = episode.object_mask(episode.outcome.target)[0]
+        depth = None if episode.depth_m is None else episode.depth_m[0]
+        return Scene(episode.rgb[0], episode.camera, self.commands.positions[0], depth, target)
+
+    def begin(self, seed: int = 0) -> Session:
+        """Refuse: a recording cannot react."""
+        raise EvaluationError(
+            f"episode '{self._episode.key}' is a recording and does not react to new commands",
+            expected="its own commands, or a world model of its scene",
+        )
+
+    def run(self, actor: Policy | JointTrajectory, task: Task, **options: Any) -> Run:
+        """Return the recorded run of the recorded commands."""
+        if actor is not self.commands:
+            self.begin()
+        verdict = recorded_verdict(self._episode, task)
+        return Run(self.commands, verdict)
+
+
+def recorded_verdict(episode: Episode, task: Task) -> Verdict:
+    """Return the recorded outcome; the measured value is computed where the target's poses were recorded."""
+    value = float("nan")
+    if any(thing.name == episode.outcome.target for thing in episode.outcome.objects):
+        value = TruthJudge.of_episode(episode).judge(None, task).value_m
+    success = bool(episode.outcome.success)
+    return Verdict(success, float(success), 1.0, len(episode) - 1, None, "as recorded", value)
 
 
 def evaluate_recordings(
@@ -115,7 +155,8 @@ def evaluate_recordings(
     store.check({**settings, "policies": {}, "scenarios": [], "trials": 0}, GROWS, ABSENT)
     known = store.records()
     labels = {model: model_label(model, "open") for model in models}
-    judges: dict[tuple[str, str], WorldModel] = {}
+    generators: dict[str, Generator] = {}
+    judging = make_judge(judge)
     trials: list[Trial] = []
     judged = 0
     for number, episode in enumerate(_with_outcome(data, split, limit)):
@@ -129,19 +170,11 @@ def evaluate_recordings(
             continue
         outcomes = dict(before.models) if before else {}
         for model in missing:
-            key = (model, episode.robot)
-            if key not in judges:
-                generator = load_generator(
+            if model not in generators:
+                generators[model] = load_generator(
                     model, offered={"locks": store.folder / "locks"}, checkpoint=weights.get(model, "")
                 )
-                judges[key] = WorldModel(
-                    generator,
-                    choose_kinematics(load_robot(episode.robot)),
-                    judge=make_judge(judge),
-                    depth=depth,
-                    frames=len(episode),
-                )
-            outcomes[labels[model]] = _judge(store, trial, episode, judges[key], labels[model])
+            outcomes[labels[model]] = _judge(store, trial, episode, generators[model], judging, depth, labels[model])
         record = TrialRecord(trial, lab, outcomes)
         store.add(record)
         judged += 1
@@ -178,21 +211,30 @@ def _with_outcome(data: str | Path, split: str, limit: int | None) -> Iterator[E
 
 
 def _lab(episode: Episode) -> LabOutcome:
-    value = float("nan")
-    if any(thing.name == episode.outcome.target for thing in episode.outcome.objects):
-        value = TruthJudge.of_episode(episode).judge(None, task_of(episode)).value_m
-    success = bool(episode.outcome.success)
-    return LabOutcome(success, float(success), round(value, 5), round(float(episode.times[-1]), 3))
+    verdict = recorded_verdict(episode, task_of(episode))
+    return LabOutcome(verdict.success, verdict.progress, round(verdict.value_m, 5), round(float(episode.times[-1]), 3))
 
 
-def _judge(store: TrialStore, trial: Trial, episode: Episode, world: WorldModel, label: str) -> ModelOutcome:
+@lru_cache(maxsize=4)
+def _kinematics(robot: str) -> Kinematics:
+    return choose_kinematics(load_robot(robot))
+
+
+def _judge(
+    store: TrialStore, trial: Trial, episode: Episode, generator: Generator, judge: Judge, depth: bool, label: str
+) -> ModelOutcome:
     try:
-        imagined = world.open_loop(scene_of_episode(episode), commands_of(episode), seed=trial.seed)
+        recorded = RecordedWorld(episode, _kinematics(episode.robot))
+        world = ModelWorld(
+            recorded.scene, generator, recorded.kinematics, judge=judge, depth=depth, frames=len(episode)
+        )
+        run = world.run(recorded.commands, recorded.task, seed=trial.seed)
     except Exception as error:  # fails this recording only; continue with the others
         return ModelOutcome(None, error=failure_text(error))
     picture = ""
-    if bool(imagined.verdict.success) != episode.outcome.success:
+    if bool(run.verdict.success) != episode.outcome.success and run.rollout is not None:
         picture = store.picture_name(trial, label)
         frames = np.linspace(0, len(episode) - 1, STRIP_FRAMES).round().astype(int)
-        write_comparison(store.folder / picture, [episode.rgb[i] for i in frames], imagined, _lab(episode))
-    return ModelOutcome.of(imagined.verdict, imagined.seconds, picture=picture, made_by=imagined.made_by)
+        real = [episode.rgb[i] for i in frames]
+        write_comparison(store.folder / picture, real, run.rollout, run.verdict, _lab(episode))
+    return ModelOutcome.of(run.verdict, run.seconds, picture=picture, made_by=run.made_by)

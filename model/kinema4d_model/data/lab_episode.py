@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.episode import Episode, load_robot
+from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import SPLITS, LabConfig
 from kinema4d_model.data.lab_layout import CASTS
 from kinema4d_model.data.lab_plans import Unreachable, reach_of, start_position
-from kinema4d_model.data.lab_record import Refused, Scene, first_look, outcome_of, record, simulate
+from kinema4d_model.data.lab_record import Refused, Scene, first_look, kinematics_of, outcome_of, record, simulate
 from kinema4d_model.data.lab_scene import SceneDraw
 from kinema4d_ros.core.errors import DataError, TrajectoryError
-from kinema4d_ros.kinematics import Kinematics, NoSolution, choose_kinematics
+from kinema4d_ros.kinematics import Kinematics, NoSolution
 from kinema4d_ros.lab import PlacedObject
 
 __all__ = ["Change", "Refused", "TwinRefused", "draw_scene", "episode_key", "episode_kind", "make_episode"]
@@ -69,24 +68,24 @@ def make_episode(config: LabConfig, seed: int, split: str, number: int, change: 
     for attempt in range(ATTEMPTS):
         try:
             scene = draw_scene(config, kind, seed, split, number, attempt)
-            states = simulate(config, scene)
-            outcome = outcome_of(scene, states)
+            run = simulate(config, scene)
+            outcome = outcome_of(scene, run)
             if scene.cast.expected is not None and outcome.success is not scene.cast.expected:
                 raise Refused("outcome")
-            eye, first = first_look(config, scene, states[0])
+            eye, first = first_look(config, scene, run.states[0])
             if change is not None:
                 name = scene.cast.target.name
                 scene = replace(scene, objects=tuple(change(o) if o.name == name else o for o in scene.objects))
                 try:
-                    states = simulate(config, scene)
-                    outcome = outcome_of(scene, states)
+                    run = simulate(config, scene)
+                    outcome = outcome_of(scene, run)
                 except Refused as refusal:
                     raise TwinRefused(str(refusal)) from None
-                first = eye.capture(states[0], truth=True)
+                first = eye.capture(run.states[0], truth=True)
             return record(
                 config,
                 scene,
-                states,
+                run,
                 outcome,
                 eye,
                 first,
@@ -103,12 +102,6 @@ def make_episode(config: LabConfig, seed: int, split: str, number: int, change: 
         f"episode {episode_key(split, number)} ({kind}): no usable scene in {ATTEMPTS} attempts: {counts}",
         expected="ranges within the arm's reach and the camera's view",
     )
-
-
-@lru_cache(maxsize=2)
-def kinematics_of(robot: str) -> Kinematics:
-    """Return the kinematics of a robot by name, cached per process."""
-    return choose_kinematics(load_robot(robot))
 
 
 def draw_scene(config: LabConfig, kind: str, seed: int, split: str, number: int, attempt: int) -> Scene:

@@ -17,9 +17,9 @@ import numpy as np
 
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import SPLITS, LabConfig
-from kinema4d_model.data.lab_episode import ATTEMPTS, draw_scene, kinematics_of
+from kinema4d_model.data.lab_episode import ATTEMPTS, draw_scene
 from kinema4d_model.data.lab_plans import SIGMAS, VARIANTS, disturb
-from kinema4d_model.data.lab_record import Refused, Scene, first_look, outcome_of, record, simulate
+from kinema4d_model.data.lab_record import Refused, Scene, first_look, kinematics_of, outcome_of, record, simulate
 from kinema4d_model.data.lab_scene import SceneDraw
 from kinema4d_ros.core.errors import DataError, TrajectoryError
 from kinema4d_ros.lab import PlacedObject
@@ -87,15 +87,15 @@ def _failure(config: LabConfig, d: Demonstration, parent: Scene, segment: int, s
         rng = np.random.default_rng([d.seed, SPLITS.index(d.split), d.number, _STREAM, variant, attempt])
         try:
             scene = _disturbed(config, d, parent, segment, sigma, rng)
-            states = simulate(config, scene)
-            outcome = outcome_of(scene, states)
-            eye, first = first_look(config, scene, states[0])
+            run = simulate(config, scene)
+            outcome = outcome_of(scene, run)
+            eye, first = first_look(config, scene, run.states[0])
         except Refused as refusal:
             reasons[str(refusal)] = reasons.get(str(refusal), 0) + 1
             continue
         seeds = {"dataset": d.seed, "number": d.number, "attempt": attempt, "parent_attempt": d.attempt}
         key = failure_key(d.key, segment, sigma)
-        return record(config, scene, states, outcome, eye, first, key=key, seeds=seeds, refused=reasons)
+        return record(config, scene, run, outcome, eye, first, key=key, seeds=seeds, refused=reasons)
     counts = ", ".join(f"{name} {count}" for name, count in reasons.items())
     raise DataError(
         f"episode '{d.key}', segment {segment}, sigma {sigma:g}: no usable motion in {ATTEMPTS} attempts: {counts}",

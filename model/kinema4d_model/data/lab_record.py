@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from kinema4d_model.data.lab_layout import Cast
 from kinema4d_model.data.lab_scene import colour_word
 from kinema4d_model.data.versions import versions
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import DataError, KinemaError
+from kinema4d_ros.core.errors import DataError, ErrorCode, EvaluationError, KinemaError
 from kinema4d_ros.core.task import Task
+from kinema4d_ros.kinematics import Kinematics, choose_kinematics
 from kinema4d_ros.lab import (
     FULL,
     SMALL,
@@ -31,8 +33,9 @@ from kinema4d_ros.lab import (
     Style,
 )
 from kinema4d_ros.render import render_pointmaps
+from kinema4d_ros.worlds import LabWorld, Run
 
-__all__ = ["Refused", "Scene", "first_look", "outcome_of", "record", "simulate"]
+__all__ = ["Refused", "Scene", "first_look", "kinematics_of", "outcome_of", "record", "simulate"]
 
 Array = NDArray[np.float64]
 
@@ -70,6 +73,12 @@ class Scene:
     style: Style
 
 
+@lru_cache(maxsize=2)
+def kinematics_of(robot: str) -> Kinematics:
+    """Return the kinematics of a robot by name, cached per process."""
+    return choose_kinematics(load_robot(robot))
+
+
 def first_look(config: LabConfig, scene: Scene, state: LabState) -> tuple[LabCamera, LabImage]:
     """Create the camera and take the first image.
 
@@ -86,7 +95,7 @@ def first_look(config: LabConfig, scene: Scene, state: LabState) -> tuple[LabCam
 def record(
     config: LabConfig,
     scene: Scene,
-    states: list[LabState],
+    run: Run,
     outcome: Outcome,
     eye: LabCamera,
     first: LabImage,
@@ -95,8 +104,8 @@ def record(
     seeds: Mapping[str, int],
     refused: Mapping[str, int],
 ) -> Episode:
-    """Render all images of the simulated states and return the episode."""
-    robot, cast, camera = load_robot(config.robot), scene.cast, scene.camera
+    """Render all images of a run and return the episode."""
+    robot, cast, camera, states = load_robot(config.robot), scene.cast, scene.camera, run.states
     pictures = [first, *(eye.capture(state, truth=True) for state in states[1:])]
     depth = unpack_depth(pack_depth(np.stack([_known(p.depth_m) for p in pictures])))
     actions = np.stack([s.commanded for s in states])
@@ -137,45 +146,40 @@ def record(
     )
 
 
-def simulate(config: LabConfig, scene: Scene) -> list[LabState]:
-    """Simulate the motion; return the states at the frames, evenly spaced in whole physics steps.
+def simulate(config: LabConfig, scene: Scene) -> Run:
+    """Run the motion in the lab; the states are the frames, evenly spaced in whole physics steps.
 
     Raises:
         Refused: objects are unstable, the motion is too fast, or the physics diverged.
     """
-    cast = scene.cast
+    cast, robot = scene.cast, load_robot(config.robot)
     goal = cast.plan.goal if cast.plan.goal is not None else cast.target.position[:2]
     scenario = Scenario(scene.kind, scene.number, scene.objects, cast.target.name, np.asarray(goal), scene.style.seed)
-    try:
-        lab = LabSimulation(scenario, robot=load_robot(config.robot), start=scene.start, timestep_s=config.step_s)
-    except ScenarioError:
-        raise Refused("unstable") from None
-    try:
-        lab.follow(cast.plan.trajectory)
-    except KinemaError:
-        raise Refused("too fast") from None
     length = cast.plan.trajectory.duration_s + config.tail_s
     step_s = config.step_s * max(1, int(np.ceil(length / (config.frames - 1) / config.step_s)))
-    states = [lab.state()]
     try:
-        for _ in range(config.frames - 1):
-            lab.step(step_s)
-            states.append(lab.state())
-    except KinemaError:
+        lab = LabSimulation(scenario, robot=robot, start=scene.start, timestep_s=config.step_s)
+    except ScenarioError:
+        raise Refused("unstable") from None
+    world = LabWorld(lab, kinematics_of(config.robot), sample_s=step_s, frames=config.frames)
+    try:
+        run = world.run(cast.plan.trajectory, _task(scene), until_s=(config.frames - 1) * step_s)
+    except EvaluationError:  # the target's path is not finite
         raise Refused("physics") from None
-    if not all(np.all(np.isfinite(s.positions)) for s in states):
+    except KinemaError as error:
+        raise Refused("physics" if error.code is ErrorCode.ARM_ABORTED else "too fast") from None
+    if not all(np.all(np.isfinite(s.positions)) for s in run.states):
         raise Refused("physics")
-    return states
+    return run
 
 
-def outcome_of(scene: Scene, states: list[LabState]) -> Outcome:
-    """Compute the outcome of simulated states with `Task`.
+def outcome_of(scene: Scene, run: Run) -> Outcome:
+    """Return the outcome of a run, with the paths of all objects.
 
     Raises:
         Refused: the target fell off the table.
     """
-    name = scene.cast.target.name
-    tracks = []
+    name, states, tracks = scene.cast.target.name, run.states, []
     for thing in states[0].objects.values():
         poses = np.stack([s.objects[thing.name].base_T_object for s in states])
         tracks.append(ObjectTrack(thing.name, thing.object.shape, thing.object.size, thing.object.rgb, poses))
@@ -189,10 +193,9 @@ def outcome_of(scene: Scene, states: list[LabState]) -> Outcome:
         "moved_m": float(np.hypot(*(last - first)[:2])),
         "upright": float(poses[-1, 2, 2]),
     }
-    done = _task(scene).outcome(poses)
     if scene.cast.plan.goal is not None:
-        facts["goal_error_m"] = done.value_m
-    return Outcome(done.success, name, facts, tuple(tracks))
+        facts["goal_error_m"] = run.verdict.value_m
+    return Outcome(run.verdict.success, name, facts, tuple(tracks))
 
 
 def _details(cast: Cast) -> dict[str, Any]:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from support.odd_policies import Watches
 
-from kinema4d_ros.core.errors import ErrorCode, EvaluationError, FileFormatError, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, EvaluationError, KinemaError
 from kinema4d_ros.evaluation.campaign import Campaign
-from kinema4d_ros.evaluation.execute import evaluation_camera
-from kinema4d_ros.evaluation.lab_world import LabArena, Run
-from kinema4d_ros.evaluation.model_world import WorldModel
 from kinema4d_ros.evaluation.settings import EvaluationSettings
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.evaluation.trial import TrialRecord
 from kinema4d_ros.evaluation.workers import run_trials
-from kinema4d_ros.generators.composite import CompositeGenerator
-from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab.scenario import ScenarioError
-from kinema4d_ros.policies.registry import make_policy
-from kinema4d_ros.robot import Robot
 
 ODD = "python:support.odd_policies:"
 
@@ -33,12 +24,6 @@ def settings(*policies: str, **changes: object) -> EvaluationSettings:
 
 def outcomes(folder: Path) -> dict[str, TrialRecord]:
     return TrialStore(folder).records()
-
-
-@pytest.fixture(scope="module")
-def arena(yam: Robot) -> LabArena:
-    camera = evaluation_camera(settings("expert"))
-    return LabArena("canonical", 3, camera, choose_kinematics(yam), "pick")
 
 
 def test_an_expert_succeeds_in_the_lab_but_not_in_a_static_scene(tmp_path: Path) -> None:
@@ -122,37 +107,6 @@ def test_an_interrupted_evaluation_resumes_without_repeating_trials(tmp_path: Pa
     assert {len(r.models) for r in outcomes(tmp_path / "out").values()} == {2}
 
 
-def test_runs_are_saved_and_loaded(arena: LabArena, tmp_path: Path) -> None:
-    run = arena.run(make_policy("expert"), seed=3)
-    run.save(tmp_path / "run.npz")
-    back = Run.load(tmp_path / "run.npz", arena.start)
-    np.testing.assert_array_equal(back.commands.positions, run.commands.positions)
-    np.testing.assert_array_equal(back.target, run.target)
-    assert arena.judge(back).success is arena.judge(run).success is True
-    np.testing.assert_array_equal(arena.picture(back.states[-1]).rgb, arena.picture(run.states[-1]).rgb)
-    (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
-    with pytest.raises(FileFormatError, match=r"run.npz is not a run of this scene"):
-        Run.load(tmp_path / "run.npz", arena.start)
-
-
-def test_runs_are_repeatable(arena: LabArena) -> None:
-    first, second = (arena.run(make_policy("expert:offset_m=0.02"), seed=5) for _ in range(2))
-    np.testing.assert_array_equal(first.commands.positions, second.commands.positions)
-    np.testing.assert_array_equal(first.target, second.target)
-
-
-def test_in_closed_loop_the_policy_gets_predicted_images(arena: LabArena, yam: Robot) -> None:
-    world = WorldModel(CompositeGenerator(), choose_kinematics(yam), frames=5)
-    imagined = world.closed_loop(arena, Watches(), seed=0)
-    assert imagined.chunks == 3
-    first, second, third = Watches.seen
-    np.testing.assert_array_equal(first, arena.first.rgb)
-    assert np.abs(second.astype(int) - first).max() > 40
-    assert np.abs(third.astype(int) - second).max() > 40
-    # 0.15 rad three times: the last frame shows the robot where the commands ended, held for a moment.
-    assert imagined.rollout.times[-1] == pytest.approx(1.5 + 0.4)
-
-
 def test_an_invalid_number_of_workers(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="workers is -1"):
         list(run_trials(settings("expert"), TrialStore(tmp_path), [], workers=-1))
@@ -181,7 +135,7 @@ def test_a_scene_that_cannot_be_set_up_has_an_outcome_in_every_model(
     def no_room(*args: object) -> None:
         raise ScenarioError("no stable layout", expected="ranges that leave room")
 
-    monkeypatch.setattr("kinema4d_ros.evaluation.execute.LabArena", no_room)
+    monkeypatch.setattr("kinema4d_ros.evaluation.execute.LabWorld.of", no_room)
     campaign = Campaign(settings("expert", runs=1, modes=["open", "closed"]), tmp_path)
     campaign.run(workers=0)
     record = outcomes(tmp_path)["expert|canonical|0"]

@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kinema4d_model.assessment.recorded import commands_of, evaluate_recordings, scene_of_episode, task_of, trial_of
+from kinema4d_model.assessment.recorded import RecordedWorld, commands_of, evaluate_recordings, task_of, trial_of
 from kinema4d_model.assessment.run import episodes_of
-from kinema4d_model.data.episode import Episode, Outcome
+from kinema4d_model.data.episode import Episode, Outcome, load_robot
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.make import make_dataset
 from kinema4d_ros.core.errors import DataError, EvaluationError
 from kinema4d_ros.core.task import AtGoal, Lifted, PushedBy
 from kinema4d_ros.evaluation.report import write_report
 from kinema4d_ros.evaluation.store import TrialStore
+from kinema4d_ros.kinematics import choose_kinematics
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +89,21 @@ def test_task_of_a_recording(episode: Episode) -> None:
 
 
 def test_target_mask_is_recorded_or_left_to_the_judge(episode: Episode) -> None:
-    target = scene_of_episode(episode).target_mask
+    kinematics = choose_kinematics(load_robot(episode.robot))
+    world = RecordedWorld(episode, kinematics)
+    target = world.scene.target_mask
     assert target is not None
     np.testing.assert_array_equal(target, episode.object_mask(episode.outcome.target)[0])
-    unknown = replace(episode, outcome=Outcome(True))
-    assert scene_of_episode(unknown).target_mask is None
+    unknown = RecordedWorld(replace(episode, outcome=Outcome(True)), kinematics)
+    assert unknown.scene.target_mask is None
+
+
+def test_a_recording_gives_its_outcome_and_does_not_react(episode: Episode) -> None:
+    world = RecordedWorld(episode, choose_kinematics(load_robot(episode.robot)))
+    run = world.run(world.commands, world.task)
+    assert run.verdict.success is episode.outcome.success
+    with pytest.raises(EvaluationError, match="is a recording and does not react"):
+        world.run(commands_of(episode), world.task)
 
 
 def test_recordings_without_actions_or_camera_are_refused_by_name(episode: Episode) -> None:

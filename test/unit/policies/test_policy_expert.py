@@ -20,8 +20,8 @@ from kinema4d_ros.policies import EpisodeStart, Observation, Policy, PolicyError
 from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.policies.scripted import ScriptedExpert
-from kinema4d_ros.policies.try_in_lab import perform
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.worlds import LabWorld
 
 CAMERA = PinholeCamera(4, 3, [[4, 0, 2], [0, 4, 1.5], [0, 0, 1]])
 YAM = Robot.load("yam")
@@ -189,10 +189,11 @@ def test_names_list_the_errors() -> None:
 def test_a_motion_that_breaks_the_physics_raises_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # MuJoCo writes a log into the working directory
     lab = LabSimulation("canonical", 3, YAM)
-    policy = ScriptedExpert(chunk_s=0)
-    policy.reset(EpisodeStart(YAM, scene=lab.state()))
-    lab.follow(policy.act(seen(0.0)).trajectory(KINEMATICS, lab.state().commanded))
-    lab.step(0.2)
-    lab._data.qvel[:] = 1e15  # what a deep contact can do
-    with pytest.raises(PolicyError, match=r"unstable after 0\.2"):
-        perform(lab, "expert")
+    world = LabWorld(lab, KINEMATICS)
+
+    def explode(observation: Observation) -> None:
+        if observation.time_s > 0.1:
+            lab._data.qvel[:] = 1e15  # what a deep contact can do
+
+    with pytest.raises(PolicyError, match=r"the physics became unstable after 0\.2"):
+        world.run(ScriptedExpert(chunk_s=0.2), world.task("pick"), watch=explode)
