@@ -49,6 +49,7 @@ setup(
         "bench": requirements("bench"),
         "yam": ["dreamscale-i2rt"],
         "cluster": ["ray"],
+        "gym": ["gymnasium"],
         "rlds": ["tensorflow", "tensorflow-datasets"],
     },
     data_files=[
