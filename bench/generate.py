@@ -100,13 +100,10 @@ def stages(pipeline: KinemaPipeline, request: GenerateRequest, rounds: int) -> d
         small, inputs = clock.run("inputs", prepare)
         encoded = clock.run("encode", lambda i=inputs: pipeline.encode(i, 0))
         latents, *_ = clock.run("sample", lambda e=encoded: pipeline.sample(e, 0))
-        rgb, values = clock.run("decode", lambda x=latents, i=inputs: pipeline.decode(x, i.frames))
+        prediction = clock.run("decode", lambda x=latents, i=inputs: pipeline.decode(x, i.frames))
 
-        def output(rgb: Any = rgb, values: Any = values, small: Any = small, inputs: Any = inputs) -> Any:
-            from kinema4d_model.pipeline.kinema_pipeline import Prediction
-
-            points, _ = metres(Prediction(rgb, values, 0), inputs, small)
-            return finish(rgb, points, request.robot)
+        def output(prediction: Any = prediction, small: Any = small, inputs: Any = inputs) -> Any:
+            return finish(metres(prediction, inputs, small)[0], request.robot)
 
         clock.run("output", output)
     return clock.best

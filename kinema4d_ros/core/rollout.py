@@ -1,4 +1,4 @@
-"""Rollout: predicted images and point clouds of the scene while the robot follows a plan.
+"""Rollout: predicted images and point clouds of the scene while the robot follows a plan; `Frames`: some of them.
 
 >>> from kinema4d_ros.core.camera import PinholeCamera
 >>> import numpy as np
@@ -11,8 +11,8 @@
 ...     times=[0.0, 0.1],
 ...     provenance=Provenance("composite"),
 ... )
->>> len(rollout), rollout.duration_s, len(rollout.rollout_id)
-(2, 0.1, 16)
+>>> len(rollout), len(rollout[1:]), rollout.duration_s, len(rollout.rollout_id)
+(2, 1, 0.1, 16)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, RolloutError
 
-__all__ = ["WARNING", "DepthBasis", "Provenance", "Rollout", "new_rollout_id"]
+__all__ = ["WARNING", "DepthBasis", "Frames", "Provenance", "Rollout", "new_rollout_id"]
 
 WARNING = "warning"
 """Key of `Provenance.versions` for a warning about limited quality; reports repeat its text."""
@@ -96,66 +96,58 @@ class Provenance:
 
 
 @dataclass(frozen=True, eq=False)
-class Rollout:
-    """Predicted image and point per pixel for every frame.
+class Frames:
+    """Image and point per pixel of some frames; the one type for both from the generators to the message and the page.
 
-    Construction checks shapes, types and values; the arrays are kept, not copied.
+    Construction checks shapes and types; the arrays are kept, not copied. `frames[2:5]` is a view, and
+    `frames[2:5] = newer` replaces these frames in place.
 
     Attributes:
         rgb: (T, H, W, 3) uint8.
         xyz: (T, H, W, 3) float32, metres, camera optical frame; NaN in all three = no point.
         robot_mask: (T, H, W) bool, True = rendered robot (exact), False = predicted scene.
-        camera: the distortion-free camera of that size, with its pose.
-        times: (T,) float64, seconds, strictly increasing.
-        provenance: its origin.
-        rollout_id: 16 hex digits, unique.
-        plan_hash: SHA-256 of the plan as 64 hex digits; "" without a plan.
     """
 
     rgb: NDArray[np.uint8]
     xyz: NDArray[np.float32]
     robot_mask: NDArray[np.bool_]
-    camera: PinholeCamera
-    times: NDArray[np.float64]
-    provenance: Provenance
-    rollout_id: str = field(default_factory=new_rollout_id)
-    plan_hash: str = ""
 
     def __post_init__(self) -> None:
-        """Check everything except the points; `check_points` checks every pixel."""
-        if not isinstance(self.camera, PinholeCamera):
-            raise RolloutError(f"camera is {type(self.camera).__name__}", expected="a PinholeCamera")
-        if self.camera.has_distortion:
-            raise CameraError(
-                f"the camera of a rollout has lens distortion {list(self.camera.distortion)}",
-                expected="a pinhole",
-                hint="use camera.rectified(), and camera.rectify(image) for its images",
-                code=ErrorCode.CAMERA_BAD_DISTORTION,
-            )
-        object.__setattr__(self, "times", require_times(self.times))
-        shape = (len(self.times), self.camera.height, self.camera.width)
-        _require_array(self.rgb, "rgb", np.uint8, (*shape, 3))
-        _require_array(self.xyz, "xyz", np.float32, (*shape, 3))
-        _require_array(self.robot_mask, "robot_mask", np.bool_, shape)
-        if not isinstance(self.provenance, Provenance):
-            raise RolloutError(f"provenance is {type(self.provenance).__name__}", expected="a Provenance")
-        _require_hex(self.rollout_id, "rollout_id", 16)
-        require_plan_hash(self.plan_hash)
+        """Check types and shapes; `check_points` checks every pixel."""
+        shape = getattr(self.robot_mask, "shape", ())
+        self._require_shape(shape if len(shape) == 3 else ("T", "H", "W"), "the same T, H and W for all")
+
+    def _require_shape(self, shape: tuple[int | str, ...], why: str) -> None:
+        _require_array(self.rgb, "rgb", np.uint8, (*shape, 3), why)
+        _require_array(self.xyz, "xyz", np.float32, (*shape, 3), why)
+        _require_array(self.robot_mask, "robot_mask", np.bool_, shape, why)
+
+    @staticmethod
+    def empty(frames: int, height: int, width: int) -> Frames:
+        """Allocate frames to be written; their values are undefined."""
+        shape = (frames, height, width)
+        return Frames(np.empty((*shape, 3), np.uint8), np.empty((*shape, 3), np.float32), np.empty(shape, np.bool_))
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]]:
+        """rgb, xyz and robot_mask, in this order, for `*frames.arrays`."""
+        return self.rgb, self.xyz, self.robot_mask
 
     def __len__(self) -> int:
         """Number of frames."""
-        return int(self.times.size)
+        return len(self.robot_mask)
 
-    @property
-    def duration_s(self) -> float:
-        """Seconds from the first frame to the last."""
-        return float(self.times[-1] - self.times[0])
+    def __getitem__(self, part: slice) -> Frames:
+        """Return some of the frames, as views."""
+        return Frames(self.rgb[part], self.xyz[part], self.robot_mask[part])
 
-    def points_base(self, frame: int) -> NDArray[np.float32]:
-        """Return the points of one frame: (H, W, 3) float32, metres, base frame, NaN = no point."""
-        base_T_camera = self.camera.base_T_camera
-        points: NDArray[np.float64] = self.xyz[frame] @ base_T_camera[:3, :3].T + base_T_camera[:3, 3]
-        return points.astype(np.float32)
+    def __setitem__(self, part: slice, frames: Frames) -> None:
+        """Write into some of the frames."""
+        self.rgb[part], self.xyz[part], self.robot_mask[part] = frames.arrays
+
+    def copy(self) -> Frames:
+        """Return the frames in arrays of their own."""
+        return Frames(self.rgb.copy(), self.xyz.copy(), self.robot_mask.copy())
 
     def check_points(self) -> None:
         """Raise RolloutError for points partly NaN, infinite, behind the camera, or missing under the robot mask."""
@@ -174,6 +166,57 @@ class Rollout:
                         f"the point of row {v}, column {u} in frame {t} {what}: {self.xyz[t, v, u].tolist()}",
                         expected="finite metres with z > 0, or NaN in all three where there is no point",
                     )
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout(Frames):
+    """Predicted frames with their camera, times and origin.
+
+    Construction checks shapes, types and values.
+
+    Attributes:
+        rgb, xyz, robot_mask: see `Frames`.
+        camera: the distortion-free camera of that size, with its pose.
+        times: (T,) float64, seconds, strictly increasing.
+        provenance: its origin.
+        rollout_id: 16 hex digits, unique.
+        plan_hash: SHA-256 of the plan as 64 hex digits; "" without a plan.
+    """
+
+    camera: PinholeCamera
+    times: NDArray[np.float64]
+    provenance: Provenance
+    rollout_id: str = field(default_factory=new_rollout_id)
+    plan_hash: str = ""
+
+    def __post_init__(self) -> None:
+        """Check everything except the points."""
+        if not isinstance(self.camera, PinholeCamera):
+            raise RolloutError(f"camera is {type(self.camera).__name__}", expected="a PinholeCamera")
+        if self.camera.has_distortion:
+            raise CameraError(
+                f"the camera of a rollout has lens distortion {list(self.camera.distortion)}",
+                expected="a pinhole",
+                hint="use camera.rectified(), and camera.rectify(image) for its images",
+                code=ErrorCode.CAMERA_BAD_DISTORTION,
+            )
+        object.__setattr__(self, "times", require_times(self.times))
+        self._require_shape((len(self.times), self.camera.height, self.camera.width), "to match times and camera")
+        if not isinstance(self.provenance, Provenance):
+            raise RolloutError(f"provenance is {type(self.provenance).__name__}", expected="a Provenance")
+        _require_hex(self.rollout_id, "rollout_id", 16)
+        require_plan_hash(self.plan_hash)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first frame to the last."""
+        return float(self.times[-1] - self.times[0])
+
+    def points_base(self, frame: int) -> NDArray[np.float32]:
+        """Return the points of one frame: (H, W, 3) float32, metres, base frame, NaN = no point."""
+        base_T_camera = self.camera.base_T_camera
+        points: NDArray[np.float64] = self.xyz[frame] @ base_T_camera[:3, :3].T + base_T_camera[:3, 3]
+        return points.astype(np.float32)
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder that common viewers open and `load` reads back bit by bit; see `rollout_folder`."""
@@ -224,11 +267,8 @@ def _require_hex(text: Any, name: str, digits: int, *, may_be_empty: bool = Fals
     )
 
 
-def _require_array(array: Any, name: str, dtype: type, shape: tuple[int, ...]) -> None:
-    if not isinstance(array, np.ndarray):
-        raise RolloutError(f"{name} is {type(array).__name__}", expected=f"an array of shape {shape}")
-    if array.dtype != dtype or array.shape != shape:
-        raise RolloutError(
-            f"{name} is {array.dtype} of shape {array.shape}",
-            expected=f"{np.dtype(dtype).name} of shape {shape}, to match times and camera",
-        )
+def _require_array(array: Any, name: str, dtype: type, shape: tuple[int | str, ...], why: str) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
+        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        wanted = ", ".join(map(str, shape))
+        raise RolloutError(f"{name} is {found}", expected=f"{np.dtype(dtype).name} of shape ({wanted}), {why}")

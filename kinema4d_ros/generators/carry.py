@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.generators._kernels import compose_frames, label_things, splat_points
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 
@@ -24,14 +25,16 @@ __all__ = [
     "DESCRIPTION",
     "Candidate",
     "Grasp",
-    "StillWorld",
     "carried_frames",
     "describe",
     "find_candidate",
     "find_grasps",
     "find_thing",
+    "plane_depth",
 ]
 
+MAX_RANGE_M = 3.0
+"""Maximum distance of the assumed table from the camera."""
 STANDS_M = 0.007
 """Points higher above the table than this belong to objects."""
 GAP_M = 0.015
@@ -53,21 +56,6 @@ DESCRIPTION = (
     "rises", "kept",
 )  # fmt: skip
 """Names of the values of `describe`."""
-
-
-@dataclass(frozen=True, eq=False)
-class StillWorld:
-    """The scene without the robot, at rest.
-
-    Attributes:
-        rgb: (H, W, 3) uint8.
-        xyz: (H, W, 3) float32, metres, camera optical frame, NaN = unknown.
-        plane: (H, W, 3) float32, the same of the empty table.
-    """
-
-    rgb: NDArray[np.uint8]
-    xyz: NDArray[np.float32]
-    plane: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -115,13 +103,16 @@ def find_grasps(grip: GripTrack) -> tuple[Grasp, ...]:
 
 
 def find_candidate(
-    world: StillWorld, robot: PointmapSequence, *, table_height_m: float = 0.0, reach_m: float = REACH_M
+    world: Frames, robot: PointmapSequence, *, table_height_m: float = 0.0, reach_m: float = REACH_M
 ) -> Candidate | None:
-    """Find the standing object nearest to the fingers of the first grasp that has one within reach; None = none."""
+    """Find the standing object nearest to the fingers of the first grasp that has one within reach; None = none.
+
+    The world is the scene without the robot, at rest, in one frame.
+    """
     if robot.grip is None:
         return None
     grasps = find_grasps(robot.grip)
-    return find_thing(world.xyz, robot.camera, robot.grip, grasps, table_height_m=table_height_m, reach_m=reach_m)
+    return find_thing(world.xyz[0], robot.camera, robot.grip, grasps, table_height_m=table_height_m, reach_m=reach_m)
 
 
 def find_thing(
@@ -193,7 +184,7 @@ def describe(
 
 
 def carried_frames(
-    world: StillWorld,
+    world: Frames,
     candidate: Candidate,
     robot: PointmapSequence,
     robot_rgb: NDArray[np.uint8],
@@ -202,21 +193,23 @@ def carried_frames(
     mask: NDArray[np.bool_],
     *,
     table_height_m: float = 0.0,
+    max_range_m: float = MAX_RANGE_M,
     soft_edges: bool = True,
     quick_fill: bool = False,
 ) -> None:
-    """Write the frames from the closing on into rgb, xyz (T, H, W, 3) and the robot's mask (T, H, W).
+    """Write the frames from the closing on into the arrays of `Frames`: rgb, xyz and the robot's mask.
 
-    Earlier frames are unchanged: nothing has moved before the closing.
+    Earlier frames are unchanged: nothing has moved before the closing. The object uncovers the empty table.
     """
     if robot.grip is None:
         return
     camera, grip, grasp = robot.camera, robot.grip, candidate.grasp
     border = max(1.0, BORDER * camera.width)
     hole = grow_mask(candidate.mask, border)
-    background = remove_robot(world.rgb, hole, quick=quick_fill)
-    empty = np.where(hole[..., None], world.plane, world.xyz)
-    points, colours = world.xyz[candidate.mask], world.rgb[candidate.mask]
+    background = remove_robot(world.rgb[0], hole, quick=quick_fill)
+    table = (camera.rays() * plane_depth(camera, table_height_m, max_range_m)[..., None]).astype(np.float32)
+    empty = np.where(hole[..., None], table, world.xyz[0])
+    points, colours = world.xyz[0][candidate.mask], world.rgb[0][candidate.mask]
     p_base = _to_base(points, camera)
     at_rest = np.linalg.inv(grip.base_T_grip[grasp.closed])
     for t in range(grasp.closed, len(robot)):
@@ -232,6 +225,20 @@ def carried_frames(
             here_rgb, here_xyz, robot.xyz[part], robot.link_ids[part], robot_rgb[part], soft_edges,
             rgb[part], xyz[part], mask[part],
         )  # fmt: skip
+
+
+def plane_depth(camera: PinholeCamera, height_m: float, max_range_m: float = MAX_RANGE_M) -> NDArray[np.float64]:
+    """Compute z (H, W) float64, metres, optical frame, of the plane at that height above the base; NaN = not hit.
+
+    Also NaN where the plane is farther from the camera than `max_range_m`, and everywhere if the camera is below it.
+    """
+    rays = camera.rays()
+    drop = rays @ camera.base_T_camera[2, :3]
+    above = float(camera.base_T_camera[2, 3]) - height_m
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(drop < 0, -above / drop, np.nan) if above > 0 else np.full(drop.shape, np.nan)
+        z[~(z * np.linalg.norm(rays, axis=-1) <= max_range_m)] = np.nan
+    return z
 
 
 def _above_ground(p_base: NDArray[np.float64], xyz: NDArray[np.float32], camera: PinholeCamera, table: float) -> float:

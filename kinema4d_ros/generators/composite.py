@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kinema4d_ros
-from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
 from kinema4d_ros.generators._kernels import compose_frames, shade_frames
-from kinema4d_ros.generators.carry import StillWorld
+from kinema4d_ros.generators.carry import MAX_RANGE_M, plane_depth
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 from kinema4d_ros.generators.protocol import (
     Cancel,
@@ -37,7 +36,7 @@ from kinema4d_ros.generators.protocol import (
     request_sha256,
 )
 
-__all__ = ["CompositeGenerator", "plane_depth"]
+__all__ = ["CompositeGenerator"]
 
 MARGIN_PX = 6.0
 """Margin around the robot of frame 0, at a width of 720, for calibration error and mixed pixels."""
@@ -64,7 +63,7 @@ class CompositeGenerator:
         self,
         *,
         table_height_m: float = 0.0,
-        max_range_m: float = 3.0,
+        max_range_m: float = MAX_RANGE_M,
         margin_px: float = MARGIN_PX,
         background: NDArray[np.uint8] | None = None,
         soft_edges: bool = True,
@@ -79,7 +78,7 @@ class CompositeGenerator:
             if not math.isfinite(value) or value < low:
                 raise _refuse(f"{label} is {value}", f"a finite number{', 0 or more' if low == 0.0 else ''}")
         self._table_height_m = float(table_height_m)
-        self._max_range_m = float(max_range_m)
+        self.max_range_m = float(max_range_m)
         self._margin_px = float(margin_px)
         self._background = background
         self._soft_edges = bool(soft_edges)
@@ -94,11 +93,11 @@ class CompositeGenerator:
     def compose(
         self,
         request: GenerateRequest,
-        world: StillWorld | None = None,
+        world: Frames | None = None,
         progress: ReportProgress | None = None,
         cancel: Cancel | None = None,
     ) -> Rollout:
-        """Generate the rollout with a given static scene; None = compute it."""
+        """Generate the rollout with a given `still_world`; None = compute it."""
         report = progress or (lambda _: None)
         robot, count = request.robot, len(request)
         stage = Progress("background", 0, 1)
@@ -106,9 +105,7 @@ class CompositeGenerator:
         report(stage)
         world = self.still_world(request) if world is None else world
 
-        shape = robot.link_ids.shape
-        rgb, xyz = np.empty((*shape, 3), np.uint8), np.empty((*shape, 3), np.float32)
-        mask = np.empty(shape, np.bool_)
+        frames = Frames.empty(*robot.link_ids.shape)
         for start in range(0, count, _CHUNK):
             stage = Progress("compose", start, count)
             raise_if_cancelled(cancel, stage)
@@ -120,9 +117,8 @@ class CompositeGenerator:
                 shade_frames(points, ids, colours)
             else:
                 colours = robot.rgb[part]
-            compose_frames(
-                world.rgb, world.xyz, points, ids, colours, self._soft_edges, rgb[part], xyz[part], mask[part]
-            )
+            arrays = frames[part].arrays
+            compose_frames(world.rgb[0], world.xyz[0], points, ids, colours, self._soft_edges, *arrays)
         stage = Progress("compose", count, count)
         raise_if_cancelled(cancel, stage)
         report(stage)
@@ -138,22 +134,18 @@ class CompositeGenerator:
                 "python": platform.python_version(),
             },
         )
-        return Rollout(rgb, xyz, mask, request.camera, request.times, provenance, plan_hash=request.plan_hash)
+        return Rollout(*frames.arrays, request.camera, request.times, provenance, plan_hash=request.plan_hash)
 
     @property
     def table_height_m(self) -> float:
         """Height of the assumed supporting plane above the robot's base, metres."""
         return self._table_height_m
 
-    def still_world(self, request: GenerateRequest) -> StillWorld:
-        """Compute the scene without the robot from the first image and the depth."""
+    def still_world(self, request: GenerateRequest) -> Frames:
+        """Compute the scene without the robot, one frame, from the first image and the depth."""
         hole = grow_mask(request.robot.link_ids[0] != 0, self._margin_px * request.camera.width / 720)
-        plane = plane_depth(request.camera, self._table_height_m, self._max_range_m)
-        return StillWorld(
-            self._world_image(request.image, hole),
-            self._world_points(request, hole, plane),
-            (request.camera.rays() * plane[..., None]).astype(np.float32),
-        )
+        image, points = self._world_image(request.image, hole), self._world_points(request, hole)
+        return Frames(image[None], points[None], np.zeros((1, *hole.shape), np.bool_))
 
     def _world_image(self, image: NDArray[np.uint8], hole: NDArray[np.bool_]) -> NDArray[np.uint8]:
         if self._background is None:
@@ -166,31 +158,16 @@ class CompositeGenerator:
         world: NDArray[np.uint8] = np.where(hole[..., None], self._background, image)
         return world
 
-    def _world_points(
-        self, request: GenerateRequest, hole: NDArray[np.bool_], table: NDArray[np.float64]
-    ) -> NDArray[np.float32]:
+    def _world_points(self, request: GenerateRequest, hole: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Compute the scene's points (H, W, 3) float32, metres, camera optical frame, NaN = unknown."""
-        camera, robot, plane = request.camera, request.robot, table.copy()
+        camera, robot = request.camera, request.robot
+        plane = plane_depth(camera, self._table_height_m, self.max_range_m)
         # The camera saw the robot at these pixels, so there is no plane in front of it.
         seen = robot.link_ids[0] != 0
         plane[seen & (plane < robot.xyz[0, ..., 2])] = np.nan
         depth = plane if request.depth is None else np.where(hole, plane, request.depth.astype(np.float64))
         points: NDArray[np.float64] = camera.rays() * depth[..., None]
         return points.astype(np.float32)
-
-
-def plane_depth(camera: PinholeCamera, height_m: float, max_range_m: float) -> NDArray[np.float64]:
-    """Compute z (H, W) float64, metres, optical frame, of the plane at that height above the base; NaN = not hit.
-
-    Also NaN where the plane is farther from the camera than `max_range_m`, and everywhere if the camera is below it.
-    """
-    rays = camera.rays()
-    drop = rays @ camera.base_T_camera[2, :3]
-    above = float(camera.base_T_camera[2, 3]) - height_m
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(drop < 0, -above / drop, np.nan) if above > 0 else np.full(drop.shape, np.nan)
-        z[~(z * np.linalg.norm(rays, axis=-1) <= max_range_m)] = np.nan
-    return z
 
 
 def _refuse(what: str, expected: str) -> GeneratorError:

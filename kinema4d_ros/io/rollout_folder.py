@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
 from kinema4d_ros.io.files import read_bytes, read_json, reading, replacing_folder
 from kinema4d_ros.io.ply import write_ply
 from kinema4d_ros.io.png import decode_png, encode_png
@@ -100,16 +100,15 @@ def _load(source: Path) -> Rollout:
     _require_frames(source, shape)
     # A forged meta.json must not cause a large allocation: the first image must have the stated size.
     _png(source, "rgb/0000.png", digests, camera, 3)
-    rgb, xyz = np.empty((*shape, 3), np.uint8), np.empty((*shape, 3), np.float32)
-    mask = np.empty(shape, np.bool_)
+    frames = Frames.empty(*shape)
 
     def read(t: int) -> None:
-        rgb[t] = _png(source, f"rgb/{t:04d}.png", digests, camera, 3)
-        xyz[t] = _tiff(source, f"xyz/{t:04d}.tiff", digests, camera)
-        mask[t] = _png(source, f"robot_mask/{t:04d}.png", digests, camera, 1) > 127
+        frames.rgb[t] = _png(source, f"rgb/{t:04d}.png", digests, camera, 3)
+        frames.xyz[t] = _tiff(source, f"xyz/{t:04d}.tiff", digests, camera)
+        frames.robot_mask[t] = _png(source, f"robot_mask/{t:04d}.png", digests, camera, 1) > 127
 
     _parallel(read, range(len(times)))
-    return Rollout(rgb, xyz, mask, camera, times, provenance, rollout_id, plan_hash)
+    return Rollout(*frames.arrays, camera, times, provenance, rollout_id, plan_hash)
 
 
 def _write_previews(rollout: Rollout, folder: Path) -> None:

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.rollout import Frames, Rollout
 
 __all__ = ["Cloud", "Prediction", "small_picture"]
 
 PICTURE_WIDTH = 480
-
-Frame = tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +67,8 @@ class Prediction:
     @staticmethod
     def of(rollout: Rollout, max_points: int) -> Prediction:
         """Build the prediction of a rollout in memory."""
-        frames = zip(rollout.xyz, rollout.rgb, rollout.robot_mask, strict=True)
         return Prediction.from_frames(
-            frames,
+            [rollout],
             rollout.camera,
             rollout.times,
             max_points,
@@ -82,7 +79,7 @@ class Prediction:
 
     @staticmethod
     def from_frames(
-        frames: Iterable[Frame],
+        parts: Iterable[Frames],
         camera: PinholeCamera,
         times: NDArray[np.float64],
         max_points: int,
@@ -92,11 +89,10 @@ class Prediction:
         maker: str,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Prediction:
-        """Build the prediction frame by frame, so that the full rollout is never in memory.
+        """Build the prediction part by part, so that the full rollout need not be in memory.
 
         Args:
-            frames: xyz (H, W, 3) float32 metres, camera optical frame, NaN = no point; rgb (H, W, 3) uint8;
-                robot mask (H, W) bool.
+            parts: successive ranges of the rollout's frames.
             camera: camera of the rollout.
             times: (T,) seconds.
             max_points: maximum number of points per frame.
@@ -109,7 +105,7 @@ class Prediction:
         pick = np.ix_(rows[: max_points // len(columns) or 1], columns)
         clouds, pictures = [], []
         depths = []
-        for xyz, rgb, mask in frames:
+        for xyz, rgb, mask in ((f.xyz[t], f.rgb[t], f.robot_mask[t]) for f in parts for t in range(len(f))):
             if cancelled():
                 raise InterruptedError("a newer rollout has arrived")
             points = xyz[pick].reshape(-1, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
@@ -11,18 +11,15 @@ from numpy.typing import NDArray
 from visualization_msgs.msg import Marker
 
 from kinema4d_msgs.msg import PreviewStatus
-from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.core.rollout import DepthBasis
-from kinema4d_ros.io.png import decode_png
 from kinema4d_ros.physics.objects import LabObject, PlacedObject, Shape
 from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.ros.messages.errors import error_from_msg
-from kinema4d_ros.ros.messages.images import bytes_from_compressed, decode_rgb
 from kinema4d_ros.ros.messages.poses import pose_to_matrix
-from kinema4d_ros.ros.messages.rollout import MAX_TIME_S, decode_points, require_whole
+from kinema4d_ros.ros.messages.rollout import MAX_TIME_S, predicted_frames, require_whole
 from kinema4d_ros.web.page import Progress
-from kinema4d_ros.web.prediction import Frame, Prediction, maker
+from kinema4d_ros.web.prediction import Prediction, maker
 
 __all__ = ["objects_from_markers", "prediction_from_msg", "progress_from_msg", "report_from_msg"]
 
@@ -116,7 +113,7 @@ def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], b
     """Decode a kinema4d_msgs/Rollout frame by frame for the page; raise InterruptedError when cancelled."""
     camera = require_whole(message)
     return Prediction.from_frames(
-        _frames(message, camera),
+        (predicted_frames(message, camera, slice(t, t + 1)) for t in range(len(message.times))),
         camera,
         np.array(message.times, dtype=np.float64),
         max_points,
@@ -147,13 +144,6 @@ def progress_from_msg(message: Any) -> tuple[Progress, KinemaError | None]:
     if phase == status.SUPERSEDED:
         return Progress("quiet", "replaced", "by a newer plan"), None
     return Progress("quiet", "idle", ""), None
-
-
-def _frames(message: Any, camera: PinholeCamera) -> Iterator[Frame]:
-    width, height = camera.width, camera.height
-    for rgb, points, mask in zip(message.rgb, message.points, message.robot_mask, strict=True):
-        robot = decode_png(bytes_from_compressed(mask), width=width, height=height, dtype=np.uint8) > 127
-        yield decode_points(points, camera), decode_rgb([rgb], width=width, height=height)[0], robot
 
 
 def _line(text: str) -> str:

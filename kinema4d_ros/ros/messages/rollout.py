@@ -16,7 +16,7 @@ from kinema4d_msgs.msg import Rollout as RolloutMsg
 from kinema4d_ros.core._kernels import measure, points_on_rays, steps_to_xyz, xyz_to_steps, z_to_steps
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, PointmapError
-from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
 from kinema4d_ros.io.png import decode_png, encode_png
 from kinema4d_ros.ros.messages.camera import camera_from_msg, info_from_camera, require_affordable
 from kinema4d_ros.ros.messages.images import (
@@ -35,6 +35,7 @@ __all__ = [
     "STEP_M",
     "decode_points",
     "encode_points",
+    "predicted_frames",
     "require_whole",
     "rollout_from_msg",
     "rollout_to_msg",
@@ -81,26 +82,29 @@ def rollout_to_msg(rollout: Rollout, stamp: Any, *, rgb_format: Format = "jpeg",
 def rollout_from_msg(message: Any) -> Rollout:
     """Decode a kinema4d_msgs/Rollout; raise a KinemaError for damaged images and inconsistent numbers."""
     camera = require_whole(message)
-    width, height, frames = camera.width, camera.height, len(message.times)
-    xyz = np.empty((frames, height, width, 3), np.float32)
-    mask = np.empty((frames, height, width), np.bool_)
-
-    def decode(index: int) -> None:
-        decode_points(message.points[index], camera, out=xyz[index])
-        data = bytes_from_compressed(message.robot_mask[index])
-        mask[index] = decode_png(data, width=width, height=height, dtype=np.uint8) > 127
-
-    parallel(decode, range(frames))
     return Rollout(
-        rgb=decode_rgb(message.rgb, width=width, height=height),
-        xyz=xyz,
-        robot_mask=mask,
+        *predicted_frames(message, camera).arrays,
         camera=camera,
         times=np.array(message.times, dtype=np.float64),
         provenance=_provenance_from_msg(message.provenance),
         rollout_id=message.rollout_id,
         plan_hash=message.plan_hash,
     )
+
+
+def predicted_frames(message: Any, camera: PinholeCamera, part: slice = slice(None)) -> Frames:
+    """Decode some frames of a kinema4d_msgs/Rollout that `require_whole` has validated; by default all."""
+    points, masks, width, height = message.points[part], message.robot_mask[part], camera.width, camera.height
+    xyz = np.empty((len(points), height, width, 3), np.float32)
+    mask = np.empty((len(points), height, width), np.bool_)
+
+    def decode(index: int) -> None:
+        decode_points(points[index], camera, out=xyz[index])
+        data = bytes_from_compressed(masks[index])
+        mask[index] = decode_png(data, width=width, height=height, dtype=np.uint8) > 127
+
+    parallel(decode, range(len(points)))
+    return Frames(decode_rgb(message.rgb[part], width=width, height=height), xyz, mask)
 
 
 def require_whole(message: Any) -> PinholeCamera:

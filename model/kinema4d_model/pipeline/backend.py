@@ -30,7 +30,7 @@ from kinema4d_model.pipeline.metric import MetricFit
 from kinema4d_model.pipeline.session import Drift, Session, chunk_slices, part_of
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.core.rollout import Provenance, Rollout
+from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, request_sha256
 
@@ -57,26 +57,21 @@ class Confidence:
     seeds: int
 
 
-def confidence_of(
-    points: Sequence[NDArray[np.float32]],
-    colours: Sequence[NDArray[np.uint8]],
-    robot_mask: NDArray[np.bool_],
-    *,
-    scale_m: float = 0.02,
-) -> Confidence:
-    """Compute confidence from points and colours (T, H, W, 3) of at least two seeds; spreads are unbiased (n - 1)."""
-    seeds = len(points)
-    if seeds < 2 or len(colours) != seeds:
+def confidence_of(runs: Sequence[Frames], robot_mask: NDArray[np.bool_], *, scale_m: float = 0.02) -> Confidence:
+    """Compute confidence from the frames of at least two seeds and the whole robot's mask (T, H, W).
+
+    Spreads are unbiased (n - 1).
+    """
+    seeds = len(runs)
+    if seeds < 2:
         raise GeneratorError(
-            f"cannot compare {seeds} rollouts and {len(colours)} videos",
-            expected="two or more of each",
-            code=ErrorCode.GENERATOR_BAD_REQUEST,
+            f"cannot compare {seeds} rollouts", expected="two or more", code=ErrorCode.GENERATOR_BAD_REQUEST
         )
     spread_m, spread_rgb = np.empty(robot_mask.shape, np.float32), np.empty(robot_mask.shape, np.float32)
     value = np.empty(robot_mask.shape, np.float32)
     for t in range(len(robot_mask)):
-        xyz = np.stack([p[t] for p in points])
-        rgb = np.stack([c[t] for c in colours]).astype(np.float32)
+        xyz = np.stack([run.xyz[t] for run in runs])
+        rgb = np.stack([run.rgb[t] for run in runs]).astype(np.float32)
         known = np.isfinite(xyz).all(-1).sum(0)
         with np.errstate(invalid="ignore"):
             spread_m[t] = np.sqrt(((xyz - xyz.mean(0)) ** 2).sum(-1).sum(0) / (seeds - 1))
@@ -177,11 +172,11 @@ class DiffusionGenerator:
         parts = self._parts(request)
         overall = _Overall(progress, self._seeds * len(parts), self.pipeline.sampler.steps)
         runs = [self._run(request, parts, _run_seed(request.seed, k), overall, cancel) for k in range(self._seeds)]
-        rgb, xyz, mask, session = runs[0]
+        frames, session = runs[0]
         confidence = None
         if len(runs) > 1:
-            confidence = confidence_of([r[1] for r in runs], [r[0] for r in runs], request.robot.mask)
-        chunks = [chunk for run in runs for chunk in run[3].chunks]
+            confidence = confidence_of([run for run, _ in runs], request.robot.mask)
+        chunks = [chunk for _, run in runs for chunk in run.chunks]
         self.details = Details(
             tuple(chunk.fit for chunk in session.chunks),
             session.drift,
@@ -190,9 +185,7 @@ class DiffusionGenerator:
             sum(chunk.skipped for chunk in chunks),
         )
         return Rollout(
-            rgb,
-            xyz,
-            mask,
+            *frames.arrays,
             request.camera,
             request.times,
             self._provenance(request, session, len(parts)),
@@ -201,7 +194,7 @@ class DiffusionGenerator:
 
     def _run(
         self, request: GenerateRequest, parts: list[slice], seed: int, overall: _Overall, cancel: Cancel | None
-    ) -> tuple[Any, Any, Any, Session]:
+    ) -> tuple[Frames, Session]:
         session = Session(
             self.pipeline,
             request.image,
@@ -213,21 +206,17 @@ class DiffusionGenerator:
             lifter=self._lifter,
         )
         if len(parts) == 1:
-            chunk = session.advance(request.robot, overall, cancel)
+            frames = session.advance(request.robot, overall, cancel).frames
             overall.finished()
-            return chunk.frames.rgb, chunk.frames.xyz, chunk.mask, session
-        shape = (len(request), request.camera.height, request.camera.width, 3)
-        rgb, xyz, mask = np.empty(shape, np.uint8), np.empty(shape, np.float32), np.empty(shape[:3], np.bool_)
+            return frames, session
+        frames = Frames.empty(*request.robot.link_ids.shape)
         for part in parts:
             chunk = session.advance(part_of(request.robot, part), overall, cancel)
-            frames = chunk.frames
             # The frame shared by two chunks keeps the first chunk's prediction.
             skip = 1 if part.start else 0
-            rgb[part.start + skip : part.stop] = frames.rgb[skip:]
-            xyz[part.start + skip : part.stop] = frames.xyz[skip:]
-            mask[part.start + skip : part.stop] = chunk.mask[skip:]
+            frames[part.start + skip : part.stop] = chunk.frames[skip:]
             overall.finished()
-        return rgb, xyz, mask, session
+        return frames, session
 
     def _parts(self, request: GenerateRequest) -> list[slice]:
         """Split into frames per network run; with `condition.carry` one run unless longer than LONGEST_S."""

@@ -24,10 +24,10 @@ from kinema4d_model.pipeline.lifting import Lifter
 from kinema4d_model.preset_parts import BlendSpec
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
-from kinema4d_ros.core.rollout import DepthBasis
+from kinema4d_ros.core.rollout import DepthBasis, Frames
 from kinema4d_ros.generators._kernels import shade_frames
-from kinema4d_ros.generators.carry import LEAST_SHARE, carried_frames, find_candidate, find_grasps
-from kinema4d_ros.generators.composite import CompositeGenerator, plane_depth
+from kinema4d_ros.generators.carry import LEAST_SHARE, carried_frames, find_candidate, find_grasps, plane_depth
+from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
 
 __all__ = ["VIEW_M", "Choice", "TwoWorlds", "Window", "choose", "choose_window", "cut_request", "predict_two_worlds"]
@@ -113,7 +113,6 @@ def cut_request(request: GenerateRequest, window: Window) -> GenerateRequest:
 
 QUIET_LEVELS = 2.0
 QUIET_M = 0.006
-MAX_RANGE_M = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +135,7 @@ class TwoWorlds:
     """Prediction at the camera's size.
 
     Attributes:
-        rgb, xyz: (T, H, W, 3) uint8 and float32 metres, NaN = no point.
-        mask: (T, H, W) bool, True where the robot is visible.
+        frames: one for each of the request.
         gate: (T,) float32, share of the carried world as predicted by the network.
         offered: whether an object to carry was found.
         depth: source of the world's points; "unknown" where the lifter found nothing on the table.
@@ -146,9 +144,7 @@ class TwoWorlds:
         inputs, small: network inputs and request that the prediction was made from.
     """
 
-    rgb: NDArray[np.uint8]
-    xyz: NDArray[np.float32]
-    mask: NDArray[np.bool_]
+    frames: Frames
     gate: NDArray[np.float32]
     offered: bool
     depth: DepthBasis
@@ -237,20 +233,19 @@ def predict_two_worlds(
     report(Progress("encode", 1, 1))
     latents, passes, skipped = pipeline.sample(encoded, seed, progress, cancel)
     choice = choose(pipeline, latents, encoded)
-    rgb, values = pipeline.decode(latents, encoded.frames)
+    prediction = pipeline.decode(latents, encoded.frames, passes, skipped)
     raise_if_cancelled(cancel, Progress("blend", 0, 1))
     report(Progress("blend", 0, 1))
-    still, offered = _blend(request, choice, chosen, inputs, small, window, composite, preset.blend)
+    frames, offered = _blend(request, choice, chosen, inputs, small, window, composite, preset.blend)
     report(Progress("blend", 1, 1))
     gate = np.interp(np.arange(count), chosen, choice.gate).astype(np.float32)
-    prediction = Prediction(rgb, values, passes, skipped)
-    return TwoWorlds(*still, gate, offered, depth, window, prediction, inputs, small)
+    return TwoWorlds(frames, gate, offered, depth, window, prediction, inputs, small)
 
 
 def _lift(request: GenerateRequest, window: Window, lifter: Lifter, table: float) -> tuple[GenerateRequest, DepthBasis]:
     cut = cut_request(request, window)
     found = lifter.lift(cut.image, cut.camera, cut.robot.mask[0], table)
-    depth = plane_depth(request.camera, table, MAX_RANGE_M).astype(np.float32)
+    depth = plane_depth(request.camera, table).astype(np.float32)
     depth[window.slices] = found.depth_m
     # The lifter returns the bare plane where it recognises nothing: such a depth has no support.
     something = bool((found.thing > 0.5).mean() > LEAST_SHARE)
@@ -290,14 +285,13 @@ def _blend(
     window: Window,
     composite: CompositeGenerator,
     spec: BlendSpec,
-) -> tuple[tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]], bool]:
+) -> tuple[Frames, bool]:
     robot, count = request.robot, len(request)
     world = composite.still_world(request)
-    still = composite.compose(request, world)
     # The composite's arrays are not used elsewhere: overwrite them with the prediction.
-    rgb, xyz, mask = still.rgb, still.xyz, still.robot_mask
+    frames = composite.compose(request, world)[:]
     candidate = find_candidate(world, robot, table_height_m=composite.table_height_m)
-    carried, first = (rgb, xyz, mask), count
+    carried, first = frames, count
     position = np.interp(np.arange(count), chosen, np.arange(len(chosen)))
     before = np.minimum(position.astype(np.intp), len(chosen) - 1)
     gate = choice.gate[np.rint(position).astype(np.intp)]
@@ -307,17 +301,23 @@ def _blend(
         if colours is None:
             colours = np.empty((*robot.link_ids.shape, 3), np.uint8)
             shade_frames(robot.xyz, robot.link_ids, colours)
-        carried, first = (rgb.copy(), xyz.copy(), mask.copy()), candidate.grasp.closed
-        carried_frames(world, candidate, robot, colours, *carried, table_height_m=composite.table_height_m)
+        carried, first = frames.copy(), candidate.grasp.closed
+        carried_frames(
+            world,
+            candidate,
+            robot,
+            colours,
+            *carried.arrays,
+            table_height_m=composite.table_height_m,
+            max_range_m=composite.max_range_m,
+        )
     span = np.maximum(inputs.bounds[1] - inputs.bounds[0], 1e-9)
     rays = small.camera.rays()
     # Project the shift of each point onto its pixel's ray.
     along = spec.depth * (choice.values * span * rays).sum(-1) / np.square(rays).sum(-1)
     blend_frames(
-        rgb,
-        xyz,
-        mask,
-        *carried,
+        *frames.arrays,
+        *carried.arrays,
         first,
         sharp,
         _softened(choice.rgb, spec),
@@ -328,4 +328,4 @@ def _blend(
         np.float32(QUIET_LEVELS),
         np.float32(QUIET_M),
     )
-    return (rgb, xyz, mask), candidate is not None
+    return frames, candidate is not None

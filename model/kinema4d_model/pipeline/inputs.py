@@ -92,19 +92,18 @@ def prepare_inputs(
     carried_rgb = carried_xyz01 = None
     candidate = find_candidate(world, robot, table_height_m=table)
     if candidate is not None:
-        carried_rgb, carried = static.rgb.copy(), static.xyz.copy()
+        carried = static.copy()
         carried_frames(
             world,
             candidate,
             robot,
             colours,
-            carried_rgb,
-            carried,
-            static.robot_mask.copy(),
+            *carried.arrays,
             table_height_m=table,
+            max_range_m=composite.max_range_m,
             quick_fill=composite.quick_fill,
         )
-        carried_rgb, carried_xyz01 = carried_rgb[padded], normalise(carried, bounds, rays)[padded]
+        carried_rgb, carried_xyz01 = carried.rgb[padded], normalise(carried.xyz, bounds, rays)[padded]
     return (
         NetworkInputs(
             request.image,

@@ -1,6 +1,6 @@
 """`KinemaPipeline`: encode once, sample step by step, decode; arrays in, arrays out.
 
-    NetworkInputs ─ encode ─> Conditions ─ prepare ─> Prepared ─ sample ─> latents ─ decode ─> rgb, values in [0, 1]
+    NetworkInputs ─ encode ─> Conditions ─ prepare ─> Prepared ─ sample ─> latents ─ decode ─> Prediction
 
 The model is loaded once and stays in memory; a pipeline handles one call at a time.
 """
@@ -39,18 +39,18 @@ class Encoded:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Network output at the network's size.
+    """Network output at the network's size, before the metric fit makes `Frames` of it.
 
     Attributes:
         rgb: (T, H, W, 3) uint8.
-        values: (T, H, W, 3) float32 in [0, 1], the pointmap, normalised like the inputs.
+        values: (T, H, W, 3) float32 in [0, 1], the pointmap, normalised like the inputs, so not in metres.
         passes: number of network passes.
         skipped: passes that the step cache shortened.
     """
 
     rgb: NDArray[np.uint8]
     values: NDArray[np.float32]
-    passes: int
+    passes: int = 0
     skipped: int = 0
 
 
@@ -168,16 +168,18 @@ class KinemaPipeline:
         return latents, count, cache.skipped
 
     @torch.no_grad()
-    def decode(self, latents: torch.Tensor, frames: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Decode latents to RGB (T, H, W, 3) uint8 and the normalised pointmap (T, H, W, 3) float32."""
+    def decode(self, latents: torch.Tensor, frames: int, passes: int = 0, skipped: int = 0) -> Prediction:
+        """Decode latents to images and normalised pointmaps; the network passes are those that made the latents."""
         self._take_threads()
         with self._residence.using(self.bundle.codec.vae):
             rgb, xyz = self.bundle.codec.decode_pair(latents)
         pixels = ((rgb[0, :, :frames].float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
         values = (xyz[0, :, :frames].float() + 1) / 2
-        return (
+        return Prediction(
             np.ascontiguousarray(pixels.permute(1, 2, 3, 0).cpu().numpy()),
             np.ascontiguousarray(values.permute(1, 2, 3, 0).cpu().numpy()),
+            passes,
+            skipped,
         )
 
     def __call__(
@@ -200,9 +202,9 @@ class KinemaPipeline:
         for_decoding = Progress("decode", 0, 1)
         raise_if_cancelled(cancel, for_decoding)
         report(for_decoding)
-        rgb, values = self.decode(latents, encoded.frames)
+        prediction = self.decode(latents, encoded.frames, passes, skipped)
         report(Progress("decode", 1, 1))
-        return Prediction(rgb, values, passes, skipped)
+        return prediction
 
     def _take_threads(self) -> None:
         # A parallel numba kernel sets OpenMP's thread count, which torch shares, to the number of cores: measured

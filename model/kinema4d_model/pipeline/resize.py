@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kinema4d_model.pipeline._kernels import grow_frames, move_onto_rays, paste_frames
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.rollout import Frames
 
 __all__ = [
     "fill_under_robot",
@@ -102,10 +103,10 @@ def _between(old: int, new: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]
 # The exact robot replaces the prediction under its mask.
 
 
-def paste_robot(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequence) -> None:
-    """Write the robot's points, and its colours where the sequence has them, into rgb and xyz (T, H, W, 3)."""
+def paste_robot(frames: Frames, robot: PointmapSequence) -> None:
+    """Write the robot's points, and its colours where the sequence has them, into frames of the same size."""
     colours = np.empty((0, 1, 1, 3), np.uint8) if robot.rgb is None else robot.rgb
-    paste_frames(robot.link_ids, robot.xyz, colours, xyz, rgb)
+    paste_frames(robot.link_ids, robot.xyz, colours, frames.xyz, frames.rgb)
 
 
 def points_on_rays(

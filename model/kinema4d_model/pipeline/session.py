@@ -21,31 +21,17 @@ from kinema4d_model.pipeline.inputs import NetworkInputs, prepare_inputs, shrink
 from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline, Prediction
 from kinema4d_model.pipeline.lifting import Lifter
 from kinema4d_model.pipeline.metric import MetricFit, MetricLimits, bounds_fit, fit_metric
-from kinema4d_model.pipeline.resize import (
-    fill_under_robot,
-    grow_images,
-    grow_points,
-    paste_robot,
-    points_on_rays,
-)
+from kinema4d_model.pipeline.resize import fill_under_robot, grow_images, grow_points, paste_robot, points_on_rays
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.pointmap import PointmapSequence
-from kinema4d_ros.core.rollout import DepthBasis
+from kinema4d_ros.core.rollout import DepthBasis, Frames
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReportProgress
 
-__all__ = ["Chunk", "Drift", "Frames", "Session", "chunk_seed", "chunk_slices", "finish", "metres"]
+__all__ = ["Chunk", "Drift", "Session", "chunk_seed", "chunk_slices", "finish", "metres"]
 
 # From one chunk's prediction to metric frames with the exact robot, at the network's and the camera's size.
-
-
-@dataclass(frozen=True, eq=False)
-class Frames:
-    """Frames of a chunk at one size: rgb (T, H, W, 3) uint8 and xyz (T, H, W, 3) float32 metres, NaN = no point."""
-
-    rgb: NDArray[np.uint8]
-    xyz: NDArray[np.float32]
 
 
 def metres(
@@ -55,8 +41,8 @@ def metres(
     *,
     limits: MetricLimits | None = None,
     require: bool = False,
-) -> tuple[NDArray[np.float32], MetricFit]:
-    """Convert predicted points (T, h, w, 3) to metres at the network's size, without the robot; also return the fit.
+) -> tuple[Frames, MetricFit]:
+    """Convert a prediction to frames in metres at the network's size, with its own robot; also return the fit.
 
     Args:
         prediction: output of the network.
@@ -72,32 +58,30 @@ def metres(
         if require:
             raise
         fit = bounds_fit(inputs.bounds, prediction.values, robot.xyz, robot.mask, error.what)
-    return fit.apply(prediction.values), fit
+    return Frames(prediction.rgb, fit.apply(prediction.values), robot.mask), fit
 
 
-def finish(rgb: NDArray[np.uint8], xyz: NDArray[np.float32], robot: PointmapSequence) -> tuple[Frames, float]:
+def finish(frames: Frames, robot: PointmapSequence) -> tuple[Frames, float]:
     """Make frames at the size of `robot`'s camera: upsampled if needed, moved onto rays, exact robot pasted.
 
     Args:
-        rgb: (T, h, w, 3) uint8 at the network's size.
-        xyz: (T, h, w, 3) float32 metres at the network's size.
+        frames: at the network's size.
         robot: exact, at the output size.
 
     Returns:
         The frames, and the RMS distance of the points from their rays, metres.
     """
     camera = robot.camera
+    rgb, xyz, small = frames.arrays
     if rgb.shape[1:3] != (camera.height, camera.width):
-        from kinema4d_model.pipeline.resize import pick_pixels
-
-        small = pick_pixels(robot.mask, rgb.shape[2], rgb.shape[1])
         rgb = grow_images(fill_under_robot(rgb, small), camera.width, camera.height)
         xyz = grow_points(fill_under_robot(xyz, small), camera.width, camera.height)
     else:
         rgb = rgb.copy()
     points, off = points_on_rays(xyz, camera)
-    paste_robot(rgb, points, robot)
-    return Frames(rgb, points), off
+    finished = Frames(rgb, points, robot.mask)
+    paste_robot(finished, robot)
+    return finished, off
 
 
 Render = Callable[[Any], PointmapSequence]
@@ -126,26 +110,22 @@ class Chunk:
 
     Attributes:
         frames: at the camera's size, one per robot frame, including the first.
-        small: the same at the network's size.
         fit: map from values to metres.
         drift: of this chunk.
         seed: that the chunk was sampled with.
         off_ray_m: RMS distance of predicted points from their pixels' rays, metres.
         passes, skipped: network passes, and those shortened by the cache.
-        mask: (T, H, W) bool, True where the exact robot is visible.
         note: how the frames were made, for provenance.
         depth: source of the world's points.
     """
 
     frames: Frames
-    small: Frames
     fit: MetricFit
     drift: Drift
     seed: int
     off_ray_m: float
     passes: int
     skipped: int
-    mask: NDArray[np.bool_]
     note: str = ""
     depth: DepthBasis = "lifted"
 
@@ -209,8 +189,7 @@ class Session:
                 expected="Session(..., render=...), or `advance` with robot frames",
                 code=ErrorCode.GENERATOR_BAD_REQUEST,
             )
-        frames = self.advance(self._render(action_chunk), cancel=cancel).frames
-        return Frames(frames.rgb[1:], frames.xyz[1:])
+        return self.advance(self._render(action_chunk), cancel=cancel).frames[1:]
 
     def advance(
         self, robot: PointmapSequence, progress: ReportProgress | None = None, cancel: Cancel | None = None
@@ -239,12 +218,10 @@ class Session:
         small = shrink_request(whole, preset.width, preset.height)
         inputs, _ = prepare_inputs(small, self._composite, preset.codec.temporal_factor)
         prediction = self._pipeline(inputs, seed, progress, cancel)
-        points, fit = metres(prediction, inputs, small, limits=self._limits, require=self._require_metric)
-        frames, off_ray_m = finish(prediction.rgb, points, robot)
-        small_frames = frames if small is whole else finish(prediction.rgb, points, small.robot)[0]
-        drift = self._drift(fit, prediction, inputs, small, frames, robot)
-        passes = prediction.passes, prediction.skipped
-        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, robot.mask)
+        predicted, fit = metres(prediction, inputs, small, limits=self._limits, require=self._require_metric)
+        frames, off_ray_m = finish(predicted, robot)
+        drift = self._drift(fit, predicted, inputs, frames, robot)
+        return Chunk(frames, fit, drift, seed, off_ray_m, prediction.passes, prediction.skipped)
 
     def _blended(
         self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
@@ -253,29 +230,22 @@ class Session:
         done = predict_two_worlds(self._pipeline, whole, seed, self._composite, self._lifter, progress, cancel)
         prediction, small = done.prediction, done.small
         # The two worlds are already metric; the fit only measures how well the network follows the robot.
-        points, fit = metres(prediction, done.inputs, small, limits=self._limits, require=self._require_metric)
-        frames = Frames(done.rgb, done.xyz)
-        small_frames, off_ray_m = finish(prediction.rgb, points, small.robot)
-        drift = self._drift(fit, prediction, done.inputs, small, frames, whole.robot)
+        predicted, fit = metres(prediction, done.inputs, small, limits=self._limits, require=self._require_metric)
+        _, off_ray_m = points_on_rays(predicted.xyz, small.camera)
+        drift = self._drift(fit, predicted, done.inputs, done.frames, whole.robot)
         passes = prediction.passes, prediction.skipped
         # Later chunks start from the first chunk's points, so they share its depth source.
         depth = self.chunks[0].depth if self.chunks else done.depth
-        return Chunk(frames, small_frames, fit, drift, seed, off_ray_m, *passes, done.mask, done.note, depth)
+        return Chunk(done.frames, fit, drift, seed, off_ray_m, *passes, done.note, depth)
 
     def _drift(
-        self,
-        fit: MetricFit,
-        prediction: Prediction,
-        inputs: NetworkInputs,
-        small: GenerateRequest,
-        frames: Frames,
-        robot: PointmapSequence,
+        self, fit: MetricFit, predicted: Frames, inputs: NetworkInputs, frames: Frames, robot: PointmapSequence
     ) -> Drift:
         if self._first_robot is None:
             self._first_robot = robot.mask[0]
         return Drift(
             fit.residual_m if fit.pixels else float("nan"),
-            _mean_difference(prediction.rgb, inputs.robot_rgb[: len(small.robot)], small.robot.mask),
+            _mean_difference(predicted.rgb, inputs.robot_rgb[: len(predicted)], predicted.robot_mask),
             self._world_difference(frames.rgb[-1], robot.mask[-1]),
         )
 

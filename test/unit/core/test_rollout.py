@@ -10,7 +10,7 @@ from support.scenes import cast_world, overhead_camera
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, KinemaError, RolloutError
-from kinema4d_ros.core.rollout import Provenance, Rollout, new_rollout_id
+from kinema4d_ros.core.rollout import Frames, Provenance, Rollout, new_rollout_id
 
 
 def fields(frames: int = 3) -> dict[str, Any]:
@@ -68,6 +68,39 @@ def test_bad_fields_are_refused_by_name(change: dict[str, Any], message: str) ->
     assert message in str(caught.value)
     assert caught.value.expected
     assert caught.value.code == ErrorCode.ROLLOUT_INVALID
+
+
+def test_a_part_is_a_view_and_can_be_replaced_in_place() -> None:
+    data = fields()
+    rollout, newer = Rollout(**data), Frames.empty(2, 12, 18)
+    for array, value in zip(newer.arrays, (7, 0.5, True), strict=True):
+        array[:] = value
+    kept = rollout.copy()
+    rollout[1:] = newer
+    part = rollout[:2]
+    assert type(part) is type(kept) is Frames
+    assert (len(part), len(kept), len(rollout)) == (2, 3, 3)
+    for name, value in zip(("rgb", "xyz", "robot_mask"), newer.arrays, strict=True):
+        assert getattr(part, name).base is data[name]
+        assert np.array_equal(data[name][1:], value)
+        assert np.array_equal(data[name][:1], getattr(kept, name)[:1])
+        assert not np.array_equal(data[name][1:], getattr(kept, name)[1:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"xyz": np.zeros((2, 12, 18, 3), np.float32)}, "xyz is float32 of shape (2, 12, 18, 3)"),
+        ({"rgb": np.zeros((3, 12, 18, 3), np.int16)}, "rgb is int16"),
+        ({"robot_mask": np.zeros((12, 18), np.bool_)}, "uint8 of shape (T, H, W, 3)"),
+        ({"robot_mask": None}, "uint8 of shape (T, H, W, 3)"),
+    ],
+)
+def test_frames_of_different_shapes_are_refused(change: dict[str, Any], message: str) -> None:
+    arrays = {name: fields()[name] for name in ("rgb", "xyz", "robot_mask")}
+    with pytest.raises(RolloutError) as caught:
+        Frames(**{**arrays, **change})
+    assert message in str(caught.value)
 
 
 def test_a_lens_with_distortion_is_refused() -> None:

@@ -12,10 +12,10 @@ from support.scenes import cast_world
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import PointmapError
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.generators.carry import (
     DESCRIPTION,
     Grasp,
-    StillWorld,
     carried_frames,
     describe,
     find_candidate,
@@ -35,14 +35,14 @@ def camera() -> PinholeCamera:
     )
 
 
-def world_with(*boxes: NDArray[np.float64]) -> StillWorld:
+def world_with(*boxes: NDArray[np.float64]) -> Frames:
     """A grey table with red boxes, with exact depth."""
     view = camera()
     plane = cast_world(view)
     xyz = cast_world(view, [([*spot, TALL_M / 2], (2 * HALF_M, 2 * HALF_M, TALL_M)) for spot in boxes])
     rgb = np.full((80, 120, 3), 120, np.uint8)
     rgb[xyz[..., 2] < plane[..., 2] - 1e-6] = (200, 30, 30)
-    return StillWorld(rgb, xyz, plane)
+    return Frames(rgb[None], xyz[None], np.zeros((1, 80, 120), bool))
 
 
 def hand(lift_m: float = 0.08, opens_at: int | None = None, spot: NDArray[np.float64] = SPOT) -> PointmapSequence:
@@ -62,8 +62,8 @@ def hand(lift_m: float = 0.08, opens_at: int | None = None, spot: NDArray[np.flo
     )  # fmt: skip
 
 
-def frames_of(world: StillWorld, robot: PointmapSequence) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    rgb, xyz = np.repeat(world.rgb[None], FRAMES, 0), np.repeat(world.xyz[None], FRAMES, 0)
+def frames_of(world: Frames, robot: PointmapSequence) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    rgb, xyz = np.repeat(world.rgb, FRAMES, 0), np.repeat(world.xyz, FRAMES, 0)
     candidate = find_candidate(world, robot)
     assert candidate is not None
     assert robot.rgb is not None
@@ -98,10 +98,10 @@ def test_the_object_at_the_fingers_is_the_candidate() -> None:
     assert candidate.grasp == Grasp(1, CLOSED, FRAMES)
     assert candidate.distance_m == 0.0
     pose = camera().base_T_camera
-    points = world.xyz[candidate.mask] @ pose[:3, :3].T + pose[:3, 3]
+    points = world.xyz[0][candidate.mask] @ pose[:3, :3].T + pose[:3, 3]
     assert np.abs(points[:, :2] - SPOT).max() < HALF_M + 1e-3
     # All of its points that are clear of the table.
-    everything = world.rgb[..., 0] == 200
+    everything = world.rgb[0, ..., 0] == 200
     assert candidate.mask.sum() > 0.75 * everything.sum() / 2
 
 
@@ -139,14 +139,14 @@ def test_the_carried_object_moves_with_the_gripper() -> None:
     world, robot = world_with(SPOT), hand()
     rgb, xyz = frames_of(world, robot)
     for t in range(CLOSED):
-        assert np.array_equal(rgb[t], world.rgb)
+        assert np.array_equal(rgb[t], world.rgb[0])
     before, after = red_points(rgb[0], xyz[0]), red_points(rgb[-1], xyz[-1])
     way = after.mean(0) - before[before[:, 2] > 0.007].mean(0)
     assert np.allclose(way, [0.0, 0.03, 0.08], atol=0.004)
     # The table is visible where it stood.
     pose = camera().base_T_camera
     points = xyz[-1] @ pose[:3, :3].T + pose[:3, 3]
-    stood = world.rgb[..., 0] == 200
+    stood = world.rgb[0, ..., 0] == 200
     gone = stood & ~((rgb[-1][..., 0] > 170) & (rgb[-1][..., 1] < 60))
     assert gone.sum() > 40
     assert np.abs(points[gone][:, 2]).max() < 0.012

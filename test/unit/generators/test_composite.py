@@ -15,7 +15,7 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators import Cancelled, GenerateRequest, Progress, load_generator
-from kinema4d_ros.generators.composite import plane_depth
+from kinema4d_ros.generators.carry import plane_depth
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot

@@ -16,6 +16,7 @@ from kinema4d_model.preset import load_preset
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import Cancelled
 from kinema4d_ros.core.pointmap import GripTrack
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.carry import carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
@@ -77,15 +78,15 @@ def answer(pipeline: KinemaPipeline, carried: float) -> None:
         out.bias.view(-1, pipeline.preset.transformer.out_channels + 1)[:, -1] = 40 * carried - 20
 
 
-def carried_truth(request: GenerateRequest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def carried_truth(request: GenerateRequest) -> Rollout:
     generator = CompositeGenerator()
     world = generator.still_world(request)
     still = generator.compose(request, world)
     candidate = find_candidate(world, request.robot)
     assert candidate is not None
     assert request.robot.rgb is not None
-    carried_frames(world, candidate, request.robot, request.robot.rgb, still.rgb, still.xyz, still.robot_mask)
-    return still.rgb, still.xyz, still.robot_mask
+    carried_frames(world, candidate, request.robot, request.robot.rgb, *still.arrays)
+    return still
 
 
 def test_gate_0_gives_the_composite(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
@@ -94,23 +95,23 @@ def test_gate_0_gives_the_composite(pipeline: KinemaPipeline, request_: Generate
     still = CompositeGenerator().generate(request_)
     assert done.offered
     assert done.gate.max() < 1e-6
-    assert np.array_equal(done.rgb, still.rgb)
-    assert np.array_equal(done.xyz, still.xyz, equal_nan=True)
-    assert np.array_equal(done.mask, still.robot_mask)
-    assert len(done.rgb) == FRAMES > pipeline.preset.frames
+    assert np.array_equal(done.frames.rgb, still.rgb)
+    assert np.array_equal(done.frames.xyz, still.xyz, equal_nan=True)
+    assert np.array_equal(done.frames.robot_mask, still.robot_mask)
+    assert len(done.frames) == FRAMES > pipeline.preset.frames
     assert len(done.prediction.rgb) == pipeline.preset.frames
 
 
 def test_gate_1_gives_the_carried_world(pipeline: KinemaPipeline, request_: GenerateRequest) -> None:
     answer(pipeline, 1.0)
     done = predict_two_worlds(pipeline, request_, 0, CompositeGenerator())
-    rgb, xyz, mask = carried_truth(request_)
+    truth = carried_truth(request_)
     assert done.gate[-1] > 0.999
-    assert np.array_equal(done.rgb[-1], rgb[-1])
-    assert np.array_equal(done.xyz[-1], xyz[-1], equal_nan=True)
-    assert np.array_equal(done.mask, mask)
+    assert np.array_equal(done.frames.rgb[-1], truth.rgb[-1])
+    assert np.array_equal(done.frames.xyz[-1], truth.xyz[-1], equal_nan=True)
+    assert np.array_equal(done.frames.robot_mask, truth.robot_mask)
     still = CompositeGenerator().generate(request_)
-    assert not np.array_equal(done.rgb[-1], still.rgb[-1])
+    assert not np.array_equal(done.frames.rgb[-1], still.rgb[-1])
     assert "carried to 100% at the end" in done.note
 
 

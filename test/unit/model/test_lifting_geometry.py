@@ -11,7 +11,7 @@ from kinema4d_model.pipeline.lifting.geometry import GEOMETRY_CHANNELS, view_pla
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, KinemaError
 from kinema4d_ros.core.transforms import make
-from kinema4d_ros.generators.composite import plane_depth
+from kinema4d_ros.generators.carry import plane_depth
 
 
 def camera_at(azimuth_deg: float = -30, elevation_deg: float = 40, distance_m: float = 0.9) -> PinholeCamera:

@@ -23,6 +23,7 @@ from kinema4d_model.pipeline.resize import (
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import GeneratorError
 from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.rollout import Frames
 
 sizes = st.tuples(st.integers(2, 30), st.integers(2, 30))
 
@@ -107,7 +108,8 @@ def test_pixels_under_the_robot_take_the_nearest_world_pixel() -> None:
 def test_the_pasted_robot_is_exact(make_sequence: Callable[..., PointmapSequence]) -> None:
     robot = make_sequence()
     rgb, xyz = np.full((*robot.mask.shape, 3), 9, np.uint8), np.ones((*robot.mask.shape, 3), np.float32)
-    paste_robot(rgb, xyz, robot)
+    frames = Frames(rgb, xyz, robot.mask)
+    paste_robot(frames, robot)
     assert robot.rgb is not None
     assert np.array_equal(xyz[robot.mask], robot.xyz[robot.mask])
     assert np.array_equal(rgb[robot.mask], robot.rgb[robot.mask])
@@ -115,7 +117,7 @@ def test_the_pasted_robot_is_exact(make_sequence: Callable[..., PointmapSequence
     assert (rgb[~robot.mask] == 9).all()
     colourless = make_sequence(rgb=False)
     rgb[:] = 5
-    paste_robot(rgb, xyz, colourless)
+    paste_robot(frames, colourless)
     assert (rgb == 5).all()
 
 
@@ -143,12 +145,12 @@ def test_confidence_measures_agreement_of_seeds() -> None:
     second[0, 0, 2] = np.nan
     first[0, 0, 3] = second[0, 0, 3] = np.nan
     second[0, 1, 3] = 9.0
-    colours = [np.full((1, 2, 4, 3), level, np.uint8) for level in (100, 110)]
-    found = confidence_of([first, second], colours, mask, scale_m=0.02)
+    runs = [Frames(np.full((1, 2, 4, 3), level, np.uint8), xyz, mask) for level, xyz in ((100, first), (110, second))]
+    found = confidence_of(runs, mask, scale_m=0.02)
     assert found.value[0, 0].tolist() == pytest.approx([1.0, 0.5, 0.0, 1.0], abs=1e-4)
     assert found.spread_m[0, 0, 1] == pytest.approx(0.02, rel=1e-4)
     assert found.value[0, 1, 3] == 1.0
     assert found.spread_rgb[0, 0, 0] == pytest.approx(10 / np.sqrt(2))
     assert found.seeds == 2
     with pytest.raises(GeneratorError):
-        confidence_of([first], colours[:1], mask)
+        confidence_of(runs[:1], mask)
