@@ -40,7 +40,7 @@ setup(
         *find_packages("model", include=[MODEL, f"{MODEL}.*"]),
     ],
     package_dir={MODEL: f"model/{MODEL}"},
-    package_data={MODEL: ["weights/**/*"]},
+    package_data={PACKAGE: ["evaluation/report/templates/*"], MODEL: ["weights/**/*"]},
     install_requires=requirements("runtime"),
     extras_require={
         "ros": requirements("ros"),

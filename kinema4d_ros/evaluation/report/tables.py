@@ -1,16 +1,12 @@
-"""Tables and disagreement strips of the evaluation report, shared by the Markdown and HTML writers."""
+"""Tables of the evaluation report as rows of text."""
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import cv2
 
 from kinema4d_ros.evaluation.ranking import pearson
 from kinema4d_ros.evaluation.rates import Interval, wilson
@@ -19,109 +15,21 @@ from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell
 from kinema4d_ros.evaluation.summary.corrected import VERDICTS
 from kinema4d_ros.evaluation.summary.correction_check import METHODS, CorrectionRow
-from kinema4d_ros.evaluation.trial import Trial, TrialRecord
 
 __all__ = [
     "PAPER",
-    "Disagreement",
     "Table",
-    "choose",
+    "confusion_table",
     "corrected_table",
-    "corrected_words",
     "correction_table",
-    "disagreements",
     "failures_table",
     "paper_table",
     "ranking_table",
     "rates_table",
     "settings_table",
-    "strip_uri",
     "worth_table",
-    "worth_words",
     "wrong_table",
 ]
-
-
-STRIP_PX = 1080
-
-
-STRIP_QUALITY = 60
-
-
-WORDS = {True: "success", False: "failure", None: "cannot tell"}
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """A trial whose outcomes in the lab and in the model differ; verdict None = success that the judge cannot tell."""
-
-    label: str
-    trial: Trial
-    lab: bool
-    verdict: bool | None
-    confidence: float
-    reason: str
-    picture: str
-
-    @property
-    def words(self) -> str:
-        """Both outcomes as text."""
-        sure = "" if self.verdict is None else f", confidence {self.confidence:.2f}"
-        return f"lab: {WORDS[self.lab]}; {self.label}: {WORDS[self.verdict]}{sure}"
-
-
-def disagreements(records: Iterable[TrialRecord]) -> list[Disagreement]:
-    """List all disagreements: wrong verdicts by descending confidence, then those without a verdict."""
-    found = [
-        Disagreement(label, record.trial, record.lab.success, one.success, one.confidence, one.reason, one.picture)
-        for record in records
-        if record.lab.success is not None
-        for label, one in record.models.items()
-        if not one.error and (one.success is True) != record.lab.success
-    ]
-    return sorted(found, key=lambda one: (one.verdict is None, -one.confidence, one.label, one.trial))
-
-
-def choose(found: Sequence[Disagreement], most: int) -> list[Disagreement]:
-    """Select at most `most` disagreements in order, the same number for each model; unused shares go to the others."""
-    by_label: dict[str, list[Disagreement]] = {}
-    for one in found:
-        by_label.setdefault(one.label, []).append(one)
-    chosen: list[Disagreement] = []
-    while len(chosen) < most and any(by_label.values()):
-        for waiting in by_label.values():
-            if waiting and len(chosen) < most:
-                chosen.append(waiting.pop(0))
-    kept = {(one.label, one.trial) for one in chosen}
-    return [one for one in found if (one.label, one.trial) in kept]
-
-
-def strip_uri(folder: Path, name: str) -> str:
-    """Encode an image strip as a data URI, downsized so that a page can hold many; "" = it cannot be read.
-
-    Args:
-        folder: of the evaluation.
-        name: of the image file; paths outside the folder are not read.
-    """
-    path = (folder / name).resolve()
-    if not name or not path.is_relative_to(folder.resolve()) or not path.is_file():
-        return ""
-    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
-    if image is None:
-        return ""
-    if image.shape[1] > STRIP_PX:
-        size = (STRIP_PX, max(1, round(image.shape[0] * STRIP_PX / image.shape[1])))
-        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    good, data = cv2.imencode(".webp", image, [cv2.IMWRITE_WEBP_QUALITY, STRIP_QUALITY])
-    return f"data:image/webp;base64,{base64.b64encode(data.tobytes()).decode()}" if good else ""
-
-
-def counts(found: Iterable[Disagreement]) -> Mapping[str, int]:
-    """Count the disagreements of each model."""
-    number: dict[str, int] = {}
-    for one in found:
-        number[one.label] = number.get(one.label, 0) + 1
-    return number
 
 
 Entry = Value | str
@@ -164,8 +72,7 @@ def rates_table(model: ModelSummary) -> Table:
         "95 % intervals: Wilson for rates, Tango's paired score for bias (model - lab). In rows “all” the "
         "intervals also cover a bootstrap over scenes and over seeds, because those runs are not independent. "
         "McNemar's test is exact, assumes independent runs and is not adjusted for the number of rows. “Cannot tell” "
-        "counts as a failure in the model. Failed runs "
-        f"are excluded. {NONE} = not defined."
+        f"counts as a failure in the model. Failed runs are excluded. {NONE} = not defined."
     )
     return Table(header, rows, note, strong, 2)
 
@@ -175,7 +82,11 @@ def wrong_table(model: ModelSummary) -> Table:
     header = ("policy", "scenario", "agreement", "false success", "false failure")
     rows, strong = _rows(
         model,
-        lambda cell: (Value.of(cell.agreement), _of(cell.false_success, cell, 0), _of(cell.false_failure, cell, 1)),
+        lambda cell: (
+            Value.of(cell.agreement),
+            _of(cell.false_success, cell.pairs.only_model, cell.pairs.neither),
+            _of(cell.false_failure, cell.pairs.only_real, cell.pairs.both),
+        ),
     )
     note = (
         "False success: share of the lab's failures that the model shows as successes. False failure: share of the "
@@ -202,21 +113,30 @@ def _rows(
     return tuple(rows), frozenset(strong)
 
 
-def _of(rate: Interval | None, cell: Cell, lab_success: int) -> Value:
+def _of(rate: Interval | None, part: int, rest: int) -> Value:
     shown = Value.of(rate)
-    pairs = cell.pairs
-    part, whole = (
-        (pairs.only_real, pairs.only_real + pairs.both)
-        if lab_success
-        else (pairs.only_model, pairs.only_model + pairs.neither)
-    )
-    return Value(shown.text, f"{shown.detail}, {part} of {whole}" if shown.detail else f"{part} of {whole}")
+    return Value(shown.text, f"{shown.detail}, {part} of {part + rest}".removeprefix(", "))
 
 
 def _p(value: float | None) -> str:
     if value is None:
         return NONE
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def confusion_table(model: ModelSummary) -> Table:
+    """Tabulate how often each outcome in the lab has each verdict, for every policy."""
+    seen = ("model\u00a0success", "model\u00a0failure", "cannot\u00a0tell")  # headers break at the comma
+    header = ("policy", *(f"lab\u00a0{lab}, {one}" for lab in ("success", "failure") for one in seen))
+    rows: list[tuple[Entry, ...]] = []
+    for cell in (*(model.policies if len(model.policies) > 1 else ()), model.overall):
+        one = cell.confusion
+        counts = (
+            (one.true_success, "hit"), (one.false_failure, "miss"), (one.unknown_success, "open"),
+            (one.false_success, "miss"), (one.true_failure, "hit"), (one.unknown_failure, "open"),
+        )  # fmt: skip
+        rows.append((cell.policy or "all", *(Value(str(count), tone=tone if count else "") for count, tone in counts)))
+    return Table(header, tuple(rows), strong=frozenset({len(rows) - 1}))
 
 
 def ranking_table(model: ModelSummary) -> tuple[Table, Table]:
@@ -351,7 +271,8 @@ def failures_table(summary: EvaluationSummary) -> Table:
         (one.where, str(one.count), ", ".join(one.policies), _short(one.text), ", ".join(one.examples))
         for one in failures
     )
-    return Table(("where", "runs", "policies", "reason", "examples"), rows, "Failed runs are excluded from the rates.")
+    header = ("where", "runs", "policies", "reason", "examples")
+    return Table(header, rows, "Failed runs are excluded from the rates.", names=len(header))
 
 
 def settings_table(summary: EvaluationSummary) -> Table:
@@ -368,7 +289,7 @@ def settings_table(summary: EvaluationSummary) -> Table:
         if model.made_by:
             mixed = ": FIGURES OF SEVERAL MODELS" if len(model.made_by) > 1 else ""
             rows.append((f"rollouts of {model.label}", ", ".join(model.made_by) + mixed))
-    return Table(("setting", "value"), tuple(rows))
+    return Table(("setting", "value"), tuple(rows), names=2)
 
 
 def _plain(value: Any) -> str:
@@ -382,9 +303,6 @@ def _plain(value: Any) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= SHORT_TEXT else text[: SHORT_TEXT - 1] + "…"
-
-
-# Corrected success rates and calibrated verdicts.
 
 
 def corrected_table(model: ModelSummary) -> Table:
@@ -425,31 +343,6 @@ def _wide(interval: Interval) -> Value:
     )
 
 
-def corrected_words(model: ModelSummary) -> str:
-    """State whether the correction improves on the real trials alone."""
-    corrected = model.corrected
-    if not corrected.rates:
-        return f"No corrected rates: {corrected.why}."
-    narrower = sum(_width(one.corrected) < _width(one.real) for one in corrected.rates)
-    count = len(corrected.rates)
-    text = f"The corrected interval is narrower than that of the real trials alone for {narrower} of {count} policies."
-    if narrower <= count / 2:
-        text += " For most policies the model adds nothing to the real trials."
-    held = [one for one in corrected.rates if one.held_out is not None]
-    if held:
-        off = {
-            "corrected": _mean([abs(one.corrected.estimate - (one.held_out or 0.0)) for one in held]),
-            "real": _mean([abs(one.real.estimate - (one.held_out or 0.0)) for one in held]),
-            "model": _mean([abs(one.model.estimate - (one.held_out or 0.0)) for one in held]),
-        }
-        text += (
-            f" Against the lab's outcomes of the other runs, the corrected rate is off by "
-            f"{number(off['corrected'], 3)} on average, the real trials alone by {number(off['real'], 3)}, the "
-            f"uncorrected model by {number(off['model'], 3)}: one draw of real trials; the table below has many."
-        )
-    return text + (f" Not corrected: {corrected.why}." if corrected.why else "")
-
-
 def worth_table(model: ModelSummary) -> Table:
     """Tabulate the probability of real success for each kind of verdict."""
     calibration = model.corrected.calibration
@@ -464,28 +357,3 @@ def worth_table(model: ModelSummary) -> Table:
         + (f" {NONE} = not known." if model.corrected.source == "real" else "")
     )
     return Table(("verdict of the model", "runs", "probability of real success", "observed"), rows, note)
-
-
-def worth_words(model: ModelSummary) -> str:
-    """Report the Brier scores of the probabilities of single runs."""
-    calibration = model.corrected.calibration
-    if calibration is None:
-        return "Verdicts are not calibrated: there are too few real trials or other runs."
-    text = f"Fitted to {calibration.fitted} real trials of all policies, applied to {calibration.count} other runs."
-    if calibration.brier is None or calibration.brier_verdict is None or calibration.brier_rate is None:
-        return text + " The real outcomes of those runs are not known."
-    best = min(calibration.brier_verdict, calibration.brier_rate)
-    text += (
-        " Brier score (mean squared error, 0 is perfect) of the calibrated probabilities "
-        f"{number(calibration.brier, 3)}, of the uncalibrated verdicts {number(calibration.brier_verdict, 3)}, of one "
-        f"rate for all runs {number(calibration.brier_rate, 3)}: "
-    )
-    return text + ("calibration helps." if calibration.brier < best else "calibration does not help.")
-
-
-def _width(interval: Interval) -> float:
-    return interval.high - interval.low
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -1,10 +1,11 @@
-"""Sentences of the evaluation report (verdict, bias, ranking, power, correction) and number formatting."""
+"""Sentences of the evaluation report (verdict, bias, ranking, power, correction) and formatted numbers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from kinema4d_ros.evaluation.rates import Interval
@@ -13,7 +14,19 @@ from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell
 from kinema4d_ros.evaluation.summary.correction_check import CorrectionRow
 
-__all__ = ["NONE", "Value", "correction_words", "headline", "number", "percent", "power_words", "signed", "verdict"]
+__all__ = [
+    "NONE",
+    "Value",
+    "corrected_words",
+    "correction_words",
+    "headline",
+    "number",
+    "percent",
+    "power_words",
+    "signed",
+    "verdict",
+    "worth_words",
+]
 
 NONE = "—"
 """Shown for undefined values."""
@@ -27,10 +40,11 @@ APART = 0.1
 
 @dataclass(frozen=True)
 class Value:
-    """A number and its detail, such as an interval, shown in smaller type."""
+    """A number and its detail, such as an interval, shown in smaller type; `tone` is a class of the style sheet."""
 
     text: str
     detail: str = ""
+    tone: str = ""
 
     @classmethod
     def of(cls, interval: Interval | None, *, sign: bool = False) -> Value:
@@ -179,7 +193,7 @@ def _winner(model: ModelSummary) -> str:
 
 def _advice(model: ModelSummary, informs: bool) -> str:
     bias, ranking = model.overall.bias, model.ranking
-    off = [abs(cell.bias.estimate) for cell in model.policies if cell.bias and not cell.bias.low <= 0 <= cell.bias.high]
+    off = [abs(cell.bias.estimate) for cell in model.policies if cell.bias and 0 not in cell.bias]
     ordered = ranking.spearman is not None and ranking.spearman.low > 0
     if not informs and not ordered:
         return "Do not use it to evaluate policies."
@@ -240,3 +254,44 @@ def _compare(k: int, rows: Mapping[str, CorrectionRow]) -> str:
     if beats_model:
         return text + "the correction is needed, and the model adds nothing to the real trials."
     return text + "the correction does not help."
+
+
+def corrected_words(model: ModelSummary) -> str:
+    """State whether the correction improves on the real trials alone."""
+    corrected = model.corrected
+    if not corrected.rates:
+        return f"No corrected rates: {corrected.why}."
+    narrower = sum(one.corrected.high - one.corrected.low < one.real.high - one.real.low for one in corrected.rates)
+    count = len(corrected.rates)
+    text = f"The corrected interval is narrower than that of the real trials alone for {narrower} of {count} policies."
+    if narrower <= count / 2:
+        text += " For most policies the model adds nothing to the real trials."
+    held = [one for one in corrected.rates if one.held_out is not None]
+    if held:
+        corrected_off, real_off, model_off = (
+            number(fmean(abs(getattr(one, name).estimate - one.held_out) for one in held), 3)
+            for name in ("corrected", "real", "model")
+        )
+        text += (
+            f" Against the lab's outcomes of the other runs, the corrected rate is off by {corrected_off} on average, "
+            f"the real trials alone by {real_off}, the uncorrected model by {model_off}: one draw of real trials; the "
+            "table below has many."
+        )
+    return text + (f" Not corrected: {corrected.why}." if corrected.why else "")
+
+
+def worth_words(model: ModelSummary) -> str:
+    """Report the Brier scores of the probabilities of single runs."""
+    calibration = model.corrected.calibration
+    if calibration is None:
+        return "Verdicts are not calibrated: there are too few real trials or other runs."
+    text = f"Fitted to {calibration.fitted} real trials of all policies, applied to {calibration.count} other runs."
+    if calibration.brier is None or calibration.brier_verdict is None or calibration.brier_rate is None:
+        return text + " The real outcomes of those runs are not known."
+    best = min(calibration.brier_verdict, calibration.brier_rate)
+    text += (
+        " Brier score (mean squared error, 0 is perfect) of the calibrated probabilities "
+        f"{number(calibration.brier, 3)}, of the uncalibrated verdicts {number(calibration.brier_verdict, 3)}, of one "
+        f"rate for all runs {number(calibration.brier_rate, 3)}: "
+    )
+    return text + ("calibration helps." if calibration.brier < best else "calibration does not help.")

@@ -1,28 +1,37 @@
-"""Write report.html, report.md, trials.csv and summary.json of an evaluation's folder."""
+"""Write report.html, report.md, trials.csv and summary.json of an evaluation's folder.
+
+The page has no scripts and no external resources. Both templates escape every value that they print.
+"""
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import cv2
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
-from kinema4d_ros.evaluation.report.html import html_report
-from kinema4d_ros.evaluation.report.markdown import markdown_report
-from kinema4d_ros.evaluation.report.tables import choose, disagreements, strip_uri
+from kinema4d_ros.evaluation.report.sections import choose, disagreements, report_sections
+from kinema4d_ros.evaluation.report.text import headline
 from kinema4d_ros.evaluation.store import REAL_FILE, TrialStore, keep_real, read_real
 from kinema4d_ros.evaluation.summary import summarise
 from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, TrialRecord
 from kinema4d_ros.io.files import replacing_file
 
-__all__ = ["CSV_COLUMNS", "trials_csv", "write_report"]
-
+__all__ = ["CSV_COLUMNS", "strip_uri", "trials_csv", "write_report"]
 
 MAX_STRIPS = 60
+STRIP_PX, STRIP_QUALITY = 1080, 60
 
 CSV_COLUMNS = (
     "policy", "scenario", "seed", "model", "lab_success", "model_success", "agree", "confidence",
@@ -63,9 +72,10 @@ def write_report(
     shown = choose(found, len(found) if max_strips is None else max_strips)
     likely = {model.label: model.corrected.probabilities for model in summary.models}
     document = summary.to_json() | {"disagreements": len(found)}
+    content = {"headline": headline(summary), "sections": report_sections(summary, found, shown)}
     texts = {
-        "report.html": html_report(summary, found, shown, partial(strip_uri, store.folder)),
-        "report.md": markdown_report(summary, found, shown),
+        "report.html": _render("report.html", _pixels, image=partial(strip_uri, store.folder), **content),
+        "report.md": _render("report.md", _markdown, **content),
         "trials.csv": trials_csv(records.values(), store.folder, likely),
         "summary.json": json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
     }
@@ -76,6 +86,59 @@ def write_report(
             temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
         paths.append(path)
     return paths
+
+
+def _render(name: str, finalize: Callable[[Any], Any], **content: Any) -> str:
+    """Render a template, with `finalize` applied to every value that it prints."""
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["link"] = _link
+    return environment.get_template(name).render(content)
+
+
+def _pixels(value: Any) -> Any:
+    """Round the coordinates of plots, which are the only floats in a report."""
+    return f"{value:.1f}" if isinstance(value, float) else value
+
+
+def _markdown(value: Any) -> Markup:
+    """Put text on one line and escape the characters with which Markdown makes tables, tags and links."""
+    if isinstance(value, Markup):  # what a macro has rendered
+        return value
+    text = re.sub(r"([\\|<>*_`\[\]])", r"\\\1", " ".join(str(value).split()))
+    return Markup(text)  # noqa: S704  # nosec B704 - escaped for Markdown, not for HTML
+
+
+def _link(name: str) -> str:
+    """Return a file name that can be the target of a Markdown link, or ""."""
+    return name if re.fullmatch(r"[\w./=-]+", name) else ""
+
+
+def strip_uri(folder: Path, name: str) -> str:
+    """Encode an image strip as a data URI, downsized so that a page can hold many; "" = it cannot be read.
+
+    Args:
+        folder: of the evaluation.
+        name: of the image file; paths outside the folder are not read.
+    """
+    path = (folder / name).resolve()
+    if not name or not path.is_relative_to(folder.resolve()) or not path.is_file():
+        return ""
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if image is None:
+        return ""
+    if image.shape[1] > STRIP_PX:
+        size = (STRIP_PX, max(1, round(image.shape[0] * STRIP_PX / image.shape[1])))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    good, data = cv2.imencode(".webp", image, [cv2.IMWRITE_WEBP_QUALITY, STRIP_QUALITY])
+    return f"data:image/webp;base64,{base64.b64encode(data.tobytes()).decode()}" if good else ""
 
 
 def trials_csv(

@@ -14,7 +14,8 @@ import pytest
 from kinema4d_ros.core.errors import FileFormatError
 from kinema4d_ros.evaluation.correction import prediction_powered
 from kinema4d_ros.evaluation.report import write_report
-from kinema4d_ros.evaluation.report.tables import corrected_table, corrected_words, worth_table, worth_words
+from kinema4d_ros.evaluation.report.tables import corrected_table, worth_table
+from kinema4d_ros.evaluation.report.text import corrected_words, worth_words
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.evaluation.summary import ModelSummary, summarise
 from kinema4d_ros.evaluation.summary.cells import Pair
