@@ -29,8 +29,7 @@ import mujoco
 import numpy as np
 
 from kinema4d_model.data import lab_episode
-from kinema4d_model.data.depth import points_from_depth
-from kinema4d_model.data.episode import Episode, load_robot
+from kinema4d_model.data.episode import Episode, load_robot, points_from_depth
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_ros.core.camera import PinholeCamera

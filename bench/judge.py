@@ -26,8 +26,7 @@ import cv2
 import numpy as np
 
 from kinema4d_model.data.dataset_folder import DatasetFolder
-from kinema4d_model.data.depth import points_from_depth
-from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.episode import Episode, points_from_depth
 from kinema4d_model.data.shards import open_index, read_episode
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.rollout import Provenance, Rollout

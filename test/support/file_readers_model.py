@@ -106,8 +106,15 @@ def _lerobot(version: str) -> Callable[[Path], Path]:
 
 
 def _episode() -> Any:
-    from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-    from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome
+    from kinema4d_model.data.episode import (
+        Episode,
+        ObjectTrack,
+        Outcome,
+        pack_depth,
+        point_bounds,
+        points_from_depth,
+        unpack_depth,
+    )
     from kinema4d_ros.core.camera import PinholeCamera
 
     frames, height, width = 3, 8, 12

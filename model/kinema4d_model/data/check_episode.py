@@ -11,9 +11,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from kinema4d_model.data.depth import point_bounds
-from kinema4d_model.data.episode import Episode, load_robot
-from kinema4d_model.data.versions import RENDERER
+from kinema4d_model.data.episode import RENDERER, Episode, load_robot, point_bounds
 from kinema4d_ros.core.errors import DataError, KinemaError
 from kinema4d_ros.core.pointmap import PointmapSequence
 

@@ -26,8 +26,16 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.depth import DEPTH_UNIT_M, pack_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition, recorded_task
+from kinema4d_model.data.episode import (
+    DEPTH_UNIT_M,
+    Episode,
+    ObjectTrack,
+    Outcome,
+    StoredCondition,
+    pack_depth,
+    recorded_task,
+    unpack_depth,
+)
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import DataError, ErrorCode, KinemaError
 from kinema4d_ros.core.task import TASKS

@@ -10,12 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, load_robot, recorded_task
+from kinema4d_model.data.episode import (
+    Episode,
+    ObjectTrack,
+    Outcome,
+    load_robot,
+    pack_depth,
+    point_bounds,
+    points_from_depth,
+    recorded_task,
+    unpack_depth,
+    versions,
+)
 from kinema4d_model.data.lab_config import LabConfig
 from kinema4d_model.data.lab_layout import Cast
 from kinema4d_model.data.lab_scene import colour_word
-from kinema4d_model.data.versions import versions
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import DataError, ErrorCode, EvaluationError, KinemaError
 from kinema4d_ros.core.task import Task

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kinema4d_model.policies.pace import paced
+from kinema4d_model.policies.chunk_policy import paced
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.io.files import read_json
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PolicyError

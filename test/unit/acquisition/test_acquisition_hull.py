@@ -23,7 +23,7 @@ from kinema4d_ros.acquisition.links import boundary_loops, cap_holes
 from kinema4d_ros.acquisition.synthetic import orbit_cameras
 from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.core.errors import AssetError, MeshError
-from kinema4d_ros.robot.topology import Soup, clean_mesh
+from kinema4d_ros.robot.meshes import Soup, clean_mesh
 
 CENTRE = np.array([0.18, 0.0, 0.20])
 GRID = Grid.over(CENTRE - 0.12, CENTRE + 0.12, 0.006)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, EvaluationError, KinemaError
-from kinema4d_ros.evaluation.campaign import Campaign
+from kinema4d_ros.evaluation.campaign import Campaign, run_trials
 from kinema4d_ros.evaluation.settings import EvaluationSettings
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.evaluation.trial import TrialRecord
-from kinema4d_ros.evaluation.workers import run_trials
 from kinema4d_ros.lab.scenario import ScenarioError
 
 ODD = "python:support.odd_policies:"

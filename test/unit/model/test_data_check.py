@@ -14,8 +14,7 @@ import pytest
 from kinema4d_model.data.check import check_dataset
 from kinema4d_model.data.check_episode import check_episode
 from kinema4d_model.data.dataset_folder import DatasetFolder
-from kinema4d_model.data.depth import point_bounds
-from kinema4d_model.data.episode import Episode, Outcome
+from kinema4d_model.data.episode import Episode, Outcome, point_bounds
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import load_config, parse_config
 from kinema4d_model.data.lab_episode import make_episode

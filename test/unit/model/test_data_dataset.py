@@ -12,8 +12,15 @@ from torch.utils.data import DataLoader
 
 from kinema4d_model.data.dataset import EpisodeDataset, EpisodeSampler, EpisodeStream, epoch_order, sample_of
 from kinema4d_model.data.dataset_folder import DatasetFolder
-from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
+from kinema4d_model.data.episode import (
+    Episode,
+    Outcome,
+    StoredCondition,
+    pack_depth,
+    point_bounds,
+    points_from_depth,
+    unpack_depth,
+)
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.shards import write_shard
 from kinema4d_model.pipeline.inputs import normalise

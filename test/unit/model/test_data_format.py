@@ -13,8 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition
+from kinema4d_model.data.episode import (
+    Episode,
+    ObjectTrack,
+    Outcome,
+    StoredCondition,
+    pack_depth,
+    point_bounds,
+    points_from_depth,
+    unpack_depth,
+)
 from kinema4d_model.data.episode_files import (
     decode_episode,
     decode_stream,

@@ -21,12 +21,11 @@ from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.lab_episode import episode_kind, make_episode
-from kinema4d_model.data.lab_failures import Demonstration
 from kinema4d_model.data.lab_layout import _beside
 from kinema4d_model.data.lab_plans import SIGMAS, VARIANTS, Grasp, Plan, disturb, grasp_plan
 from kinema4d_model.data.lab_record import outcome_of
 from kinema4d_model.data.lab_scene import SceneDraw, colour_word
-from kinema4d_model.data.make import make_dataset, pending_jobs
+from kinema4d_model.data.make import Demonstration, make_dataset, pending_jobs
 from kinema4d_model.data.shards import open_index, read_episode
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.errors import DataError

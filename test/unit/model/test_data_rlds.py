@@ -15,8 +15,7 @@ from kinema4d_model.data.check import check_dataset
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.importers.build import build_episode
 from kinema4d_model.data.importers.collect import collect
-from kinema4d_model.data.importers.rlds import RldsEpisode, RldsSource, open_rlds, steps_recording
-from kinema4d_model.data.importers.rlds_fields import UNKNOWN, fields_of
+from kinema4d_model.data.importers.rlds import UNKNOWN, RldsEpisode, RldsSource, fields_of, open_rlds, steps_recording
 from kinema4d_model.data.importers.run import ImportOptions, rlds_items
 from kinema4d_model.data.shards import read_episode
 from kinema4d_ros.core.errors import DataError, ErrorCode, FileFormatError, SetupError

@@ -14,7 +14,7 @@ from support.model_inputs import random_conditions, wake, with_variant
 from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.network import KinemaTransformer
 from kinema4d_model.network.layers import ContextAttentionProcessor, DomainPatchEmbedding, SharedRotaryEmbedding
-from kinema4d_model.network.robot_tokens import RobotInjection, RobotTokens
+from kinema4d_model.network.transformer import RobotInjection, RobotTokens
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation
 from kinema4d_model.training.stages import set_trainable

@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 from support.training_runs import tiny_linear
 
-from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, ObjectTrack, Outcome, StoredCondition
+from kinema4d_model.data.episode import (
+    Episode,
+    ObjectTrack,
+    Outcome,
+    StoredCondition,
+    pack_depth,
+    point_bounds,
+    points_from_depth,
+    unpack_depth,
+)
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.shards import write_shard
 from kinema4d_model.preset import load_preset

@@ -23,9 +23,9 @@ from kinema4d_ros.robot import Robot
 torch = pytest.importorskip("torch", reason="learned policies need torch")
 torch.set_num_threads(1)
 
+from kinema4d_model.policies.chunk_policy import paced  # noqa: E402
 from kinema4d_model.policies.examples import Examples, grasp_joints  # noqa: E402
 from kinema4d_model.policies.folder import read_policy  # noqa: E402
-from kinema4d_model.policies.pace import paced  # noqa: E402
 from kinema4d_model.policies.train import PolicyTraining, train_policy  # noqa: E402
 
 TINY = PolicyTraining(steps=12, batch=8, draws=2, every=4, warmup=2)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinema4d_ros.robot.meshes import Soup, clean_mesh
 from kinema4d_ros.robot.model import TriangleMesh
 from kinema4d_ros.robot.primitives import CHORD_ERROR_M, box_mesh, cylinder_mesh, sphere_mesh
-from kinema4d_ros.robot.topology import Soup, clean_mesh
 
 LENGTH = st.floats(0.002, 0.2)
 

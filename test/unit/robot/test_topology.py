@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinema4d_ros.robot.meshes import Soup, clean_mesh, weld
 from kinema4d_ros.robot.primitives import box_mesh, sphere_mesh
-from kinema4d_ros.robot.topology import Soup, clean_mesh, weld
 
 CUBE = box_mesh((1.0, 2.0, 3.0))
 

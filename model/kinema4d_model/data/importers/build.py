@@ -15,12 +15,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.depth import pack_depth, point_bounds, points_from_depth, unpack_depth
-from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
+from kinema4d_model.data.episode import (
+    Episode,
+    Outcome,
+    StoredCondition,
+    pack_depth,
+    point_bounds,
+    points_from_depth,
+    unpack_depth,
+    versions,
+)
 from kinema4d_model.data.importers.lifter import RobotSeen, VideoLifter
 from kinema4d_model.data.importers.masks import MaskSource, Pictures
 from kinema4d_model.data.importers.recording import Recording, ToolTrack, Unusable, stand_in_camera
-from kinema4d_model.data.versions import versions
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.core.pointmap import PointmapSequence

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder, shard_name
-from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.episode import Episode, versions
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.importers.recording import Unusable
 from kinema4d_model.data.shards import ShardWriter, index_path, open_index
-from kinema4d_model.data.versions import versions
 from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.io.files import read_bytes, replacing_file
 

@@ -17,10 +17,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.episode import Episode, Outcome, StoredCondition
+from kinema4d_model.data.episode import Episode, Outcome, StoredCondition, versions
 from kinema4d_model.data.importers.recording import Missing, stand_in_camera
 from kinema4d_model.data.importers.video import read_video
-from kinema4d_model.data.versions import versions
 from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.files import read_bytes
 
