@@ -168,7 +168,7 @@ _MANIFEST = """<?xml version="1.0"?>
   <name>{name}_acquired</name>
   <version>0.1.0</version>
   <description>A robot acquired from pictures by kinema4d</description>
-  <maintainer email="nobody@example.com">nobody</maintainer>
+  <maintainer email="user@example.com">user</maintainer>
   <license>Proprietary</license>
 </package>
 """

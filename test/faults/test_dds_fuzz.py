@@ -117,7 +117,7 @@ def test_every_endpoint_of_the_table_has_a_seed_and_a_batch(scene: FuzzGraph, wh
         elif listeners := scene.subscribers(endpoint):
             assert endpoint in fuzzed, f"{endpoint.name} is not fuzzed although {sorted(listeners)} listen"
         elif whole:
-            assert endpoint not in fuzzed, f"{endpoint.name} is fuzzed although nobody listens"
+            assert endpoint not in fuzzed, f"{endpoint.name} is fuzzed but has no listener"
 
 
 def test_mutations_are_the_same_for_the_same_seed_and_reach_every_field(scene: FuzzGraph) -> None:
@@ -213,7 +213,7 @@ def test_services(scene: FuzzGraph, sent: Counter[str], full: Full, figures: Fig
         if endpoint is names.EXECUTE and request == scene.seeds(endpoint, None):
             continue
         mine = under_way[endpoint.name]
-        # ROS keeps ten requests of a service: whoever sends more at once loses some, by design.
+        # ROS keeps ten requests of a service: a client that sends more at once loses some, by design.
         wait_for(lambda mine=mine: sum(not f.done() for f in mine[-8:]) < 8, WAIT_S, f"answers of {endpoint.name}")
         mine.append(clients[endpoint.name].call_async(request))
         asked.append((endpoint, mine[-1]))
@@ -271,7 +271,7 @@ def test_memory_stops_growing(scene: FuzzGraph, sent: Counter[str], figures: Fig
         output = scene.output(endpoint)
         wait_for(lambda p=output: p.get_subscription_count() > 0, WAIT_S, output.topic_name)
         for _ in range(2 * output.qos_profile.depth):
-            # Padded: whoever reads it stops where the good message ends.
+            # Padded: a reader stops where the valid message ends.
             output.publish(serialize_message(scene.seeds(endpoint, scene.drivers.now())).ljust(GIANT, b"\0"))
             sent[endpoint.name] += 1
             time.sleep(0.02)

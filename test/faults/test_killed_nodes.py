@@ -156,10 +156,10 @@ class Killing:
             self._ready_s = time.monotonic()
 
     def _landed(self, flight: _Flight, victims: tuple[str, ...]) -> None:
-        """A preview in flight ends with a rollout or an error code, whoever died."""
+        """A preview in flight ends with a rollout or an error code, whichever node died."""
         outcome, seconds = flight.land()
         self.counts.in_flight[outcome] = self.counts.in_flight.get(outcome, 0) + 1
-        assert outcome != "silence", f"nobody answered after a kill of {victims}:\n{self.graph.text}"
+        assert outcome != "silence", f"no answer after a kill of {victims}:\n{self.graph.text}"
         self.counts.answer_s.append(seconds)
 
     def _look_at_what_is_left(self, kills: list[Kill], bag: Path) -> None:
@@ -179,7 +179,7 @@ class Killing:
         for attempt in (lambda: self.user.execute(*old), lambda: self.user.approve(old[0], "test")):
             with pytest.raises(KinemaError) as caught:
                 attempt()
-            assert caught.value.code != ErrorCode.GRAPH_UNAVAILABLE, "nobody answered"
+            assert caught.value.code != ErrorCode.GRAPH_UNAVAILABLE, "no answer"
             self.counts.refused_after_kill += 1
 
 
@@ -277,7 +277,7 @@ def _note(killing: Killing, figures: Figures) -> None:
     row = "kill -9 of every node of the graph"
     figures.note(row, "kills", counts.kills)
     figures.note(row, "motions that were approved and executed", len(counts.executed))
-    figures.note(row, "messages to the arm that nobody approved", len(set(killing.heard) - set(counts.executed)))
+    figures.note(row, "messages to the arm without an approval", len(set(killing.heard) - set(counts.executed)))
     figures.note(row, "old approvals tried after a kill of gate or lab, refused", counts.refused_after_kill)
     for outcome, count in sorted(counts.in_flight.items()):
         figures.note(row, f"previews in flight that ended with {outcome}", count)

@@ -181,7 +181,7 @@ def test_evaluations(tmp_path: Path, figures: Figures) -> None:
             process.kill()
             killed["parent"] += 1
         process.wait(60)
-        # Nobody waits for what its workers are at: they end after that trial at the latest.
+        # Its workers are not waited for; they end after their current trial at the latest.
         wait_for(lambda r=run: not marked(r.mark), 300, "the end of the workers")
         keys = [tuple(sorted(line["trial"].items())) for line in run.lines()]
         repeated += len(keys) - len(set(keys))

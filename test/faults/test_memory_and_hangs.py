@@ -188,7 +188,7 @@ def test_cancelling_a_worker_that_stops_answering(slow: Server, seconds: Path, f
 
 
 def test_a_worker_that_stops_between_goals(slow: Server, figures: Figures) -> None:
-    """The request goes out, nobody takes it up: the goal's time-out counts from its first byte."""
+    """A request without a reader: the goal's timeout counts from its first byte."""
     assert slow.recovered(goal()) >= 0.0
     os.kill(slow.worker, signal.SIGSTOP)
     began = time.monotonic()

@@ -261,7 +261,7 @@ def test_a_long_cut_during_generation_is_noticed_and_healed(setup: Setup, figure
 
 
 def test_a_plan_refused_for_a_cut_leaves_the_generator_free(setup: Setup, figures: Figures) -> None:
-    """The goal that nobody waits for any more must not keep the next one waiting for its whole time."""
+    """An abandoned goal does not delay the next one until its own timeout."""
     setup.work_for(120.0)
     setup.robot.tell("preview")
     assert "phase" in setup.robot.until(ANSWER_S, phase="denoise")
@@ -270,5 +270,5 @@ def test_a_plan_refused_for_a_cut_leaves_the_generator_free(setup: Setup, figure
     assert answer["code"] in LOST, answer
     setup.work_for(0.0)
     healed_s = setup.heal()
-    assert healed_s < 60.0, "the next preview waited for a goal that nobody wants"
+    assert healed_s < 60.0, "the next preview waited for an abandoned goal"
     figures.note("network cut, work of 120 s abandoned", "healed: next preview done after", round(healed_s, 2), "s")

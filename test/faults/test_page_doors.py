@@ -241,7 +241,7 @@ def test_silent_crowds_leave_room(unharmed: Served, full: Choose, figures: Figur
     for words in (b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1:", b"GET / HTTP/1.1\r\nX-Slow: a"):
         with crowd(unharmed.port, count, words):
             began = time.monotonic()
-            assert status(ask(unharmed.port)) == 200, "nobody else gets in"
+            assert status(ask(unharmed.port)) == 200, "other clients are refused"
             longest_s = max(longest_s, time.monotonic() - began)
             assert open_files(unharmed.pid) - before_files <= MAX_CONNECTIONS + 5
     figures.note("silent connections to the page", "at once", count)

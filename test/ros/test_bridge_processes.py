@@ -91,7 +91,7 @@ def test_frames_can_be_looked_up_across_processes(graph: Graph) -> None:
     with pytest.raises(ExtrapolationException):
         buffer.lookup_transform(names.BASE_FRAME, "tool", Time(nanoseconds=later + 10**12))
     with pytest.raises(LookupException):
-        buffer.lookup_transform(names.BASE_FRAME, "nobody", Time(), Duration(seconds=0.1))
+        buffer.lookup_transform(names.BASE_FRAME, "unknown_frame", Time(), Duration(seconds=0.1))
     assert buffer.can_transform("tool", "table", Time())
     listener.unregister()
 

@@ -308,7 +308,7 @@ def test_a_calibration_that_nobody_measured_is_refused_where_a_limit_is_set(scen
 
 
 def test_a_node_that_cannot_start_says_why_and_ends() -> None:
-    """These do not travel: whoever starts the node reads them; exit code 2 says that a restart will not help."""
+    """These are not sent over ROS: the terminal shows them; exit code 2 says that a restart will not help."""
     cases = {
         ErrorCode.FILE_MISSING: NodeProcess("twin", {"robot": "/nowhere/arm.urdf"}),
         ErrorCode.BACKEND_MISSING: NodeProcess("preview", {"kinematics": "moveit"}),

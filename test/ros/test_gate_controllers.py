@@ -156,7 +156,7 @@ def test_missing_slow_and_silent_controllers(drivers: Drivers, arm_graph: Graph)
 
 ARM = ("joint1", "joint2", "joint3", "joint4", "joint5")
 SHARED = {"gripper_controller": "gripper_controller", "arm_joints": f"[{', '.join(ARM)}]"}
-"""Joint 6 belongs to nobody."""
+"""Joint 6 belongs to no controller."""
 
 
 def eased(robot: Robot, duration_s: float = 30.0, **by: float) -> JointTrajectory:
@@ -237,7 +237,7 @@ def test_two_controllers_share_a_plan_and_its_end(drivers: Drivers, arm_graph: G
         newest(graph, plan_hash, ExecutionStatus.DONE)
         arm.result = gripper.result = None
 
-        # A joint that nobody has may stay, not move; nothing is sent.
+        # A joint without a controller may stay, not move; nothing is sent.
         nobodys = offer(drivers, graph, eased(robot, joint6=0.1))
         before = len(arm.goals), len(gripper.goals)
 

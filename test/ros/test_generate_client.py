@@ -92,7 +92,7 @@ def test_a_goal_accepted_after_it_was_given_up_is_cancelled(graph: Graph, server
     assert caught.value.code is ErrorCode.GENERATOR_TIMEOUT
     assert "fastdds_network.xml" in caught.value.hint
     server.accept.set()
-    assert server.cancelled.wait(WAIT_S), "the generator works for nobody"
+    assert server.cancelled.wait(WAIT_S), "the generator was not cancelled"
 
 
 def test_a_goal_that_became_unwanted_on_its_way_is_cancelled(graph: Graph, server: SlowServer) -> None:
@@ -103,7 +103,7 @@ def test_a_goal_that_became_unwanted_on_its_way_is_cancelled(graph: Graph, serve
     with pytest.raises(Cancelled):
         ask(graph, unwanted)
     server.accept.set()
-    assert server.cancelled.wait(WAIT_S), "the generator works for nobody"
+    assert server.cancelled.wait(WAIT_S), "the generator was not cancelled"
 
 
 def test_a_finished_rollout_that_does_not_come_is_given_up(graph: Graph, server: SlowServer) -> None:

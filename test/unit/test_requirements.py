@@ -42,7 +42,7 @@ def test_quality_tools_are_pinned() -> None:
 
 
 def test_pip_is_told_to_check_the_hashes() -> None:
-    """Otherwise they protect nobody."""
+    """Hashes that are not checked protect against nothing."""
     text = (FOLDER.parent / "tools" / "bootstrap.py").read_text()
     assert 'locked = ("--no-deps", "--require-hashes", "-r")' in text
     variables = dict(re.findall(r'(\w+) = ROOT / "requirements" / "([a-z-]+\.txt)"', text))

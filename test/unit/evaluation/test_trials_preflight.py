@@ -35,7 +35,7 @@ def test_a_complete_setup_has_its_provenance() -> None:
         ((), {"camera": "/nowhere.yaml"}, ErrorCode.FILE_MISSING),
         (("replay:/nowhere.npz",), {}, ErrorCode.POLICY_UNAVAILABLE),
         (("expert:wings=2",), {}, ErrorCode.POLICY_UNAVAILABLE),
-        ((f"{ODD}Nobody",), {}, ErrorCode.POLICY_UNAVAILABLE),
+        ((f"{ODD}Missing",), {}, ErrorCode.POLICY_UNAVAILABLE),
     ],
 )
 def test_errors_keep_their_own_code(policies: tuple[str, ...], changes: dict[str, Any], code: ErrorCode) -> None:

@@ -122,7 +122,7 @@ def test_the_documented_class_generates(tmp_path: Path, monkeypatch: pytest.Monk
         ("Blunt", "generate cannot be called"),
         ("Stillborn", "its constructor raised ZeroDivisionError: no luck"),
         ("NOT_A_CLASS", "is not a class"),
-        ("Nobody", "has no 'Nobody'"),
+        ("Missing", "has no 'Missing'"),
     ],
 )
 def test_classes_that_cannot_generate(name: str, word: str) -> None:

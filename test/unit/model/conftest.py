@@ -48,5 +48,5 @@ else:
         torch.set_num_threads(1)
         yield
         torch.set_num_threads(before)
-        # A state of the processor: whoever leaves it changed breaks the tests of others.
+        # Processor state: a test that leaves it changed breaks other tests.
         assert np.array([5e-324])[0] * 0.5e1 > 0, "small numbers are flushed to zero after this test"
