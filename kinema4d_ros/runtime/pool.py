@@ -8,7 +8,7 @@ A worker that dies costs the job it was running: a new worker replaces it and ru
 exceeds its time limit is lost and its worker is replaced. An error of this package (`KinemaError`) in a worker ends the
 batch: it would occur in every job, or the disk is full. Any other exception ends the worker.
 
-Jobs, values and recipes are pickled between processes that this module starts. On a Ray cluster that means: every client
+Jobs, values and recipes are pickled between processes that this module starts. On a Ray cluster that means: any client
 that can reach the cluster can run code on it, and we run what the cluster sends. Use clusters you trust.
 """
 
