@@ -3,6 +3,8 @@
 kinema4d assess --data runs/data/nano --split val --out out/assess                the shipped nano
 kinema4d assess --data runs/data/nano --split ood --checkpoint runs/nano/model     another checkpoint
 kinema4d assess --data runs/data/nano --twins 40                                   test whether it uses the image
+kinema4d assess --data runs/data/nano --degrade drop --degrade noise=0.02          also with a degraded robot
+kinema4d assess --data runs/data/nano --ablation no_mask --ablation soft_50        also with another soft mask
 kinema4d assess --data runs/data/nano --split train --leak                         test whether commands reveal outcomes
 """
 
@@ -12,6 +14,7 @@ import argparse
 from pathlib import Path
 
 from kinema4d_ros.cli.options import add_model_options, sampler_options, speed_options
+from kinema4d_ros.core.degrade import Degradation
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.generators.spec import SPECS, load_generator
 
@@ -34,6 +37,20 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument(
         "--twins", type=int, default=0, metavar="N", help="also N picks with the target moved, and removed"
+    )
+    parser.add_argument(
+        "--degrade",
+        action="append",
+        metavar="NAME[=VALUE]",
+        help="also degrade the robot pointmaps given to the predictors: drop (share), noise (metres), shift (pixels) "
+        "or rotate (degrees); may be repeated",
+    )
+    parser.add_argument(
+        "--ablation",
+        action="append",
+        metavar="NAME",
+        help="also the model with a row of the paper's ablation table that needs no training: no_mask, soft_0, "
+        "soft_10, soft_20, soft_50, soft_70; may be repeated",
     )
     parser.add_argument(
         "--leak", action="store_true", help="only test how well commands alone predict the outcome; needs no model"
@@ -65,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise SetupError(
             f"package '{error.name}' is not installed", hint="make setup TORCH=cpu, or TORCH=cuda"
         ) from None
+    degradations = {one.label: one for one in map(Degradation.parse, arguments.degrade or ())}
     generator = load_generator(
         arguments.preset,
         checkpoint=arguments.checkpoint,
@@ -82,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
         twins=arguments.twins,
         strips=arguments.strips,
         config=arguments.config,
+        degradations=tuple(degradations.values()),
+        ablations=tuple(dict.fromkeys(arguments.ablation or ())),
     )
 
 

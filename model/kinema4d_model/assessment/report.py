@@ -21,6 +21,7 @@ from kinema4d_model.assessment.run import (
     Scored,
     TwinTable,
     assess,
+    degradation_seed,
     episodes_of,
     outcomes_of,
     summaries,
@@ -30,6 +31,7 @@ from kinema4d_model.assessment.scores import (
     NAMES,
     Predictor,
     Summary,
+    ablated,
     carry,
     composite,
     episode_request,
@@ -38,6 +40,7 @@ from kinema4d_model.assessment.scores import (
 )
 from kinema4d_model.data.lab_config import load_config
 from kinema4d_model.pipeline.lifting import load_lifter
+from kinema4d_ros.core.degrade import Degradation
 from kinema4d_ros.generators.protocol import Generator
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import write_image
@@ -63,31 +66,48 @@ def write_assessment(
     twins: int = 0,
     strips: int = 8,
     config: str = "nano",
+    degradations: Sequence[Degradation] = (),
+    ablations: Sequence[str] = (),
 ) -> int:
-    """Assess a generator against first frame, composite and carry hypothesis, and write the report; return 0."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Assess a generator against first frame, composite and carry hypothesis, and write the report; return 0.
+
+    `ablations` are names of `ablation_table`; each adds a row "model, NAME". `degradations` add degraded rows of all.
+    """
     predictors: dict[str, Predictor] = {
         "first frame": first_frame,
         "composite": composite,
         "carry": carry(None if depth else load_lifter()),
         MODEL: generated(generator),
+        **{f"{MODEL}, {name}": ablated(generator, name) for name in ablations},
     }
+    out.mkdir(parents=True, exist_ok=True)
     with tqdm(desc=f"assess {split}", unit="prediction", file=sys.stderr) as bar:
-        rows = assess(episodes_of(data, split, limit), predictors, depth=depth, progress=lambda _: bar.update())
+        rows = assess(
+            episodes_of(data, split, limit),
+            predictors,
+            depth=depth,
+            degradations=degradations,
+            progress=lambda _: bar.update(),
+        )
     tables = []
     if twins:
         for distance in (0.10, None):
             picks = (e for e in episodes_of(data, split) if e.task == "pick")
             some = (e for e, _ in zip(picks, range(twins), strict=False))
             tables.append(twin_table(load_config(config), some, predictors[MODEL], depth=depth, distance_m=distance))
+    keys = list(dict.fromkeys(row.key for row in rows))
+    names = list(dict.fromkeys(row.predictor for row in rows))
     document = {
         "split": split,
         "depth": "measured" if depth else "from the picture",
+        "ablations": list(ablations),
+        "degradations": [
+            {"label": d.label, **dataclasses.asdict(d), "seeds": {key: degradation_seed(key) for key in keys}}
+            for d in degradations
+        ],
         "summaries": {p: {n: dataclasses.asdict(s) for n, s in t.items()} for p, t in summaries(rows).items()},
-        "outcomes": {p: dataclasses.asdict(outcomes_of(rows, p)) for p in predictors},
-        "outcomes by what is in the hand": {
-            p: dataclasses.asdict(outcomes_of(rows, p, judge=False)) for p in predictors
-        },
+        "outcomes": {p: dataclasses.asdict(outcomes_of(rows, p)) for p in names},
+        "outcomes by what is in the hand": {p: dataclasses.asdict(outcomes_of(rows, p, judge=False)) for p in names},
         "twins": [dataclasses.asdict(t) for t in tables],
         "episodes": [dataclasses.asdict(row) for row in rows],
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig
 from kinema4d_model.data.lab_episode import Change, TwinRefused, make_episode
 from kinema4d_model.data.shards import read_episode
+from kinema4d_ros.core.degrade import Degradation
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.task import make_task
 from kinema4d_ros.evaluation.judges import GeometricJudge
+from kinema4d_ros.generators.protocol import GenerateRequest
 from kinema4d_ros.lab import PlacedObject
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "Twin",
     "TwinTable",
     "assess",
+    "degradation_seed",
     "episodes_of",
     "make_twin",
     "moved_by",
@@ -176,39 +180,55 @@ def assess(
     predictors: Mapping[str, Predictor],
     *,
     depth: bool,
+    degradations: Sequence[Degradation] = (),
     progress: Callable[[Scored], object] = lambda _: None,
 ) -> list[Scored]:
-    """Score every predictor on every episode.
+    """Score every predictor on every episode, given the exact robot and then each degraded one.
 
     Args:
         episodes: held out from training.
-        predictors: by name.
+        predictors: by name; with a degradation the row is "NAME, LABEL".
         depth: give them the measured depth of the first frame.
+        degradations: of the robot pointmaps given to the predictors; the truth stays exact.
         progress: called after every prediction.
     """
     rows = []
     for episode in episodes:
-        request, region = episode_request(episode, depth=depth), episode_region(episode)
-        for name, predict in predictors.items():
-            began = time.perf_counter()
-            rollout = predict(request)
-            seconds = time.perf_counter() - began
-            grip = request.robot.grip
-            rows.append(
-                Scored(
-                    episode.key,
-                    episode.task,
-                    str(episode.details.get("variant", "")),
-                    bool(episode.outcome.success),
-                    name,
-                    grip is not None and holds(rollout, grip),
-                    _judged(rollout, episode),
-                    score(rollout, episode, region),
-                    seconds,
-                )
-            )
-            progress(rows[-1])
+        exact, region = episode_request(episode, depth=depth), episode_region(episode)
+        for degradation in (None, *degradations):
+            request = exact
+            if degradation is not None:
+                request = replace(exact, robot=degradation.apply(exact.robot, degradation_seed(episode.key)))
+            for name, predict in predictors.items():
+                row = name if degradation is None else f"{name}, {degradation.label}"
+                rows.append(_scored(row, predict, request, episode, region))
+                progress(rows[-1])
     return rows
+
+
+def degradation_seed(key: str) -> int:
+    """Return the seed of an episode's degradations: by its key, so that neither order nor selection matters."""
+    return zlib.crc32(key.encode())
+
+
+def _scored(
+    name: str, predict: Predictor, request: GenerateRequest, episode: Episode, region: NDArray[np.bool_]
+) -> Scored:
+    began = time.perf_counter()
+    rollout = predict(request)
+    seconds = time.perf_counter() - began
+    grip = request.robot.grip
+    return Scored(
+        episode.key,
+        episode.task,
+        str(episode.details.get("variant", "")),
+        bool(episode.outcome.success),
+        name,
+        grip is not None and holds(rollout, grip),
+        _judged(rollout, episode),
+        score(rollout, episode, region),
+        seconds,
+    )
 
 
 def summaries(rows: Sequence[Scored]) -> dict[str, dict[str, Summary]]:

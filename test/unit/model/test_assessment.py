@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from support.own_generator import documented
 from kinema4d_model.assessment.report import markdown, strip, write_assessment
 from kinema4d_model.assessment.run import (
     Outcomes,
+    Scored,
     assess,
+    degradation_seed,
     episodes_of,
     make_twin,
     moved_by,
@@ -39,7 +42,9 @@ from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.make import make_dataset
 from kinema4d_model.pipeline.backend import DiffusionGenerator
+from kinema4d_model.shipped import shipped_weights
 from kinema4d_ros.cli import main
+from kinema4d_ros.core.degrade import Degradation
 from kinema4d_ros.core.errors import DataError
 
 SEED = 3
@@ -175,6 +180,60 @@ def test_intervals_contain_the_mean_and_ignore_nan() -> None:
     assert found.mean == 22
     assert 20 <= found.low < 22 < found.high <= 24
     assert summarise([{"psnr": float("nan")}])["psnr"].count == 0
+
+
+def test_degraded_robots_get_rows_of_their_own(episodes: list[Episode]) -> None:
+    degradations = [Degradation.parse(text) for text in ("drop=0.2", "noise")]
+    some = episodes[:2]
+    rows = assess(iter(some), {"composite": composite}, depth=True, degradations=degradations)
+    table = summaries(rows)
+    assert list(table) == ["composite", "composite, drop 20 %", "composite, noise 10 mm"]
+    assert table["composite, drop 20 %"]["psnr_dynamic"].mean < table["composite"]["psnr_dynamic"].mean
+    assert table["composite, noise 10 mm"]["chamfer_l1_mm"].mean > table["composite"]["chamfer_l1_mm"].mean
+    # Neither other rows nor the selection of episodes change what an episode gets.
+    again = assess(iter(some[1:]), {"composite": composite}, depth=True, degradations=degradations[:1])
+    assert numbers_of(again) == numbers_of([row for row in rows if row.key == some[1].key][:2])
+    assert degradation_seed(some[0].key) != degradation_seed(some[1].key)
+
+
+def numbers_of(rows: list[Scored]) -> list[tuple[Any, ...]]:
+    return [(row.key, row.predictor, row.held, row.judged, dict(row.numbers)) for row in rows]
+
+
+@pytest.mark.skipif(shipped_weights("nano") is None, reason="the weights are not in this copy")
+def test_the_command_adds_ablations_and_degradations(folder: Path, tmp_path: Path) -> None:
+    command = ["assess", "--data", str(folder), "--limit", "1", "--strips", "0", "--out", str(tmp_path)]
+    chosen = ["--ablation", "no_mask", "--ablation", "soft_10", "--degrade", "drop", "--degrade", "drop=0.05"]
+    assert main([*command, *chosen]) == 0
+    document = json.loads((tmp_path / "assessment.json").read_text())
+    scores = {row["predictor"]: row["numbers"] for row in document["episodes"]}
+    plain = ["first frame", "composite", "carry", "model", "model, no_mask", "model, soft_10"]
+    assert list(scores) == [*plain, *(f"{name}, drop 5 %" for name in plain)]
+    assert scores["model, soft_10"] == scores["model"], "what the weights were trained for"
+    assert scores["model, no_mask"] != scores["model"]
+    assert scores["model, drop 5 %"] != scores["model"]
+    assert document["ablations"] == ["no_mask", "soft_10"]
+    key = document["episodes"][0]["key"]
+    seeds = {key: degradation_seed(key)}
+    assert document["degradations"] == [{"label": "drop 5 %", "name": "drop", "value": 0.05, "seeds": seeds}]
+    assert "| model, no_mask, drop 5 % |" in (tmp_path / "assessment.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--degrade", "blur"], "expected NAME or NAME=VALUE with one of drop, noise, shift, rotate"),
+        (["--ablation", "pointmap"], "needs a network trained for it; expected one of no_mask, soft_0, soft_10"),
+        (["--ablation", "no_mask", "--preset", "composite"], "generator 'composite' has no ablation 'no_mask'"),
+    ],
+)
+@pytest.mark.skipif(shipped_weights("nano") is None, reason="the weights are not in this copy")
+def test_rows_that_cannot_be_made_are_refused(
+    options: list[str], words: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["assess", "--data", str(folder), "--out", str(tmp_path / "out"), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_strips_show_every_video_in_a_row() -> None:
