@@ -20,6 +20,7 @@ from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest, Generator
 
 __all__ = [
+    "MODEL",
     "NAMES",
     "Predictor",
     "Summary",
@@ -137,6 +138,9 @@ def holds(rollout: Rollout, grip: GripTrack) -> bool:
 # Predictors: first frame, composite, carry hypothesis, and trained models.
 
 Predictor = Callable[[GenerateRequest], Rollout]
+
+MODEL = "model"
+"""Name of the assessed generator among the predictors."""
 
 
 def episode_request(episode: Episode, *, depth: bool, seed: int = 0) -> GenerateRequest:
