@@ -190,13 +190,9 @@ class TwinTable:
 
 def episodes_of(folder: str | Path, split: str, limit: int | None = None) -> Iterator[Episode]:
     """Yield the first `limit` episodes of a split, in order."""
-    left = limit
-    for index in DatasetFolder.open(folder).indices(split):
-        for number in range(len(index.episodes)):
-            if left is not None and left <= 0:
-                return
-            yield read_episode(index, number)
-            left = None if left is None else left - 1
+    found = DatasetFolder.open(folder).episodes(split)
+    for number in range(len(found) if limit is None else min(limit, len(found))):
+        yield found[number]
 
 
 def assess_episode(
