@@ -3,17 +3,23 @@
 kinema4d assess --data runs/data/nano --split val --out out/assess                the shipped nano
 kinema4d assess --data runs/data/nano --split ood --checkpoint runs/nano/model     another checkpoint
 kinema4d assess --data runs/data/nano --twins 40                                   test whether it uses the image
+kinema4d assess --data runs/data/nano --degrade drop --degrade noise=0.02          also with a degraded robot
+kinema4d assess --data runs/data/nano --ablation no_mask --ablation soft_50        also with another soft mask
+kinema4d assess --data runs/data/nano --workers 4                                  four episodes at a time
 kinema4d assess --data runs/data/nano --split train --leak                         test whether commands reveal outcomes
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
 
 from kinema4d_ros.cli.options import add_model_options, sampler_options, speed_options
+from kinema4d_ros.core.degrade import Degradation
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.generators.spec import SPECS, load_generator
+from kinema4d_ros.runtime.pool import ENGINES
 
 __all__ = ["register", "run"]
 
@@ -36,6 +42,20 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--twins", type=int, default=0, metavar="N", help="also N picks with the target moved, and removed"
     )
     parser.add_argument(
+        "--degrade",
+        action="append",
+        metavar="NAME[=VALUE]",
+        help="also degrade the robot pointmaps given to the predictors: drop (share), noise (metres), shift (pixels) "
+        "or rotate (degrees); may be repeated",
+    )
+    parser.add_argument(
+        "--ablation",
+        action="append",
+        metavar="NAME",
+        help="also the model with a row of the paper's ablation table that needs no training: no_mask, soft_0, "
+        "soft_10, soft_20, soft_50, soft_70; may be repeated",
+    )
+    parser.add_argument(
         "--leak", action="store_true", help="only test how well commands alone predict the outcome; needs no model"
     )
     parser.add_argument(
@@ -49,6 +69,10 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--config", default="nano", metavar="NAME|FILE", help="configuration of the dataset, for --twins"
     )
     parser.add_argument("--out", type=Path, default=Path("out/assess"), metavar="DIR", help="default: out/assess")
+    parser.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="worker processes; 0 = run in this process (default: 0)"
+    )
+    parser.add_argument("--engine", default="local", help=f"where workers run: {ENGINES} (default: local)")
     parser.add_argument("--checkpoint", default="", metavar="DIR", help="weights (default: the preset's own)")
     parser.add_argument("--allow-base", action="store_true", help="without an adapter assess the base model alone")
     add_model_options(parser, "nano", SPECS)
@@ -65,15 +89,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise SetupError(
             f"package '{error.name}' is not installed", hint="make setup TORCH=cpu, or TORCH=cuda"
         ) from None
-    generator = load_generator(
+    degradations = {one.label: one for one in map(Degradation.parse, arguments.degrade or ())}
+    # Called in every worker; an absolute folder, since workers of a cluster start elsewhere.
+    load = functools.partial(
+        load_generator,
         arguments.preset,
-        checkpoint=arguments.checkpoint,
+        checkpoint=str(Path(arguments.checkpoint).expanduser().absolute()) if arguments.checkpoint else "",
         allow_base=arguments.allow_base or None,
         sampler=sampler_options(arguments),
         speed=speed_options(arguments),
     )
     return write_assessment(
-        generator,
+        load,
         arguments.data,
         arguments.split,
         arguments.out,
@@ -82,6 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
         twins=arguments.twins,
         strips=arguments.strips,
         config=arguments.config,
+        degradations=tuple(degradations.values()),
+        ablations=tuple(dict.fromkeys(arguments.ablation or ())),
+        workers=arguments.workers,
+        engine=arguments.engine,
     )
 
 

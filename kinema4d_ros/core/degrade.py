@@ -7,20 +7,37 @@ wrong calibration.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.core.errors import PointmapError
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
 from kinema4d_ros.core.pointmap import PointmapSequence
 
-__all__ = ["add_noise", "drop_points", "random_rotation", "random_shift", "rotate_image", "shift_pixels"]
+__all__ = [
+    "DEGRADATIONS",
+    "Degradation",
+    "add_noise",
+    "drop_points",
+    "random_rotation",
+    "random_shift",
+    "rotate_image",
+    "shift_pixels",
+]
+
+DROP_RATIO = 0.05
+NOISE_M = 0.01
+SHIFT_PX = 5
+ROTATION_DEG = 5.0
+"""Default strengths; the paper drops 5 % of the points."""
 
 
-def drop_points(sequence: PointmapSequence, *, seed: int, ratio: float = 0.05) -> PointmapSequence:
+def drop_points(sequence: PointmapSequence, *, seed: int, ratio: float = DROP_RATIO) -> PointmapSequence:
     """Remove exactly round(ratio * points) of all robot points, chosen over the whole sequence."""
     if not 0.0 <= ratio <= 1.0:
         raise PointmapError(f"the share of points to drop is {ratio}", expected="a number from 0 to 1")
@@ -39,7 +56,7 @@ def drop_points(sequence: PointmapSequence, *, seed: int, ratio: float = 0.05) -
     return replace(sequence, xyz=xyz, link_ids=ids, rgb=rgb)
 
 
-def add_noise(sequence: PointmapSequence, *, seed: int, sigma_m: float = 0.01) -> PointmapSequence:
+def add_noise(sequence: PointmapSequence, *, seed: int, sigma_m: float = NOISE_M) -> PointmapSequence:
     """Add independent Gaussian noise of standard deviation `sigma_m` metres to x, y and z of every robot point."""
     if not (np.isfinite(sigma_m) and sigma_m >= 0.0):
         raise PointmapError(f"the noise is {sigma_m} m", expected="a standard deviation in metres, 0 or more")
@@ -92,7 +109,7 @@ def rotate_image(sequence: PointmapSequence, angle_deg: float) -> PointmapSequen
     return _each(sequence, turn)
 
 
-def random_shift(sequence: PointmapSequence, *, seed: int, limit_px: int = 5) -> PointmapSequence:
+def random_shift(sequence: PointmapSequence, *, seed: int, limit_px: int = SHIFT_PX) -> PointmapSequence:
     """Apply one shift to the whole sequence, each axis a random whole number from -limit_px to limit_px."""
     if limit_px < 0:
         raise PointmapError(f"the largest shift is {limit_px} px", expected="0 or more")
@@ -100,7 +117,7 @@ def random_shift(sequence: PointmapSequence, *, seed: int, limit_px: int = 5) ->
     return shift_pixels(sequence, int(columns), int(rows))
 
 
-def random_rotation(sequence: PointmapSequence, *, seed: int, limit_deg: float = 5.0) -> PointmapSequence:
+def random_rotation(sequence: PointmapSequence, *, seed: int, limit_deg: float = ROTATION_DEG) -> PointmapSequence:
     """Apply one rotation to the whole sequence, drawn uniformly from -limit_deg to limit_deg."""
     if not (np.isfinite(limit_deg) and limit_deg >= 0.0):
         raise PointmapError(f"the largest rotation is {limit_deg} degrees", expected="0 or more")
@@ -114,3 +131,87 @@ def _each(sequence: PointmapSequence, change: Any) -> PointmapSequence:
         link_ids=change(sequence.link_ids, 0),
         rgb=None if sequence.rgb is None else change(sequence.rgb, 0),
     )
+
+
+# Degradations by name, as the command line gives them.
+
+
+class _Kind(NamedTuple):
+    apply: Callable[[PointmapSequence, int, float], PointmapSequence]
+    default: float
+    largest: float
+    unit: str
+    scale: float
+    label: str
+
+
+_KINDS = {
+    "drop": _Kind(
+        lambda sequence, seed, value: drop_points(sequence, seed=seed, ratio=value),
+        DROP_RATIO, 1, "share of the points", 100, "drop {:g} %",
+    ),
+    "noise": _Kind(
+        lambda sequence, seed, value: add_noise(sequence, seed=seed, sigma_m=value),
+        NOISE_M, 10, "standard deviation in metres", 1000, "noise {:g} mm",
+    ),
+    "shift": _Kind(
+        lambda sequence, seed, value: random_shift(sequence, seed=seed, limit_px=int(value)),
+        SHIFT_PX, 10_000, "whole pixels", 1, "shift up to {:g} px",
+    ),
+    "rotate": _Kind(
+        lambda sequence, seed, value: random_rotation(sequence, seed=seed, limit_deg=value),
+        ROTATION_DEG, 180, "degrees", 1, "rotate up to {:g} deg",
+    ),
+}  # fmt: skip
+
+DEGRADATIONS = tuple(_KINDS)
+"""Valid names."""
+
+
+@dataclass(frozen=True)
+class Degradation:
+    """A degradation of given strength: share of points, metres, pixels or degrees.
+
+    >>> Degradation.parse("drop").label, Degradation.parse("noise=0.02").label
+    ('drop 5 %', 'noise 20 mm')
+    """
+
+    name: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> Degradation:
+        """Parse NAME or NAME=VALUE.
+
+        Raises:
+            PointmapError: ARGUMENT_INVALID with the valid names, or with the meaning of the value.
+        """
+        name, given, strength = text.partition("=")
+        kind = _KINDS.get(name)
+        if kind is None:
+            raise PointmapError(
+                f"degradation '{text}' is unknown",
+                expected=f"NAME or NAME=VALUE with one of {', '.join(DEGRADATIONS)}",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        try:
+            value = float(strength) if given else float(kind.default)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= kind.largest or (name == "shift" and not value.is_integer()):
+            raise PointmapError(
+                f"degradation '{text}' has an invalid strength",
+                expected=f"a number from 0 to {kind.largest} ({kind.unit}), as in {name}={kind.default:g}",
+                code=ErrorCode.ARGUMENT_INVALID,
+            )
+        return cls(name, value)
+
+    @property
+    def label(self) -> str:
+        """Name and strength with its unit."""
+        kind = _KINDS[self.name]
+        return kind.label.format(kind.scale * self.value)
+
+    def apply(self, sequence: PointmapSequence, seed: int) -> PointmapSequence:
+        """Return the degraded sequence; equal for equal seeds."""
+        return _KINDS[self.name].apply(sequence, seed, self.value)

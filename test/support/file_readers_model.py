@@ -23,7 +23,7 @@ from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.checkpoints.manifest import write_manifest
 from kinema4d_model.checkpoints.official import find_official, load_4dnex, load_official
 from kinema4d_model.data.episode_files import encode_episode
-from kinema4d_model.data.shards import index_path, open_index, read_document, read_episode, stream_shard, write_shard
+from kinema4d_model.data.shards import index_path, open_index, read_document, read_episode, write_shard
 from kinema4d_model.preset import load_preset
 from kinema4d_ros.io.resources import share_path
 
@@ -159,10 +159,8 @@ def _shard(folder: Path) -> Path:
 
 def _read_shard(path: Path) -> Any:
     index = open_index(path)
-    for number in range(len(index.episodes)):
-        read_document(index, number)
-        read_episode(index, number)
-    return list(stream_shard(path))
+    numbers = range(len(index.episodes))
+    return [(read_document(index, number), read_episode(index, number)) for number in numbers]
 
 
 def _forget_index(path: Path) -> None:

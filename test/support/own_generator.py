@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,22 @@ class Array(Wrong):
 
     def __init__(self) -> None:
         super().__init__(how="array")
+
+
+class Killed(Nameless):
+    """Kills its process at its first requests, `times` of them over all processes; the folder holds a mark for each."""
+
+    name = "killed"
+
+    def __init__(self, *, marks: str, times: int) -> None:
+        self.marks, self.times = Path(marks), times
+
+    def generate(self, request: Any, progress: Any = None, cancel: Any = None) -> Any:
+        killed = len(list(self.marks.iterdir()))
+        if killed < self.times:
+            (self.marks / str(killed)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().generate(request, progress, cancel)
 
 
 NOT_A_CLASS = Nameless()

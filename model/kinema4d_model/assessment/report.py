@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
 from kinema4d_model.assessment.run import (
     GRASPS,
+    THREADS,
     Outcomes,
     Scored,
+    Setup,
     TwinTable,
     assess,
+    degradation_seed,
     episodes_of,
     outcomes_of,
+    roll_out,
     summaries,
-    twin_table,
 )
-from kinema4d_model.assessment.scores import (
-    NAMES,
-    Predictor,
-    Summary,
-    carry,
-    composite,
-    episode_request,
-    first_frame,
-    generated,
-)
-from kinema4d_model.data.lab_config import load_config
-from kinema4d_model.pipeline.lifting import load_lifter
+from kinema4d_model.assessment.scores import MODEL, NAMES, Summary, composite, episode_request, generated
+from kinema4d_ros.core.degrade import Degradation
 from kinema4d_ros.generators.protocol import Generator
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import write_image
@@ -49,11 +45,10 @@ HEADS = {
     "chamfer_l1_mm": "CD-L1 mm", "f_score": "F@1 cm", "chamfer_l1_dynamic_mm": "CD-L1 dyn.", "f_score_dynamic": "F dyn",
 }  # fmt: skip
 STRIP_FRAMES = 6
-MODEL = "model"
 
 
 def write_assessment(
-    generator: Generator,
+    load: Callable[[], Generator],
     data: Path,
     split: str,
     out: Path,
@@ -63,49 +58,82 @@ def write_assessment(
     twins: int = 0,
     strips: int = 8,
     config: str = "nano",
+    degradations: Sequence[Degradation] = (),
+    ablations: Sequence[str] = (),
+    workers: int = 0,
+    engine: str = "local",
 ) -> int:
-    """Assess a generator against first frame, composite and carry hypothesis, and write the report; return 0."""
+    """Assess a generator against first frame, composite and carry hypothesis, and write the report; return 0.
+
+    `load` makes the generator, in every worker if there are any: then it must be picklable. For the others see `Setup`
+    and `assess`.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    predictors: dict[str, Predictor] = {
-        "first frame": first_frame,
-        "composite": composite,
-        "carry": carry(None if depth else load_lifter()),
-        MODEL: generated(generator),
-    }
-    with tqdm(desc=f"assess {split}", unit="prediction", file=sys.stderr) as bar:
-        rows = assess(episodes_of(data, split, limit), predictors, depth=depth, progress=lambda _: bar.update())
-    tables = []
-    if twins:
-        for distance in (0.10, None):
-            picks = (e for e in episodes_of(data, split) if e.task == "pick")
-            some = (e for e, _ in zip(picks, range(twins), strict=False))
-            tables.append(twin_table(load_config(config), some, predictors[MODEL], depth=depth, distance_m=distance))
+    with _worker_threads(), tqdm(desc=f"assess {split}", unit="episode", file=sys.stderr) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        # Without workers one generator serves the scores and the strips.
+        make = load if workers else functools.cache(load)
+        setup = Setup(make, depth, tuple(degradations), tuple(ablations), config)
+        rows, tables = assess(
+            setup, data, split, limit=limit, twins=twins, workers=workers, engine=engine, progress=progress
+        )
+        _write_tables(out, rows, tables, split, setup)
+        _write_strips(out, choose_strips(rows, strips), data, split, limit, setup)
+    print(markdown(rows, tables, split, depth))
+    return 0
+
+
+@contextmanager
+def _worker_threads() -> Iterator[None]:
+    """Set torch's number of threads as the workers do, and restore it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _write_tables(out: Path, rows: Sequence[Scored], tables: Sequence[TwinTable], split: str, setup: Setup) -> None:
+    keys = list(dict.fromkeys(row.key for row in rows))
+    names = list(dict.fromkeys(row.predictor for row in rows))
     document = {
         "split": split,
-        "depth": "measured" if depth else "from the picture",
+        "depth": "measured" if setup.depth else "from the picture",
+        "ablations": list(setup.ablations),
+        "degradations": [
+            {"label": d.label, **dataclasses.asdict(d), "seeds": {key: degradation_seed(key) for key in keys}}
+            for d in setup.degradations
+        ],
         "summaries": {p: {n: dataclasses.asdict(s) for n, s in t.items()} for p, t in summaries(rows).items()},
-        "outcomes": {p: dataclasses.asdict(outcomes_of(rows, p)) for p in predictors},
-        "outcomes by what is in the hand": {
-            p: dataclasses.asdict(outcomes_of(rows, p, judge=False)) for p in predictors
-        },
+        "outcomes": {p: dataclasses.asdict(outcomes_of(rows, p)) for p in names},
+        "outcomes by what is in the hand": {p: dataclasses.asdict(outcomes_of(rows, p, judge=False)) for p in names},
         "twins": [dataclasses.asdict(t) for t in tables],
         "episodes": [dataclasses.asdict(row) for row in rows],
     }
     with replacing_file(out / "assessment.json") as temporary:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    text = markdown(rows, tables, split, depth)
     with replacing_file(out / "assessment.md") as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    chosen = choose_strips(rows, strips)
+        temporary.write_text(markdown(rows, tables, split, setup.depth), encoding="utf-8")
+
+
+def _write_strips(
+    out: Path, chosen: Mapping[str, str], data: Path, split: str, limit: int | None, setup: Setup
+) -> None:
+    if not chosen:
+        return
+    model = generated(setup.load())
     for episode in episodes_of(data, split, limit):
         if episode.key in chosen:
-            request = episode_request(episode, depth=depth)
-            shown = [episode.rgb, predictors[MODEL](request).rgb, predictors["composite"](request).rgb]
+            request = episode_request(episode, depth=setup.depth)
+            shown = [episode.rgb, roll_out(model, request).rgb, roll_out(composite, request).rgb]
             name = f"{chosen[episode.key]}-{episode.task}-{episode.key}"
             write_image(out / f"{name}.png", strip(shown))
             write_film(out / f"{name}.gif", shown, float(np.diff(episode.times).mean()))
-    print(text)
-    return 0
 
 
 def choose_strips(rows: Sequence[Scored], count: int) -> dict[str, str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.pipeline.lifting import Lifter
-from kinema4d_ros.core.errors import DataError
+from kinema4d_ros.core.errors import DataError, ErrorCode, GeneratorError
 from kinema4d_ros.core.pointmap import GripTrack
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.core.task import make_task
@@ -20,9 +20,11 @@ from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest, Generator
 
 __all__ = [
+    "MODEL",
     "NAMES",
     "Predictor",
     "Summary",
+    "ablated",
     "carry",
     "composite",
     "episode_region",
@@ -137,6 +139,9 @@ def holds(rollout: Rollout, grip: GripTrack) -> bool:
 
 Predictor = Callable[[GenerateRequest], Rollout]
 
+MODEL = "model"
+"""Name of the assessed generator among the predictors."""
+
 
 def episode_request(episode: Episode, *, depth: bool, seed: int = 0) -> GenerateRequest:
     """Make the generator's request: first image, robot rendered from the actions, optionally depth."""
@@ -193,3 +198,19 @@ def carry(lifter: Lifter | None) -> Predictor:
 def generated(generator: Generator) -> Predictor:
     """Return a predictor that calls a generator."""
     return lambda request: generator.generate(request)
+
+
+def ablated(generator: Generator, name: str) -> Predictor:
+    """Return a predictor of the generator's weights with a row of the paper's ablation table.
+
+    Raises:
+        GeneratorError: ARGUMENT_INVALID; the row needs another network, or the generator has no network of ours.
+    """
+    change = getattr(generator, "with_ablation", None)
+    if change is None:
+        raise GeneratorError(
+            f"generator '{generator.name}' has no ablation '{name}'",
+            expected="a preset with weights, such as nano",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
+    return generated(change(name))

@@ -10,9 +10,10 @@ import torch
 
 from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import Ablation, ConditionSpec
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.carry import DESCRIPTION
 
-__all__ = ["Conditions", "ablation_table", "shapes_only"]
+__all__ = ["Conditions", "ablate", "ablation_table", "shapes_only"]
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,32 @@ def ablation_table() -> dict[str, ConditionSpec]:
         f"soft_{round(100 * ratio)}": ConditionSpec(Ablation.RGB_POINTMAP, soft_ratio=ratio) for ratio in SOFT_RATIOS
     }
     return kinds | ratios
+
+
+def ablate(preset: Preset, name: str) -> Preset:
+    """Return the preset of trained weights with one row of `ablation_table`; all else of its condition is kept.
+
+    Only the mask can change without training: a network of the full condition can run at any soft ratio and without the
+    mask, any other network at the paper's soft ratio.
+
+    Raises:
+        GeneratorError: ARGUMENT_INVALID with the rows that these weights can run.
+    """
+    table, own = ablation_table(), preset.condition
+    trained = own.ablation
+    if trained is Ablation.RGB_POINTMAP and not own.mask:
+        trained = Ablation.NO_MASK
+    kinds = {trained, Ablation.NO_MASK} if trained is Ablation.RGB_POINTMAP else {trained}
+    possible = [row for row, spec in table.items() if spec.ablation in kinds]
+    if name in possible:
+        row = table[name]
+        return preset.with_condition(dataclasses.replace(own, ablation=row.ablation, soft_ratio=row.soft_ratio))
+    expected = f"one of {', '.join(possible)} for the weights of preset '{preset.name}'"
+    if name not in table:
+        raise GeneratorError(f"ablation '{name}' is unknown", expected=expected, code=ErrorCode.ARGUMENT_INVALID)
+    raise GeneratorError(
+        f"ablation '{name}' needs a network trained for it",
+        expected=expected,
+        hint=f"`kinema4d train` a preset with condition.ablation: {table[name].ablation.value}, assess its checkpoint",
+        code=ErrorCode.ARGUMENT_INVALID,
+    )

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kinema4d_model.data.shards import ShardIndex, open_index
+from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.shards import ShardIndex, open_index, read_episode
 from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.files import read_bytes, replacing_file, writing
 
-__all__ = ["FORMAT", "DatasetFolder", "failure_shard_name", "lock_folder", "shard_name"]
+__all__ = ["FORMAT", "DatasetFolder", "EpisodeList", "failure_shard_name", "lock_folder", "shard_name"]
 
 FORMAT = "kinema4d-dataset-1"
 _MAX_BYTES = 10_000_000
@@ -103,9 +104,33 @@ class DatasetFolder:
         """Open the indices of a split's shards."""
         return [open_index(shard) for shard in self.shards(split)]
 
+    def episodes(self, split: str) -> EpisodeList:
+        """Return the existing episodes of a split, in order, each read when it is asked for."""
+        return EpisodeList(self.indices(split))
+
     def count(self, split: str) -> int:
         """Count the existing episodes of a split."""
         return sum(len(index.episodes) for index in self.indices(split))
+
+
+class EpisodeList:
+    """Episodes of shards by number, for example as the dataset of a torch `DataLoader`.
+
+    Attributes:
+        keys: of the episodes.
+    """
+
+    def __init__(self, indices: Iterable[ShardIndex]) -> None:
+        self._places = [(index, number) for index in indices for number in range(len(index.episodes))]
+        self.keys = [index.episodes[number].key for index, number in self._places]
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return len(self._places)
+
+    def __getitem__(self, number: int) -> Episode:
+        """Read and verify an episode; DataError with its name if it is damaged."""
+        return read_episode(*self._places[number])
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def make_episode(config: LabConfig, seed: int, split: str, number: int, change: 
         try:
             scene = draw_scene(config, kind, seed, split, number, attempt)
             run = simulate(config, scene)
-            outcome = outcome_of(scene, run)
+            outcome = outcome_of(scene, run.states)
             if scene.cast.expected is not None and outcome.success is not scene.cast.expected:
                 raise Refused("outcome")
             eye, first = first_look(config, scene, run.states[0])
@@ -78,7 +78,7 @@ def make_episode(config: LabConfig, seed: int, split: str, number: int, change: 
                 scene = replace(scene, objects=tuple(change(o) if o.name == name else o for o in scene.objects))
                 try:
                     run = simulate(config, scene)
-                    outcome = outcome_of(scene, run)
+                    outcome = outcome_of(scene, run.states)
                 except Refused as refusal:
                     raise TwinRefused(str(refusal)) from None
                 first = eye.capture(run.states[0], truth=True)

@@ -54,7 +54,7 @@ SIGMAS = (0.5, 0.8, 1.2)
 
 
 VARIANTS = tuple((segment, sigma) for segment in range(SEGMENTS) for sigma in SIGMAS)
-"""(segment, sigma) of the nine failures; used by `lab_failures`."""
+"""(segment, sigma) of the nine failures; used by `make`."""
 
 
 RATE_HZ = 10.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -182,13 +182,13 @@ def simulate(config: LabConfig, scene: Scene) -> Run:
     return run
 
 
-def outcome_of(scene: Scene, run: Run) -> Outcome:
-    """Return the outcome of a run, with the paths of all objects.
+def outcome_of(scene: Scene, states: Sequence[LabState]) -> Outcome:
+    """Return the outcome of a run's states by `Task`, with the paths of all objects.
 
     Raises:
         Refused: the target fell off the table.
     """
-    name, states, tracks = scene.cast.target.name, run.states, []
+    name, tracks = scene.cast.target.name, []
     for thing in states[0].objects.values():
         poses = np.stack([s.objects[thing.name].base_T_object for s in states])
         tracks.append(ObjectTrack(thing.name, thing.object.shape, thing.object.size, thing.object.rgb, poses))
@@ -202,9 +202,10 @@ def outcome_of(scene: Scene, run: Run) -> Outcome:
         "moved_m": float(np.hypot(*(last - first)[:2])),
         "upright": float(poses[-1, 2, 2]),
     }
+    done = _task(scene).outcome(poses)
     if scene.cast.plan.goal is not None:
-        facts["goal_error_m"] = run.verdict.value_m
-    return Outcome(run.verdict.success, name, facts, tuple(tracks))
+        facts["goal_error_m"] = done.value_m
+    return Outcome(done.success, name, facts, tuple(tracks))
 
 
 def _details(cast: Cast) -> dict[str, Any]:

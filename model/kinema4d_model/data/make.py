@@ -104,7 +104,7 @@ def _failure(config: LabConfig, d: Demonstration, parent: Scene, segment: int, s
         try:
             scene = _disturbed(config, d, parent, segment, sigma, rng)
             run = simulate(config, scene)
-            outcome = outcome_of(scene, run)
+            outcome = outcome_of(scene, run.states)
             eye, first = first_look(config, scene, run.states[0])
         except Refused as refusal:
             reasons[str(refusal)] = reasons.get(str(refusal), 0) + 1

@@ -36,7 +36,6 @@ __all__ = [
     "read_document",
     "read_episode",
     "scan_shard",
-    "stream_shard",
     "write_shard",
 ]
 
@@ -283,19 +282,3 @@ def read_document(index: ShardIndex, number: int) -> dict[str, Any]:
     with index.path.open("rb") as file:
         file.seek(member.offset)
         return parse_document(file.read(member.size), where)
-
-
-def stream_shard(path: str | Path, streams: Collection[str] | None = None) -> Iterator[Episode]:
-    """Yield all episodes of a shard in order, reading forward only: for pipes and remote storage."""
-    shard = Path(path)
-    key = ""
-    files: dict[str, bytes] = {}
-    for name, data, _ in _members(shard):
-        found, extension = _split(shard, name)
-        if found != key and files:
-            yield decode_episode(files, f"{shard.name}:{key}", streams)
-            files = {}
-        key = found
-        files[extension] = data
-    if files:
-        yield decode_episode(files, f"{shard.name}:{key}", streams)

@@ -8,6 +8,7 @@ prediction is upsampled, points never across an edge, and the exact robot is pas
 
 from __future__ import annotations
 
+import copy
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -192,6 +193,12 @@ class DiffusionGenerator:
             plan_hash=request.plan_hash,
         )
 
+    def with_ablation(self, name: str) -> DiffusionGenerator:
+        """Return a generator of the same weights with a row of the paper's ablation table, see `conditions.ablate`."""
+        other = copy.copy(self)
+        other.pipeline = self.pipeline.with_ablation(name)
+        return other
+
     def _run(
         self, request: GenerateRequest, parts: list[slice], seed: int, overall: _Overall, cancel: Cancel | None
     ) -> tuple[Frames, Session]:
@@ -232,6 +239,8 @@ class DiffusionGenerator:
         size = f"{preset.width} x {preset.height}"
         if (camera.width, camera.height) != (preset.width, preset.height):
             size += f", resized from and to {camera.width} x {camera.height}"
+        # Other than what the weights were trained for: an ablation.
+        changed = {} if preset.condition == pipeline.bundle.preset.condition else {"condition": str(preset.condition)}
         return Provenance(
             generator=self.name,
             preset=preset.name,
@@ -254,6 +263,7 @@ class DiffusionGenerator:
                 "chunks": f"{parts} of up to {preset.frames} frames",
                 "metric": session.chunks[-1].fit.summary(),
                 "frames": "; ".join(chunk.note for chunk in session.chunks if chunk.note) or "the network's own",
+                **changed,
             },
         )
 

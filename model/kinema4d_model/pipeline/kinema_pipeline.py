@@ -7,6 +7,7 @@ The model is loaded once and stays in memory; a pipeline handles one call at a t
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from kinema4d_model.checkpoints.bundle import ModelBundle
-from kinema4d_model.conditioning import Conditions, build_conditions
+from kinema4d_model.conditioning import Conditions, ablate, build_conditions
 from kinema4d_model.network import Prepared
 from kinema4d_model.pipeline.inputs import NetworkInputs
 from kinema4d_model.preset_parts import SamplerSpec, SpeedSpec
@@ -85,9 +86,14 @@ class KinemaPipeline:
 
     def with_sampler(self, **changes: Any) -> KinemaPipeline:
         """Return the same loaded model with changed sampler settings."""
-        other = object.__new__(KinemaPipeline)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.sampler = replace(self.sampler, **changes)
+        return other
+
+    def with_ablation(self, name: str) -> KinemaPipeline:
+        """Return the same loaded model with a row of the paper's ablation table, see `conditions.ablate`."""
+        other = copy.copy(self)
+        other.preset = ablate(self.preset, name)
         return other
 
     @torch.no_grad()

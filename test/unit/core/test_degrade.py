@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinema4d_ros.core.degrade import (
+    Degradation,
     add_noise,
     drop_points,
     random_rotation,
@@ -16,7 +17,7 @@ from kinema4d_ros.core.degrade import (
     rotate_image,
     shift_pixels,
 )
-from kinema4d_ros.core.errors import PointmapError
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
 from kinema4d_ros.core.pointmap import PointmapSequence
 
 Make = Callable[..., PointmapSequence]
@@ -149,3 +150,38 @@ def test_random_rotations_stay_within_the_limit(make_sequence: Make) -> None:
 def test_invalid_amounts_are_refused(make_sequence: Make, call: Any) -> None:
     with pytest.raises(PointmapError):
         call(make_sequence())
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "same"),
+    [
+        ("drop", "drop 5 %", lambda s: drop_points(s, seed=9)),
+        ("drop=0.125", "drop 12.5 %", lambda s: drop_points(s, seed=9, ratio=0.125)),
+        ("noise=0.02", "noise 20 mm", lambda s: add_noise(s, seed=9, sigma_m=0.02)),
+        ("shift=3", "shift up to 3 px", lambda s: random_shift(s, seed=9, limit_px=3)),
+        ("rotate", "rotate up to 5 deg", lambda s: random_rotation(s, seed=9)),
+    ],
+)
+def test_degradations_are_named(make_sequence: Make, text: str, label: str, same: Any) -> None:
+    sequence, found = make_sequence(), Degradation.parse(text)
+    assert found.label == label
+    np.testing.assert_array_equal(found.apply(sequence, 9).xyz, same(sequence).xyz)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("blur", "one of drop, noise, shift, rotate"),
+        ("", "one of drop, noise, shift, rotate"),
+        ("drop=1.2", r"0 to 1 \(share of the points\), as in drop=0.05"),
+        ("noise=nan", "standard deviation in metres"),
+        ("rotate=-1", "degrees"),
+        ("shift=2.5", "whole pixels"),
+        ("drop=", "share"),
+        ("noise=1cm", "metres"),
+    ],
+)
+def test_invalid_degradations_are_refused(text: str, words: str) -> None:
+    with pytest.raises(PointmapError, match=words) as caught:
+        Degradation.parse(text)
+    assert caught.value.code is ErrorCode.ARGUMENT_INVALID

@@ -182,5 +182,6 @@ def test_few_callers_choose_a_generator() -> None:
         "kinema4d_ros/ros/nodes/generator_worker.py",
         "kinema4d_ros/evaluation/execute.py",
         "kinema4d_ros/evaluation/preflight.py",
+        "kinema4d_ros/worlds/gym_env.py",
         "model/kinema4d_model/assessment/recorded.py",
     }

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from support.own_generator import documented
 
 from kinema4d_model.assessment.report import markdown, strip, write_assessment
 from kinema4d_model.assessment.run import (
     Outcomes,
+    Scored,
+    Setup,
     assess,
+    assess_episode,
+    degradation_seed,
     episodes_of,
     make_twin,
     moved_by,
@@ -39,8 +46,11 @@ from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.make import make_dataset
 from kinema4d_model.pipeline.backend import DiffusionGenerator
+from kinema4d_model.shipped import shipped_weights
 from kinema4d_ros.cli import main
-from kinema4d_ros.core.errors import DataError
+from kinema4d_ros.core.degrade import Degradation
+from kinema4d_ros.core.errors import DataError, GeneratorError
+from kinema4d_ros.generators import load_generator
 
 SEED = 3
 
@@ -111,7 +121,7 @@ def test_a_small_rise_is_not_a_lift(episodes: list[Episode]) -> None:
 def test_outcomes_are_counted_by_judge_and_by_held_object(episodes: list[Episode]) -> None:
     by_key = {e.key: e for e in episodes}
     predictors = {"composite": composite, "carry": carry(None)}
-    rows = assess(iter(episodes), predictors, depth=True)
+    rows = [row for episode in episodes for row in assess_episode(episode, predictors, depth=True)]
     assert len(rows) == 2 * len(episodes)
     picks = sum(bool(e.outcome.success) for e in episodes)
     for judge in (True, False):
@@ -177,6 +187,93 @@ def test_intervals_contain_the_mean_and_ignore_nan() -> None:
     assert summarise([{"psnr": float("nan")}])["psnr"].count == 0
 
 
+def test_degraded_robots_get_rows_of_their_own(episodes: list[Episode]) -> None:
+    degradations = [Degradation.parse(text) for text in ("drop=0.2", "noise")]
+    one, other = episodes[:2]
+    rows = assess_episode(one, {"composite": composite}, depth=True, degradations=degradations)
+    table = summaries(rows)
+    assert list(table) == ["composite", "composite, drop 20 %", "composite, noise 10 mm"]
+    assert table["composite, drop 20 %"]["psnr_dynamic"].mean < table["composite"]["psnr_dynamic"].mean
+    assert table["composite, noise 10 mm"]["chamfer_l1_mm"].mean > table["composite"]["chamfer_l1_mm"].mean
+    again = assess_episode(one, {"composite": composite}, depth=True, degradations=degradations[1:])
+    assert numbers_of(again) == numbers_of([rows[0], rows[2]]), "rows do not depend on each other"
+    assert degradation_seed(one.key) != degradation_seed(other.key)
+
+
+def numbers_of(rows: list[Scored]) -> list[tuple[Any, ...]]:
+    return [(row.key, row.predictor, row.held, row.judged, dict(row.numbers)) for row in rows]
+
+
+@pytest.mark.skipif(shipped_weights("nano") is None, reason="the weights are not in this copy")
+def test_the_command_adds_ablations_and_degradations(folder: Path, tmp_path: Path) -> None:
+    command = ["assess", "--data", str(folder), "--limit", "1", "--strips", "0", "--out", str(tmp_path)]
+    chosen = ["--ablation", "no_mask", "--ablation", "soft_10", "--degrade", "drop", "--degrade", "drop=0.05"]
+    assert main([*command, *chosen]) == 0
+    document = json.loads((tmp_path / "assessment.json").read_text())
+    scores = {row["predictor"]: row["numbers"] for row in document["episodes"]}
+    plain = ["first frame", "composite", "carry", "model", "model, no_mask", "model, soft_10"]
+    assert list(scores) == [*plain, *(f"{name}, drop 5 %" for name in plain)]
+    assert scores["model, soft_10"] == scores["model"], "what the weights were trained for"
+    assert scores["model, no_mask"] != scores["model"]
+    assert scores["model, drop 5 %"] != scores["model"]
+    assert document["ablations"] == ["no_mask", "soft_10"]
+    key = document["episodes"][0]["key"]
+    seeds = {key: degradation_seed(key)}
+    assert document["degradations"] == [{"label": "drop 5 %", "name": "drop", "value": 0.05, "seeds": seeds}]
+    assert "| model, no_mask, drop 5 % |" in (tmp_path / "assessment.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--degrade", "blur"], "expected NAME or NAME=VALUE with one of drop, noise, shift, rotate"),
+        (["--ablation", "pointmap"], "needs a network trained for it; expected one of no_mask, soft_0, soft_10"),
+        (["--ablation", "no_mask", "--preset", "composite"], "generator 'composite' has no ablation 'no_mask'"),
+        (["--engine", "ray"], "engine 'ray' with 0 workers"),
+        (["--limit", "0"], "no episode of split 'val'"),
+    ],
+)
+@pytest.mark.skipif(shipped_weights("nano") is None, reason="the weights are not in this copy")
+def test_rows_that_cannot_be_made_are_refused(
+    options: list[str], words: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["assess", "--data", str(folder), "--out", str(tmp_path / "out"), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out" / "assessment.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shipped_weights("nano") is None, reason="the weights are not in this copy")
+def test_any_number_of_workers_gives_the_same_rows(folder: Path) -> None:
+    load = functools.partial(load_generator, "nano", sampler={"steps": 1})
+    setup = Setup(load, degradations=(Degradation.parse("drop"),), ablations=("no_mask",))
+    torch.set_num_threads(2)
+    here, found = assess(setup, folder, "val", limit=2, twins=1)
+    there, same = assess(setup, folder, "val", limit=2, twins=1, workers=2)
+    assert [row.key for row in here] == [key for key in ("val-000000", "val-000001") for _ in range(2 * 5)]
+    assert numbers_of(here) == numbers_of(there)
+    assert [table.change for table in found] == ["moved by 10 cm", "out of sight"]
+    assert found == same
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_killed_worker_costs_time_only(folder: Path, tmp_path: Path) -> None:
+    plain, _ = assess(Setup(functools.partial(load_generator, "composite")), folder, "val", limit=2)
+    load = functools.partial(load_generator, "support.own_generator:Killed", marks=str(tmp_path), times=1)
+    rows, _ = assess(Setup(load), folder, "val", limit=2, workers=2)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert numbers_of(rows) == numbers_of(plain)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_lost_episode_is_named(folder: Path, tmp_path: Path) -> None:
+    load = functools.partial(load_generator, "support.own_generator:Killed", marks=str(tmp_path), times=2)
+    with pytest.raises(GeneratorError, match=r"episode 'val-000000' was not assessed: the process died \(SIGKILL\)"):
+        assess(Setup(load), folder, "val", limit=1, workers=1)
+
+
 def test_strips_show_every_video_in_a_row() -> None:
     videos = [np.full((9, 8, 12, 3), level, np.uint8) for level in (0, 100, 200)]
     picture = strip(videos, frames=4, scale=2)
@@ -198,7 +295,7 @@ def test_the_command_assesses_a_user_defined_generator(
 
 def test_an_assessment_is_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = DiffusionGenerator(preset="nano", random_weights=True, sampler={"steps": 1}, device="cpu")
-    assert write_assessment(generator, folder, "val", tmp_path, limit=2, strips=2) == 0
+    assert write_assessment(lambda: generator, folder, "val", tmp_path, limit=2, strips=2) == 0
     document = json.loads((tmp_path / "assessment.json").read_text())
     assert document["depth"] == "from the picture"
     assert len(document["episodes"]) == 8

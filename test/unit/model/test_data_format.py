@@ -6,13 +6,16 @@ import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch.utils.data import DataLoader
 
+from kinema4d_model.data.dataset_folder import DatasetFolder, shard_name
 from kinema4d_model.data.episode import (
     Episode,
     ObjectTrack,
@@ -30,7 +33,7 @@ from kinema4d_model.data.episode_files import (
     encode_stream,
     parse_document,
 )
-from kinema4d_model.data.shards import index_path, open_index, read_episode, stream_shard, write_shard
+from kinema4d_model.data.shards import index_path, open_index, read_episode, write_shard
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.core.transforms import from_quaternion
@@ -254,7 +257,7 @@ def test_missing_and_swapped_streams_are_named() -> None:
         encode_episode(replace(make_episode(), details={"x": float("nan")}))
 
 
-def test_shards_are_plain_tars_with_random_and_streaming_access(tmp_path: Path) -> None:
+def test_shards_are_plain_tars_with_random_access(tmp_path: Path) -> None:
     episodes = [make_episode(f"k-{i:06d}", i) for i in range(3)]
     shard = tmp_path / "train-000000.tar"
     index = write_shard(shard, ((e.key, encode_episode(e)) for e in episodes))
@@ -262,13 +265,27 @@ def test_shards_are_plain_tars_with_random_and_streaming_access(tmp_path: Path) 
         assert tar.getnames()[0] == "k-000000.json"
     assert open_index(shard).episodes == index.episodes
     assert_same(read_episode(index, 2), episodes[2])
-    assert [e.key for e in stream_shard(shard)] == ["k-000000", "k-000001", "k-000002"]
     first = shard.read_bytes()
     write_shard(shard, ((e.key, encode_episode(e)) for e in episodes))
     assert shard.read_bytes() == first
     index_path(shard).unlink()
     assert open_index(shard) == index, "the index is rebuilt from the tar"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["train-000000.index.json", "train-000000.tar"]
+
+
+def test_episodes_of_a_split_are_read_by_number_and_by_a_loader(tmp_path: Path) -> None:
+    DatasetFolder.create(tmp_path, {"name": "t", "splits": {"train": 3}})
+    for shard, numbers in enumerate(((0, 1), (2,))):
+        some = [make_episode(f"k-{i:06d}", i) for i in numbers]
+        write_shard(tmp_path / shard_name("train", shard), ((e.key, encode_episode(e)) for e in some))
+    episodes = DatasetFolder.open(tmp_path).episodes("train")
+    assert len(episodes) == 3
+    assert episodes.keys == ["k-000000", "k-000001", "k-000002"]
+    assert_same(episodes[2], make_episode("k-000002", 2))
+    with pytest.raises(IndexError):
+        episodes[3]
+    loader: Any = DataLoader(episodes, batch_size=2, num_workers=1, collate_fn=list)  # type: ignore[arg-type]
+    assert [[e.key for e in batch] for batch in loader] == [["k-000000", "k-000001"], ["k-000002"]]
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -295,8 +312,6 @@ def test_truncated_and_damaged_shards_are_refused(tmp_path: Path, keep: float) -
     shard.write_bytes(whole[: int(len(whole) * keep)])
     with pytest.raises(DataError):
         open_index(shard)
-    with pytest.raises(DataError):
-        list(stream_shard(shard))
     damaged = bytearray(whole)
     damaged[index.episodes[1].files["rgb.mkv"].offset + 300] ^= 1
     shard.write_bytes(bytes(damaged))

@@ -21,7 +21,6 @@ from support.recordings import yam as the_yam
 
 from kinema4d_model.data.check import check_dataset
 from kinema4d_model.data.check_episode import check_episode
-from kinema4d_model.data.dataset import sample_of
 from kinema4d_model.data.dataset_folder import DatasetFolder
 from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.importers.bag import bag_recording
@@ -33,6 +32,8 @@ from kinema4d_model.data.importers.robo4d import MISSING, read_robo4d, robo4d_nu
 from kinema4d_model.data.lerobot_export import VIEW, export_lerobot
 from kinema4d_model.data.shards import read_episode
 from kinema4d_model.pipeline.lifting import load_lifter
+from kinema4d_model.preset import load_preset
+from kinema4d_model.training.examples import example_from_episode
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.camera import PinholeCamera
@@ -201,10 +202,11 @@ def test_robo4d_folders_are_imported_with_missing_fields_listed(
     assert np.abs(found.rgb[0].astype(int) - episode.rgb[0]).mean() < 4
     overlap = (found.condition_ids[-1] > 0) & condition.mask[-1]  # type: ignore[index]
     assert overlap.sum() > 0.9 * condition.mask[-1].sum()
-    sample = sample_of(found)
-    assert sample["xyz01"].shape == (3, 5, H, W)
-    assert float(sample["robot_xyz01"].max()) <= 1.0
-    assert bool(sample["bounds"].isnan().all())
+    example = example_from_episode(found, load_preset("tiny").with_size(5, H, W))
+    assert example.truth_xyz01.shape == (5, H, W, 3)
+    assert example.inputs.robot_mask.any()
+    assert float(example.inputs.robot_xyz01.max()) <= 1.0
+    assert np.isnan(example.inputs.bounds).all()
     out = tmp_path / "out"
     arguments = ["data", "import", "robo4d", str(root), "--out", str(out), "--frames", "5", "--width", "96"]
     assert main([*arguments, "--height", "64"]) == 1, "a listed episode is missing"

@@ -14,6 +14,8 @@ from support.model_inputs import with_variant
 
 from kinema4d_model.checkpoints.bundle import ModelBundle
 from kinema4d_model.conditioning import (
+    ablate,
+    ablation_table,
     build_conditions,
     downsample_mask,
     first_frame_video,
@@ -22,8 +24,7 @@ from kinema4d_model.conditioning import (
     robot_videos,
     soften,
 )
-from kinema4d_model.conditioning.conditions import ablation_table
-from kinema4d_model.preset import Preset
+from kinema4d_model.preset import Preset, load_preset
 from kinema4d_model.preset_parts import Ablation, ConditionSpec
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
@@ -251,6 +252,41 @@ def test_the_ablation_table_has_every_row_of_the_paper() -> None:
     assert {spec.ablation for spec in table.values()} == set(Ablation)
     assert sorted(spec.soft_ratio for name, spec in table.items() if name.startswith("soft")) == [0, 0.1, 0.2, 0.5, 0.7]
     assert len(set(table.values())) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("trained", "possible"),
+    [
+        (ConditionSpec(), {"no_mask", "soft_0", "soft_10", "soft_20", "soft_50", "soft_70"}),
+        (ConditionSpec(mask=False), {"no_mask"}),
+        (ConditionSpec(Ablation.NO_MASK), {"no_mask"}),
+        (ConditionSpec(Ablation.POINTMAP), {"pointmap"}),
+    ],
+)
+def test_only_the_mask_can_be_ablated_without_training(
+    tiny: Preset, trained: ConditionSpec, possible: set[str]
+) -> None:
+    preset = tiny.with_condition(trained)
+    for name, row in ablation_table().items():
+        if name in possible:
+            changed = ablate(preset, name)
+            assert changed.condition.ablation is row.ablation
+            assert changed.condition.soft_ratio == row.soft_ratio
+            continue
+        with pytest.raises(GeneratorError, match=f"'{name}' needs a network trained for it") as caught:
+            ablate(preset, name)
+        assert caught.value.code is ErrorCode.ARGUMENT_INVALID
+        listed = caught.value.expected.removeprefix("one of ").partition(" for ")[0].split(", ")
+        assert set(listed) == possible
+        assert "kinema4d train" in caught.value.hint
+    with pytest.raises(GeneratorError, match="'soft_33' is unknown"):
+        ablate(preset, "soft_33")
+
+
+def test_an_ablation_keeps_the_rest_of_the_condition() -> None:
+    nano = load_preset("nano")
+    assert ablate(nano, "soft_10") == nano
+    assert ablate(nano, "soft_70").condition == dataclasses.replace(nano.condition, soft_ratio=0.7)
 
 
 def test_robot_videos_ignore_what_lies_outside_the_mask() -> None:
