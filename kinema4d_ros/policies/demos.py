@@ -127,32 +127,27 @@ def make_demos(
     *,
     robot: Robot | None = None,
     view: WorkspaceView | None = None,
-    share: tuple[int, int] = (0, 1),
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Fill a folder up to `episodes`, keep existing ones, and return (episodes, lifted) of this share.
+    """Fill a folder up to `episodes`, keep existing ones, and return (episodes, lifted).
 
     Args:
         folder: created if needed.
         episodes: number in the whole folder.
         settings, robot, view: by default the canonical scenario, the YAM, the demonstration camera.
-        share: (i, n) = every n-th episode from i on, for n processes that fill a folder together.
-        progress: called with the number of finished episodes of the share, and how many of them lifted.
+        progress: called with the number of finished episodes, and how many of them lifted.
 
     Raises:
         PolicyError: the folder holds demonstrations with other settings.
     """
     settings, view = settings or DemoSettings(), view or demo_view()
     robot = robot or Robot.load("yam")
-    if episodes < 1 or not 0 <= share[0] < share[1]:
-        raise PolicyError(
-            f"{episodes} episodes, share {share}", expected="1 or more, and (i, n)", code=ErrorCode.ARGUMENT_INVALID
-        )
+    if episodes < 1:
+        raise PolicyError(f"{episodes} episodes", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID)
     root = Path(folder)
     _claim(root, settings, view, robot)
     lifted = 0
-    indices = range(share[0], episodes, share[1])
-    for count, index in enumerate(indices):
+    for index in range(episodes):
         path = root / f"episode_{index:06d}.npz"
         if path.is_file():
             demo = read_demo(path)
@@ -169,8 +164,8 @@ def make_demos(
                 )
         lifted += demo.lifted
         if progress is not None:
-            progress(count + 1, lifted)
-    return len(indices), lifted
+            progress(index + 1, lifted)
+    return episodes, lifted
 
 
 def read_demo(path: str | Path) -> Demonstration:
