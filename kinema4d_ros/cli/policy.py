@@ -23,6 +23,7 @@ from kinema4d_ros.io.images import write_image
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import make_policy, policy_kinds
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.runtime.pool import ENGINES
 
 __all__ = ["register"]
 
@@ -73,6 +74,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--scenario", default="canonical", help="default: canonical")
     add("--episodes", type=int, default=300, metavar="N", help="default: 300")
     add("--seed", type=int, default=0, help="default: 0")
+    add("--workers", type=int, default=1, metavar="N", help="worker processes (default: 1)")
+    add("--engine", default="local", help=f"where workers run: {ENGINES} (default: local)")
     demos.set_defaults(run=_demos)
 
     train = actions.add_parser("train", help="train a small Diffusion Policy on demonstrations")
@@ -149,7 +152,14 @@ def _demos(arguments: argparse.Namespace) -> int:
         def progress(count: int, lifted: int) -> None:
             bar.update(count - bar.n)
 
-        made, lifted = make_demos(arguments.out, arguments.episodes, settings, progress=progress)
+        made, lifted = make_demos(
+            arguments.out,
+            arguments.episodes,
+            settings,
+            workers=arguments.workers,
+            engine=arguments.engine,
+            progress=progress,
+        )
     print(f"{arguments.out}: {made} demonstrations, {lifted} lifted")
     return 0
 
