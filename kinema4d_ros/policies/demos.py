@@ -24,6 +24,7 @@ from kinema4d_ros.core.task import make_task
 from kinema4d_ros.io.files import read_arrays, read_json, replacing_file
 from kinema4d_ros.kinematics.protocol import choose_kinematics
 from kinema4d_ros.lab.picture import SMALL, LabCamera
+from kinema4d_ros.lab.scenario import make_scenario
 from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.policies.errors_by_design import ExpertErrors
@@ -143,6 +144,7 @@ def make_demos(
         progress: called with the number of finished episodes, and how many of them lifted.
 
     Raises:
+        ScenarioError: the scenario does not exist.
         PolicyError: the folder holds demonstrations with other settings, or the workers of some episodes died twice;
             the others are recorded, and the error names the missing ones.
     """
@@ -152,6 +154,7 @@ def make_demos(
         raise PolicyError(
             f"{episodes} episodes, {workers} workers", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID
         )
+    make_scenario(settings.scenario)  # an unknown one would only give empty demonstrations
     root = Path(folder)
     _claim(root, settings, view, robot)
     count = lifted = 0

@@ -66,6 +66,9 @@ def test_try_with_errors_and_several_scenes(capsys: pytest.CaptureFixture[str]) 
         (["serve", "expert", "--host", "0.0.0.0"], "no token"),  # noqa: S104 - it is refused
         (["serve", "expert", "--port", "99999"], "99999"),
         (["demos", "--out", "x", "--episodes", "0"], "0 episodes"),
+        (["demos", "--out", "x", "--workers", "0"], "0 workers"),
+        (["demos", "--out", "x", "--engine", "slurm"], "slurm"),
+        (["demos", "--out", "x", "--scenario", "moon"], "moon"),
         (["train", "--data", "nowhere", "--out", "x"], "no demonstrations"),
         (["train", "--data", "nowhere", "--out", "x", "--steps", "0"], "steps 0"),
     ],
