@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
-import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +18,7 @@ from kinema4d_ros.acquisition.mesh_files import MESH_SUFFIXES, read_mesh_file
 from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.core.errors import AssetError, ErrorCode, MeshError
 from kinema4d_ros.io.images import write_image
+from kinema4d_ros.runtime.child import Child, how_it_ended
 
 __all__ = ["ExternalCommand", "HullBackend", "MeshBackend"]
 
@@ -117,29 +114,21 @@ class ExternalCommand:
         words = [_filled(word, places) for word in shlex.split(self.template)]
         with log.open("w+b") as output:
             try:
-                process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
-                    words,
-                    cwd=self.cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env={**os.environ, **self.environment},
-                )
+                child = Child.start(words, own_session=True, cwd=self.cwd, environment=self.environment, output=output)
             except OSError as error:
                 raise _failed(f"'{words[0]}' cannot be started: {error.strerror}", "an executable program") from None
             try:
-                code = process.wait(self.timeout_s)
-            except subprocess.TimeoutExpired:
+                code = child.wait(self.timeout_s)
+            finally:
+                child.kill_group()
+            if code is None:
                 raise _failed(
                     f"the back-end did not finish in {self.timeout_s:g} s{_tail(output)}",
                     "a mesh within the timeout",
                     ErrorCode.GENERATOR_TIMEOUT,
-                ) from None
-            finally:
-                _end(process)
+                )
             if code != 0:
-                raise _failed(f"the back-end exited with code {code}{_tail(output)}", "exit code 0")
+                raise _failed(f"the back-end ended with {how_it_ended(code)}{_tail(output)}", "exit code 0")
 
     @staticmethod
     def _find(out: Path) -> Path:
@@ -161,13 +150,6 @@ def _filled(word: str, places: dict[str, str]) -> str:
     for name, place in places.items():
         word = word.replace(f"{{{name}}}", place)
     return word
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the program and its children, which share its own session."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _tail(output: IO[bytes]) -> str:

@@ -23,7 +23,7 @@ from kinema4d_ros.io.files import replacing_folder
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.io.trajectories import read_trajectory
 from kinema4d_ros.robot import Robot
-from kinema4d_ros.runtime.lifetime import on_end_signal
+from kinema4d_ros.runtime.child import on_end_signal
 from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor
 
 __all__ = ["PagePicture", "run_demo"]

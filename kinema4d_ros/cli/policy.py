@@ -23,6 +23,7 @@ from kinema4d_ros.io.images import write_image
 from kinema4d_ros.policies.protocol import Observation, PolicyError
 from kinema4d_ros.policies.registry import make_policy, policy_kinds
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.runtime.pool import ENGINES
 
 __all__ = ["register"]
 
@@ -73,7 +74,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--scenario", default="canonical", help="default: canonical")
     add("--episodes", type=int, default=300, metavar="N", help="default: 300")
     add("--seed", type=int, default=0, help="default: 0")
-    add("--share", default="0/1", metavar="I/N", help="every N-th episode starting at I, for several processes")
+    add("--workers", type=int, default=1, metavar="N", help="worker processes (default: 1)")
+    add("--engine", default="local", help=f"where workers run: {ENGINES} (default: local)")
     demos.set_defaults(run=_demos)
 
     train = actions.add_parser("train", help="train a small Diffusion Policy on demonstrations")
@@ -150,19 +152,20 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _demos(arguments: argparse.Namespace) -> int:
     from kinema4d_ros.policies.demos import DemoSettings, make_demos
 
-    try:
-        first, every = (int(part) for part in arguments.share.split("/"))
-    except ValueError:
-        raise PolicyError(
-            f"share is {arguments.share!r}", expected="I/N, such as 0/2", code=ErrorCode.ARGUMENT_INVALID
-        ) from None
     settings = DemoSettings(arguments.scenario, seed=arguments.seed)
-    with tqdm(total=len(range(first, arguments.episodes, max(1, every))), unit="episode") as bar:
+    with tqdm(total=arguments.episodes, unit="episode") as bar:
 
         def progress(count: int, lifted: int) -> None:
             bar.update(count - bar.n)
 
-        made, lifted = make_demos(arguments.out, arguments.episodes, settings, share=(first, every), progress=progress)
+        made, lifted = make_demos(
+            arguments.out,
+            arguments.episodes,
+            settings,
+            workers=arguments.workers,
+            engine=arguments.engine,
+            progress=progress,
+        )
     print(f"{arguments.out}: {made} demonstrations, {lifted} lifted")
     return 0
 

@@ -17,7 +17,7 @@ from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, generator_graph, sim_graph
 from kinema4d_ros.ros.graph import read_arguments as read
-from kinema4d_ros.runtime.lifetime import on_end_signal, tied_to_me
+from kinema4d_ros.runtime.child import on_end_signal, tied_to_me
 from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor, require_shared_memory
 
 __all__ = ["add_graph_arguments", "graph_environment", "node_process", "register", "run"]

@@ -23,12 +23,14 @@ from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
 from kinema4d_ros.io.files import read_arrays, read_json, replacing_file
 from kinema4d_ros.kinematics.protocol import choose_kinematics
 from kinema4d_ros.lab.picture import SMALL, LabCamera
+from kinema4d_ros.lab.scenario import make_scenario
 from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.view import WorkspaceView, demo_view
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.runtime.pool import Lost, Recipe, run_jobs
 from kinema4d_ros.worlds.lab import LabWorld
 
 __all__ = ["FIRST_SEED", "DemoSettings", "Demonstration", "make_demos", "read_demo", "record_demo"]
@@ -124,50 +126,95 @@ def make_demos(
     *,
     robot: Robot | None = None,
     view: WorkspaceView | None = None,
-    share: tuple[int, int] = (0, 1),
+    workers: int = 1,
+    engine: str = "local",
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[int, int]:
-    """Fill a folder up to `episodes`, keep existing ones, and return (episodes, lifted) of this share.
+    """Fill a folder up to `episodes`, keep existing ones, and return (episodes, lifted).
 
     Args:
         folder: created if needed.
         episodes: number in the whole folder.
         settings, robot, view: by default the canonical scenario, the YAM, the demonstration camera.
-        share: (i, n) = every n-th episode from i on, for n processes that fill a folder together.
-        progress: called with the number of finished episodes of the share, and how many of them lifted.
+        workers: processes; 1 local one = this process.
+        engine: where they run, see `runtime.pool`. Machines of a cluster must share the folder.
+        progress: called with the number of finished episodes, and how many of them lifted.
 
     Raises:
-        PolicyError: the folder holds demonstrations with other settings.
+        ScenarioError: the scenario does not exist.
+        PolicyError: the folder holds demonstrations with other settings, or the workers of some episodes died twice;
+            the others are recorded, and the error names the missing ones.
     """
     settings, view = settings or DemoSettings(), view or demo_view()
     robot = robot or Robot.load("yam")
-    if episodes < 1 or not 0 <= share[0] < share[1]:
+    if episodes < 1 or workers < 1:
         raise PolicyError(
-            f"{episodes} episodes, share {share}", expected="1 or more, and (i, n)", code=ErrorCode.ARGUMENT_INVALID
+            f"{episodes} episodes, {workers} workers", expected="1 or more", code=ErrorCode.ARGUMENT_INVALID
         )
+    make_scenario(settings.scenario)  # an unknown one would only give empty demonstrations
     root = Path(folder)
     _claim(root, settings, view, robot)
-    lifted = 0
-    indices = range(share[0], episodes, share[1])
-    for count, index in enumerate(indices):
-        path = root / f"episode_{index:06d}.npz"
-        if path.is_file():
-            demo = read_demo(path)
-        else:
-            try:
-                demo = record_demo(robot, view, settings, index)
-            except KinemaError:
-                # The target cannot be picked: an empty demonstration keeps the index.
-                empty = np.zeros((0, len(robot.joint_names)), np.float32)
-                demo = Demonstration(np.zeros((0, view.height, view.width, 3), np.uint8), empty, empty, False)
-            with replacing_file(path) as temporary:
-                np.savez_compressed(
-                    temporary, image=demo.image, state=demo.state, action=demo.action, lifted=np.array(demo.lifted)
-                )
-        lifted += demo.lifted
+    count = lifted = 0
+
+    def finished(success: bool) -> None:
+        nonlocal count, lifted
+        count, lifted = count + 1, lifted + success
         if progress is not None:
-            progress(count + 1, lifted)
-    return len(indices), lifted
+            progress(count, lifted)
+
+    missing = []
+    for index in range(episodes):
+        if (path := _episode_file(root, index)).is_file():
+            finished(read_demo(path).lifted)
+        else:
+            missing.append(index)
+    recorder = Recipe("kinema4d_ros.policies.demos:DemoRecorder", (root.absolute(), settings, robot, view))
+    here = engine == "local" and (workers == 1 or len(missing) < 2)
+    lost: list[Lost] = []
+    for result in run_jobs(recorder, missing, workers=0 if here else workers, engine=engine):
+        if isinstance(result, Lost):
+            lost.append(result)
+        else:
+            finished(result.value)
+    if lost:
+        numbers = ", ".join(str(index) for index in sorted(one.job for one in lost))
+        raise PolicyError(
+            f"not recorded: episodes {numbers}; {lost[-1].text}",
+            expected="workers that finish their episodes",
+            hint="run the same command again: it records only what is missing",
+        )
+    return episodes, lifted
+
+
+class DemoRecorder:
+    """Worker of the pool: records and writes one episode per job.
+
+    Args:
+        turn: of the worker; not used.
+        root: the folder.
+        settings, robot, view: of all episodes.
+    """
+
+    def __init__(self, turn: int, root: Path, settings: DemoSettings, robot: Robot, view: WorkspaceView) -> None:
+        self._root, self._settings, self._robot, self._view = root, settings, robot, view
+
+    def __call__(self, index: int) -> bool:
+        """Write the episode's file and return whether the target was lifted."""
+        try:
+            demo = record_demo(self._robot, self._view, self._settings, index)
+        except KinemaError:
+            # The target cannot be picked: an empty demonstration keeps the index.
+            empty = np.zeros((0, len(self._robot.joint_names)), np.float32)
+            demo = Demonstration(np.zeros((0, self._view.height, self._view.width, 3), np.uint8), empty, empty, False)
+        with replacing_file(_episode_file(self._root, index)) as temporary:
+            np.savez_compressed(
+                temporary, image=demo.image, state=demo.state, action=demo.action, lifted=np.array(demo.lifted)
+            )
+        return demo.lifted
+
+
+def _episode_file(root: Path, index: int) -> Path:
+    return root / f"episode_{index:06d}.npz"
 
 
 def read_demo(path: str | Path) -> Demonstration:

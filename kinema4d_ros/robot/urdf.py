@@ -6,7 +6,6 @@ import difflib
 import json
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from kinema4d_ros.robot.model import Inertial, Joint, JointLimits, Link, Mimic, 
 from kinema4d_ros.robot.packages import urdf_root
 from kinema4d_ros.robot.robot_file import load_semantics, sidecar_path
 from kinema4d_ros.robot.xml_screen import MAX_XML_BYTES, screen_xml
+from kinema4d_ros.runtime.child import how_it_ended, run_program
 
 __all__ = [
     "TIME_LIMIT_S",
@@ -437,20 +437,17 @@ def expand_xacro(path: Path) -> str:
     command = [sys.executable, "-B", str(_CHILD), str(path.absolute()), *roots]
     package_parent = str(Path(__file__).resolve().parents[2])
     search = os.pathsep.join(p for p in (os.environ.get("PYTHONPATH", ""), package_parent) if p)
-    try:
-        # Not in the working directory: modules there must not be imported.
-        done = subprocess.run(  # noqa: S603 - our own script
-            command, capture_output=True, timeout=TIME_LIMIT_S, cwd=sys.prefix, env={**os.environ, "PYTHONPATH": search}
-        )
-    except subprocess.TimeoutExpired:
-        raise _refuse(path, f"it takes longer than {TIME_LIMIT_S:g} s", code=ErrorCode.URDF_UNSAFE) from None
+    # Not in the working directory: modules there must not be imported.
+    done = run_program(command, TIME_LIMIT_S, cwd=sys.prefix, environment={"PYTHONPATH": search})
+    if done.code is None:
+        raise _refuse(path, f"it takes longer than {TIME_LIMIT_S:g} s", code=ErrorCode.URDF_UNSAFE)
     said = done.stderr.decode(errors="replace").strip()[-300:]
     if len(done.stdout) > MAX_XML_BYTES:
         raise _refuse(path, f"it becomes {len(done.stdout):,} bytes", code=ErrorCode.URDF_UNSAFE)
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        raise _refuse(path, f"the expansion ended with {done.returncode}", said) from None
+        raise _refuse(path, f"the expansion ended with {how_it_ended(done.code)}", said) from None
     if "unsafe" in answer:
         raise RobotError(
             f"{path} is refused: {answer['unsafe']}",

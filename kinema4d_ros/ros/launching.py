@@ -16,7 +16,7 @@ from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.ros.graph import Argument, NodeSpec, read_arguments
 from kinema4d_ros.ros.names import RECORDED
-from kinema4d_ros.runtime.lifetime import launched_by_me, tied_to_me
+from kinema4d_ros.runtime.child import launched_by_me, tied_to_me
 from kinema4d_ros.runtime.processes import FATAL_EXIT
 
 __all__ = ["launch_description"]
@@ -28,7 +28,7 @@ LEAVE_S = 15
 def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str, str]], tuple[NodeSpec, ...]]) -> Any:
     """Declare the graph's arguments and start its nodes once their values are known.
 
-    The nodes exit with the launch process, however it ends: see `kinema4d_ros.runtime.lifetime`.
+    The nodes exit with the launch process, however it ends: see `kinema4d_ros.runtime.child`.
     """
 
     def start(context: Any) -> list[Any]:

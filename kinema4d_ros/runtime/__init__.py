@@ -1,4 +1,6 @@
-"""Processes: an isolated worker, a supervised set of programs, access tokens and guaranteed shutdown.
+"""Processes: an isolated worker, a pool, a supervised set of programs, access tokens and guaranteed shutdown.
+
+`child.Child` starts, watches and ends every process that the others use.
 
     worker.Worker (this process)  <── framed bytes over a socket pair ──>  worker.serve (child process)
 

@@ -28,10 +28,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.runtime.child import Child, how_it_ended
 
 __all__ = ["ENGINES", "Finished", "Lost", "Recipe", "run_jobs"]
 
@@ -220,8 +220,8 @@ class _Handle(ABC):
         """Return the next answer, without waiting."""
 
     @abstractmethod
-    def end(self) -> str | None:
-        """Say how the worker ended ("SIGKILL", "exit code 1"); None while it runs."""
+    def end(self) -> _End | None:
+        """Say how the worker ended; None while it runs."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -233,6 +233,14 @@ class _Handle(ABC):
 
 
 _Make = Callable[[Recipe, int], _Handle]
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a worker ended: by a signal or by itself, and the words for it."""
+
+    killed: bool
+    text: str
 
 
 @dataclass(frozen=True)
@@ -301,10 +309,10 @@ class _Member:
                 self._job = []
                 return Finished(job, answer.value)
         if end is not None:
-            if not self._built and not end.startswith("SIG"):
-                raise SetupError(f"a worker could not start ({end})", expected="a process that builds its recipe")
+            if not self._built and not end.killed:
+                raise SetupError(f"a worker could not start ({end.text})", expected="a process that builds its recipe")
             self._job = []
-            return Lost(job, "killed" if end.startswith("SIG") else "exited", f"the process died ({end})")
+            return Lost(job, "killed" if end.killed else "exited", f"the process died ({end.text})")
         if time.monotonic() - self._began > timeout_s:
             self._handle.kill()
             self._job, self._ended = [], True
@@ -339,19 +347,14 @@ def _engine(engine: str) -> Callable[[], Any]:
 
 @contextmanager
 def _local() -> Iterator[_Make]:
-    # Spawned, not forked: compiled kernels and MuJoCo keep threads of their own.
-    context = multiprocessing.get_context("spawn")
-    yield lambda recipe, turn: _LocalHandle(context, recipe, turn)
+    yield _LocalHandle
 
 
 class _LocalHandle(_Handle):
-    def __init__(self, context: Any, recipe: Recipe, turn: int) -> None:
-        self._connection, theirs = context.Pipe()
-        self._process: BaseProcess = context.Process(
-            target=_serve, args=(theirs, recipe, turn), daemon=True, name=f"kinema4d worker {turn}"
-        )
-        with _one_thread():
-            self._process.start()
+    def __init__(self, recipe: Recipe, turn: int) -> None:
+        self._connection, theirs = multiprocessing.Pipe()
+        limits = {name: "1" for name in THREAD_LIMITS if name not in os.environ}
+        self._process = Child.spawn(_serve, theirs, recipe, turn, name=f"kinema4d worker {turn}", environment=limits)
         theirs.close()
 
     def give(self, job: Any) -> None:
@@ -365,39 +368,21 @@ class _LocalHandle(_Handle):
                 return answer
         return None
 
-    def end(self) -> str | None:
-        code = self._process.exitcode
-        if code is None:
-            return None
-        if code < 0:
-            return signal.Signals(-code).name if -code in {int(s) for s in signal.Signals} else f"SIG{-code}"
-        return f"exit code {code}"
+    def end(self) -> _End | None:
+        code = self._process.poll()
+        return None if code is None else _End(code < 0, how_it_ended(code))
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.join(STOP_S)
+        self._process.kill(STOP_S)
 
     def stop(self, busy: bool) -> None:
         self._connection.close()
-        self._process.join(0.0 if busy else 0.5)
-        if self._process.is_alive():
-            self.kill()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    names = [name for name in THREAD_LIMITS if name not in os.environ]
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name in names:
-            del os.environ[name]
+        self._process.wait(0.0 if busy else 0.5)
+        self.kill()
 
 
 def _serve(connection: Connection, recipe: Recipe, turn: int) -> None:
     """Build the recipe, then run one job after the other until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     try:
         work = recipe.build(turn)
     except KinemaError as error:
@@ -526,7 +511,7 @@ class _RayHandle(_Handle):
         self._question = self._actor.build.remote()
         self._built = False
         self._next: list[Any] = []
-        self._end: str | None = None
+        self._end: _End | None = None
 
     def give(self, job: Any) -> None:
         # After the answer to `build`: an actor that dies in its first job would take that answer with it.
@@ -548,7 +533,7 @@ class _RayHandle(_Handle):
             last = str(error).strip().splitlines()[-1]
             raise SetupError(f"a worker could not start: {last}", expected="a process that builds its recipe") from None
         except self._ray.exceptions.RayActorError as error:
-            self._end = f"exit: {str(error).strip().splitlines()[0]}"
+            self._end = _End(False, f"exit: {str(error).strip().splitlines()[0]}")
             return None
         if not self._built:
             self._built = True
@@ -556,12 +541,12 @@ class _RayHandle(_Handle):
                 self._question = self._actor.run.remote(job)
         return answer
 
-    def end(self) -> str | None:
+    def end(self) -> _End | None:
         return self._end
 
     def kill(self) -> None:
         self._ray.kill(self._actor)
-        self._end = self._end or "SIGKILL"
+        self._end = self._end or _End(True, how_it_ended(-signal.SIGKILL))
 
     def stop(self, busy: bool) -> None:
         if self._end is None:

@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kinema4d_ros.core.errors import SetupError
-from kinema4d_ros.runtime.lifetime import launched_by_me
+from kinema4d_ros.runtime.child import Child, Stages, end_all
 
 __all__ = ["ProcessSpec", "Supervised", "Supervisor", "require_shared_memory", "sweep_shared_memory"]
 
@@ -87,7 +86,7 @@ LONGEST_DELAY_S = 10.0
 STEADY_S = 20.0
 """After running this long a process is considered stable and its restart delay is reset."""
 
-STOP_STAGES: tuple[tuple[signal.Signals, float], ...] = (
+STOP_STAGES: Stages = (
     (signal.SIGINT, 8.0),
     (signal.SIGTERM, 3.0),
     (signal.SIGKILL, 5.0),
@@ -115,7 +114,7 @@ class Supervised:
     def __init__(self, spec: ProcessSpec, write: Callable[[str], None]) -> None:
         self.spec = spec
         self._write = write
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Child | None = None
         self.restarts = -1
         self.failed = False
         """True after an exit with `FATAL_EXIT`."""
@@ -148,8 +147,8 @@ class Supervised:
         code = self.process.poll()
         if code is None:
             return False
-        self._join_reader()
-        self.process = None
+        self.join_reader()
+        how, self.process = self.process.how_it_ended(), None
         if code == FATAL_EXIT:
             self.failed = True
             self._write(f"{self.spec.name} rejected its configuration; not restarted")
@@ -157,53 +156,31 @@ class Supervised:
         if now_s - self._started_s > STEADY_S:
             self._delay_s = FIRST_DELAY_S
         self._start_at_s = now_s + self._delay_s
-        self._write(f"{self.spec.name} ended ({_reason(code)}); restarting in {self._delay_s:.1f} s")
+        self._write(f"{self.spec.name} ended ({how}); restarting in {self._delay_s:.1f} s")
         self._delay_s = min(2 * self._delay_s, LONGEST_DELAY_S)
         return True
 
     def _start(self, now_s: float) -> None:
-        self.process = subprocess.Popen(  # noqa: S603 (our own modules)
-            list(self.spec.command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **launched_by_me(), **self.spec.environment},
+        self.process = Child.start(
+            self.spec.command,
             # Ctrl-C in the terminal goes to the whole process group; the supervisor controls the shutdown order.
-            start_new_session=True,
+            own_session=True,
+            tied=True,
+            environment={"PYTHONUNBUFFERED": "1", **self.spec.environment},
+            piped=True,
         )
         self.restarts += 1
         self._started_s = now_s
         self._reader = threading.Thread(target=self._forward, args=(self.process,), daemon=True)
         self._reader.start()
 
-    def _forward(self, process: subprocess.Popen[bytes]) -> None:
-        if process.stdout is None:
-            return
+    def _forward(self, process: Child) -> None:
         with contextlib.suppress(ValueError, OSError):
-            for line in process.stdout:
+            for line in process.lines():
                 self._write(f"[{self.spec.name}] {line.decode(errors='replace').rstrip()}")
 
-    def send(self, which: signal.Signals) -> None:
-        """Send a signal to the process; SIGKILL goes to its whole process group."""
-        if self.process is not None and self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if which == signal.SIGKILL:
-                    os.killpg(self.process.pid, which)
-                else:
-                    self.process.send_signal(which)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the process; return True if it has ended."""
-        if self.process is None:
-            return True
-        try:
-            self.process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        self._join_reader()
-        return True
-
-    def _join_reader(self) -> None:
+    def join_reader(self) -> None:
+        """Wait until what the ended process wrote is forwarded."""
         if self._reader is not None:
             self._reader.join(timeout=1.0)
 
@@ -251,23 +228,9 @@ class Supervisor:
 
     def shutdown(self) -> None:
         """End every process with SIGINT, then SIGTERM, then SIGKILL."""
-        for which, patience_s in STOP_STAGES:
-            alive = [m for m in self.members if not m.wait(0.0)]
-            if not alive:
-                return
-            for member in alive:
-                member.send(which)
-            deadline = time.monotonic() + patience_s
-            for member in alive:
-                member.wait(max(0.0, deadline - time.monotonic()))
+        left = end_all([m.process for m in self.members if m.process is not None], STOP_STAGES)
         for member in self.members:
-            if not member.wait(0.0):
+            if member.process in left:
                 print(f"{member.spec.name} could not be stopped", file=sys.stderr)
-
-
-def _reason(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    with contextlib.suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal {-code}"
+            else:
+                member.join_reader()

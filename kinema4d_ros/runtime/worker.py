@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
 import select
-import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +18,7 @@ from enum import IntEnum, unique
 from typing import Any
 
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
+from kinema4d_ros.runtime.child import KILL_S, Child
 
 __all__ = ["Connection", "Frame", "Job", "Kind", "Worker", "WorkerTimes", "error_from_json", "error_to_json", "serve"]
 
@@ -178,7 +176,7 @@ class Worker:
         self.command = tuple(command)
         self.times = times or WorkerTimes()
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self._connection: Connection | None = None
         self._job = 0
         self.starts = 0
@@ -235,7 +233,7 @@ class Worker:
         # An orphaned worker would hold the GPU: it exits when our end of the socket closes.
         with theirs:
             command = [part.replace("{fd}", str(theirs.fileno())) for part in self.command]
-            self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)  # noqa: S603
+            self._process = Child.start(command, pass_fds=(theirs.fileno(),))
         self.starts += 1
         self._connection = Connection(ours)
         frame = self._next(self._connection, time.monotonic() + self.times.load_s)
@@ -301,18 +299,10 @@ class Worker:
                 report(fields["phase"], fields["step"], fields["steps"])
 
     def _died(self, how: str) -> KinemaError:
-        process = self._process
-        code: int | None = None
-        if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(timeout=1.0)
+        why = ""
+        if self._process is not None and self._process.wait(1.0) is not None:
+            why = f": {self._process.how_it_ended()}"
         self._kill()
-        if code is not None and code < 0:
-            why = f": signal {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                why += ", which the kernel sends when memory runs out"
-        else:
-            why = "" if code is None else f": exit code {code}"
         return GeneratorError(
             f"the generator's process {how}{why}",
             expected="a result",
@@ -325,10 +315,12 @@ class Worker:
             self._connection.close()
             self._connection = None
         process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-            process.wait(timeout=10.0)
+        if process is not None and not process.kill(KILL_S):
+            raise GeneratorError(
+                f"the generator's process {process.pid} was killed and still runs after {KILL_S:g} s",
+                expected="a process that the kernel can end",
+                hint="it may wait for a device; see the kernel's log",
+            )
 
 
 # Child process: loads the back-end once, then serves requests in order until the parent closes the socket.

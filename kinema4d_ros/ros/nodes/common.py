@@ -37,7 +37,7 @@ from kinema4d_ros.ros.messages.stamps import nanoseconds
 from kinema4d_ros.ros.names import Endpoint
 from kinema4d_ros.ros.qos import profile
 from kinema4d_ros.ros.streams import Streams
-from kinema4d_ros.runtime.lifetime import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
+from kinema4d_ros.runtime.child import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
 
 __all__ = ["Health", "KinemaNode", "calibration_path", "load_scene", "load_trust", "run_node", "security_explained"]
 

@@ -136,7 +136,7 @@ def test_any_command_segments_and_gets_the_rendered_robot(tmp_path: Path) -> Non
     assert build_episode(plain(), **SIZE, masks=source).robot_mask.sum() == 7 * 16
     for command, what in (
         (f"{sys.executable} -c 'pass'", "is missing"),
-        (f"{sys.executable} -c 'raise SystemExit(4)'", "segmenter ended with code 4"),
+        (f"{sys.executable} -c 'raise SystemExit(4)'", "segmenter ended with exit code 4"),
         ("/no/such/program", "segmenter '/no/such/program' does not exist"),
     ):
         with pytest.raises(DataError, match=what):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from kinema4d_ros.policies.demos import FIRST_SEED, DemoSettings, make_demos, re
 from kinema4d_ros.policies.registry import make_policy
 from kinema4d_ros.policies.view import WorkspaceView, demo_view
 from kinema4d_ros.robot import Robot
+from kinema4d_ros.runtime.pool import Finished, Lost, Recipe
 
 torch = pytest.importorskip("torch", reason="learned policies need torch")
 torch.set_num_threads(1)
@@ -94,8 +97,7 @@ def test_demonstrations_are_complete_repeatable_and_separate_from_evaluation_sce
     assert demo.image.shape[1:] == (64, 96, 3)
     assert len(demo.image) == len(demo.state) == len(demo.action) > 30
     assert np.abs(demo.state[1:] - demo.action[:-1])[:, :6].max() < 0.08  # the arm followed its commands
-    made, _ = make_demos(tmp_path / "again", 2, robot=yam, share=(1, 2))
-    assert made == 1
+    assert make_demos(tmp_path / "again", 2, robot=yam) == (2, 2)
     again = read_demo(tmp_path / "again" / "episode_000001.npz")
     np.testing.assert_array_equal(again.image, demo.image)
     np.testing.assert_array_equal(again.action, demo.action)
@@ -103,6 +105,58 @@ def test_demonstrations_are_complete_repeatable_and_separate_from_evaluation_sce
     before = (demos / "episode_000000.npz").stat().st_mtime_ns
     make_demos(demos, 2, robot=yam)
     assert (demos / "episode_000000.npz").stat().st_mtime_ns == before
+
+
+SMALL_DEMOS = DemoSettings(rate_hz=2.0)
+
+
+@pytest.fixture(scope="module")
+def small_demos(tmp_path_factory: pytest.TempPathFactory, yam: Robot) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    make_demos(folder, 3, SMALL_DEMOS, robot=yam, view=demo_view(48, 32))
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_workers_write_the_same_files_even_when_they_are_killed(small_demos: Path, tmp_path: Path, yam: Robot) -> None:
+    shutil.copy(small_demos / "episode_000001.npz", tmp_path)
+    calls: list[tuple[int, int]] = []
+    pids: set[int | None] = set()
+
+    def progress(count: int, lifted: int) -> None:
+        calls.append((count, lifted))
+        if count == 2:  # the second worker is in its first episode
+            for worker in multiprocessing.active_children():
+                pids.add(worker.pid)
+                worker.kill()
+
+    view = demo_view(48, 32)
+    made, lifted = make_demos(tmp_path, 3, SMALL_DEMOS, robot=yam, view=view, workers=2, progress=progress)
+    assert len(pids) == 2
+    assert [count for count, _ in calls] == [1, 2, 3]
+    assert (made, lifted) == (3, calls[-1][1])
+    assert content(tmp_path) == content(small_demos)
+
+
+def test_episodes_whose_workers_die_again_are_named_and_the_others_recorded(
+    small_demos: Path, tmp_path: Path, yam: Robot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "demos.json").write_bytes((small_demos / "demos.json").read_bytes())
+
+    def run(recipe: Recipe, jobs: list[int], **options: Any) -> Iterator[Finished | Lost]:
+        assert options == {"workers": 3, "engine": "ray"}
+        yield Lost(jobs[2], "killed", "the process died")
+        yield Finished(jobs[1], recipe.build(0)(jobs[1]))
+        yield Lost(jobs[0], "killed", "the process died")
+
+    monkeypatch.setattr("kinema4d_ros.policies.demos.run_jobs", run)
+    with pytest.raises(PolicyError, match="not recorded: episodes 0, 2; the process died"):
+        make_demos(tmp_path, 3, SMALL_DEMOS, robot=yam, view=demo_view(48, 32), workers=3, engine="ray")
+    assert content(tmp_path).keys() == {"demos.json", "episode_000001.npz"}
 
 
 def test_folders_and_files_that_are_not_demonstrations(demos: Path, tmp_path: Path, yam: Robot) -> None:
@@ -116,9 +170,9 @@ def test_folders_and_files_that_are_not_demonstrations(demos: Path, tmp_path: Pa
     shutil.copy(demos / "demos.json", tmp_path / "demos.json")
     with pytest.raises(PolicyError, match="none of them a success"):
         Examples(tmp_path, 16)
-    for bad in ({"episodes": 0}, {"episodes": 1, "share": (2, 2)}):
-        with pytest.raises(PolicyError, match="episodes"):
-            make_demos(tmp_path / "x", robot=yam, **bad)  # type: ignore[arg-type]
+    for episodes, workers in ((0, 1), (1, 0)):
+        with pytest.raises(PolicyError, match=f"{episodes} episodes, {workers} workers"):
+            make_demos(tmp_path / "x", episodes, robot=yam, workers=workers)
     with pytest.raises(PolicyError, match="rate_hz"):
         DemoSettings(rate_hz=0.0)
 

@@ -65,8 +65,10 @@ def test_try_with_errors_and_several_scenes(capsys: pytest.CaptureFixture[str]) 
         (["try", "remote:127.0.0.1:1"], "cannot be reached"),
         (["serve", "expert", "--host", "0.0.0.0"], "no token"),  # noqa: S104 - it is refused
         (["serve", "expert", "--port", "99999"], "99999"),
-        (["demos", "--out", "x", "--share", "two"], "share"),
         (["demos", "--out", "x", "--episodes", "0"], "0 episodes"),
+        (["demos", "--out", "x", "--workers", "0"], "0 workers"),
+        (["demos", "--out", "x", "--engine", "slurm"], "slurm"),
+        (["demos", "--out", "x", "--scenario", "moon"], "moon"),
         (["train", "--data", "nowhere", "--out", "x"], "no demonstrations"),
         (["train", "--data", "nowhere", "--out", "x", "--steps", "0"], "steps 0"),
     ],
@@ -84,12 +86,12 @@ def test_bad_input_prints_a_reason(
     assert words in capsys.readouterr().err
 
 
-def test_demos_records_its_share(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demos_records_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "demos"
-    assert main(["policy", "demos", "--out", str(out), "--episodes", "2", "--share", "1/2"]) == 0
+    assert main(["policy", "demos", "--out", str(out), "--episodes", "1"]) == 0
     assert "1 demonstrations, 1 lifted" in capsys.readouterr().out
-    assert [p.name for p in out.glob("*.npz")] == ["episode_000001.npz"]
-    assert read_demo(out / "episode_000001.npz").lifted
+    assert [p.name for p in out.glob("*.npz")] == ["episode_000000.npz"]
+    assert read_demo(out / "episode_000000.npz").lifted
 
 
 def test_serve_answers_and_stops_on_request(tmp_path: Path, yam: Robot) -> None:

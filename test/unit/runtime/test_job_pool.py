@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.runtime.child import how_it_ended
 from kinema4d_ros.runtime.pool import Finished, Lost, Recipe, run_jobs
 
 BUILD = "support.pool_jobs:build"
@@ -51,7 +53,7 @@ def test_killed_and_crashed_workers_cost_at_most_their_job(engine: str, tmp_path
 
 def test_without_retries_a_killed_job_is_lost_at_once(tmp_path: Path) -> None:
     found = list(run_jobs(Recipe(BUILD, (str(tmp_path),)), [("kill once", 0)], retries=0))
-    assert found == [Lost(("kill once", 0), "killed", "the process died (SIGKILL)")]
+    assert found == [Lost(("kill once", 0), "killed", f"the process died ({how_it_ended(-signal.SIGKILL)})")]
 
 
 def test_a_job_that_exceeds_its_time_is_lost_and_the_others_run(engine: str) -> None:

@@ -129,7 +129,7 @@ def test_the_error_of_a_killed_worker_names_the_signal(worker: Worker) -> None:
     pid = worker.pid
     assert pid is not None
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
-    with pytest.raises(KinemaError, match="SIGKILL"):
+    with pytest.raises(KinemaError, match="ended: signal SIGKILL, which the kernel sends when memory runs out"):
         worker.run(b"hang")
     assert worker.run(b"echo") == b"echo"
 
@@ -192,7 +192,7 @@ def test_the_worker_exits_with_its_parent(worker: Worker) -> None:
     connection.close()
     process = worker._process
     assert process is not None
-    assert process.wait(timeout=10) == 0
+    assert process.wait(10.0) == 0
     assert not Path(f"/proc/{pid}").exists()
 
 

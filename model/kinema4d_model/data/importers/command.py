@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.png import encode_png
+from kinema4d_ros.runtime.child import how_it_ended, run_program
 
 __all__ = ["PictureCommand"]
 
@@ -26,7 +26,7 @@ class PictureCommand:
     Args:
         who: name of the program in errors, such as "lifter".
         command: program and arguments.
-        timeout_s: seconds until the program is killed.
+        timeout_s: seconds until the program and its children are killed.
     """
 
     def __init__(self, who: str, command: str, timeout_s: float) -> None:
@@ -63,17 +63,17 @@ class PictureCommand:
     def _run(self, source: Path, result: Path) -> None:
         command = [*self._words, str(source), str(result)]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=self._timeout_s, check=False)  # noqa: S603
+            done = run_program(command, self._timeout_s, own_session=True)
         except (FileNotFoundError, PermissionError):
             raise DataError(
                 f"the {self._who} {self._words[0]!r} does not exist or is not executable",
                 expected="a program",
                 code=ErrorCode.FILE_MISSING,
             ) from None
-        except subprocess.TimeoutExpired:
+        if done.code is None:
             raise DataError(
                 f"the {self._who} timed out after {self._timeout_s:g} s", expected="a result within the timeout"
-            ) from None
-        if done.returncode:
+            )
+        if done.code:
             tail = done.stderr.decode(errors="replace").strip()[-300:]
-            raise DataError(f"the {self._who} ended with code {done.returncode}: {tail}", expected="exit code 0")
+            raise DataError(f"the {self._who} ended with {how_it_ended(done.code)}: {tail}", expected="exit code 0")
