@@ -25,7 +25,7 @@ from kinema4d_ros.ros.messages.poses import matrix_to_transform
 from kinema4d_ros.ros.messages.request import frames_from_msg
 from kinema4d_ros.ros.messages.rollout import rollout_to_msg
 from kinema4d_ros.ros.messages.stamps import header, time_from_ns
-from kinema4d_ros.ros.nodes.twin import StaticTransformBroadcaster, TransformBroadcaster
+from kinema4d_ros.ros.tf import StaticTransformBroadcaster, TransformBroadcaster
 
 CAMERA = PinholeCamera.look_at((1.0, 0.2, 0.8), (0.2, 0.0, 0.1), width=720, height=480, fov_y_deg=45)
 ROLLOUT_ID = "0123456789abcdef"

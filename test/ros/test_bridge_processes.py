@@ -24,7 +24,7 @@ from kinema4d_ros.ros.messages.poses import transform_to_matrix
 from kinema4d_ros.ros.messages.request import frames_to_msg
 from kinema4d_ros.ros.messages.rollout import rollout_from_msg
 from kinema4d_ros.ros.messages.stamps import nanoseconds, time_from_ns
-from kinema4d_ros.ros.nodes.twin import Buffer, ExtrapolationException, LookupException, TransformListener
+from kinema4d_ros.ros.tf import Buffer, ExtrapolationException, LookupException, TransformListener
 
 PEER = Path(__file__).with_name("bridge_peer.py")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import TransformStamped
@@ -38,22 +38,9 @@ from kinema4d_ros.ros.nodes.common import (
 from kinema4d_ros.ros.nodes.inputs import ArmInput, CameraInput, Picture
 from kinema4d_ros.ros.nodes.twin_drift import EDGES, MASKS, DriftCheck, Segment, masks_by
 from kinema4d_ros.ros.params import declare, parameter
+from kinema4d_ros.ros.tf import StaticTransformBroadcaster, TransformBroadcaster
 
-__all__ = [
-    "USES_TF2_ROS",
-    "Buffer",
-    "ConnectivityException",
-    "ExtrapolationException",
-    "InvalidArgumentException",
-    "LookupException",
-    "StaticTransformBroadcaster",
-    "TimeoutException",
-    "TransformBroadcaster",
-    "TransformException",
-    "TransformListener",
-    "Twin",
-    "main",
-]
+__all__ = ["Twin", "main"]
 
 
 @dataclass(frozen=True)
@@ -237,43 +224,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main())
-
-
-# TF: tf2_ros where it is installed, otherwise `_tf_standin` with the same names and calls.
-#
-# from kinema4d_ros.ros.nodes.twin import Buffer, TransformListener, TransformBroadcaster, LookupException
-
-USES_TF2_ROS = False
-
-if not TYPE_CHECKING:
-    try:
-        from tf2_ros import (
-            Buffer,
-            ConnectivityException,
-            ExtrapolationException,
-            InvalidArgumentException,
-            LookupException,
-            StaticTransformBroadcaster,
-            TimeoutException,
-            TransformBroadcaster,
-            TransformException,
-            TransformListener,
-        )
-
-        USES_TF2_ROS = True
-    except ImportError:
-        pass
-
-if TYPE_CHECKING or not USES_TF2_ROS:
-    from kinema4d_ros.ros._tf_standin import (
-        Buffer,
-        ConnectivityException,
-        ExtrapolationException,
-        InvalidArgumentException,
-        LookupException,
-        StaticTransformBroadcaster,
-        TimeoutException,
-        TransformBroadcaster,
-        TransformException,
-        TransformListener,
-    )
