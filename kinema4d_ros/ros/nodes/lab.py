@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,8 @@ class LabController:
         self._node = node
         self._lab = lab
         self.followed = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Held while motion and goal change together: a motion that was stopped or reset is not one that completed."""
         self._motion: Future | None = None
         """Future of the current goal; its result is why the motion ended early, "" for a completed motion."""
         self._motions: dict[bytes, Future] = {}
@@ -75,19 +77,20 @@ class LabController:
 
     def _follow(self, message: Any) -> None:
         plan = trajectory_from_msg(message)
-        self._lab.follow(plan)
-        self.interrupt("superseded by another trajectory")
-        self.followed += 1
+        with self._lock:
+            self._lab.follow(plan)
+            self.interrupt("superseded by another trajectory")
+            self.followed += 1
         self._node.get_logger().info(f"the arm follows a plan of {plan.duration_s:.1f} s")
 
     def _admit(self, goal: Any) -> Any:
         try:
-            self._follow(goal.trajectory)
+            with self._lock:
+                self._follow(goal.trajectory)
+                self._motion = Future()
         except KinemaError as error:
             self._node.complain(error, "arm: ")
             return GoalResponse.REJECT
-        with self._lock:
-            self._motion = Future()
         return GoalResponse.ACCEPT
 
     def _accept(self, handle: Any) -> None:
@@ -96,10 +99,11 @@ class LabController:
         handle.execute()
 
     def _cancel(self, handle: Any) -> Any:
-        self._lab.stop()
-        motion = self._motions.get(bytes(handle.goal_id.uuid))
-        if motion is not None:
-            self._end(motion, "cancelled")
+        with self._lock:
+            self._lab.stop()
+            motion = self._motions.get(bytes(handle.goal_id.uuid))
+            if motion is not None:
+                self._end(motion, "cancelled")
         return CancelResponse.ACCEPT
 
     async def _execute(self, handle: Any) -> Any:
@@ -116,21 +120,27 @@ class LabController:
 
     def tick(self) -> None:
         """End the goal whose motion has completed; call after each physics step."""
-        motion = self._motion
-        # Read the motion first: one that starts in between is then seen as moving.
-        if motion is not None and not motion.done() and not self._lab.moving:
-            self._end(motion, "")
+        with self._lock:
+            if self._motion is not None and not self._lab.moving:
+                self._end(self._motion, "")
+
+    def reset(self, scenario: str | None, seed: int, tell: Callable[[], None]) -> LabState:
+        """Reset the lab, tell of it, and abort the current goal; after an error the goal continues."""
+        with self._lock:
+            state = self._lab.reset(scenario, seed)
+            tell()
+            self.interrupt("the scene was reset")
+            return state
 
     def interrupt(self, why: str) -> None:
         """End the current goal before its motion has completed."""
-        motion = self._motion
-        if motion is not None:
-            self._end(motion, why)
+        with self._lock:
+            if self._motion is not None:
+                self._end(self._motion, why)
 
     def _end(self, motion: Future, why: str) -> None:
-        with self._lock:
-            if not motion.done():
-                motion.set_result(why)
+        if not motion.done():
+            motion.set_result(why)
 
 
 OBJECT_RATE_HZ = 10.0
@@ -264,12 +274,10 @@ class Lab(KinemaNode):
 
     def _reset(self, request: Any, response: Any) -> Any:
         try:
-            state = self._lab.reset(request.scenario or None, int(request.seed))
+            state = self._controller.reset(request.scenario or None, int(request.seed), self._tell_of_change)
         except KinemaError as error:
             response.error = error_to_msg(error)
             return response
-        self._tell_of_change()
-        self._controller.interrupt("the scene was reset")
         for name in set(self._poses) - set(state.objects):
             self.destroy_publisher(self._poses.pop(name))
         response.error = error_to_msg()
