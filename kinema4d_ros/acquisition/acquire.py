@@ -19,6 +19,8 @@ from kinema4d_ros.acquisition.robot_files import write_robot
 from kinema4d_ros.acquisition.stages import StageRunner, hash_files, read_json, write_json
 from kinema4d_ros.acquisition.view_stages import make_frames, make_masks, make_poses
 from kinema4d_ros.acquisition.views import View
+from kinema4d_ros.calibration.recon import choose_engine
+from kinema4d_ros.calibration.surfaces import load_open3d
 from kinema4d_ros.io.images import write_image
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.render import Scene, render_poses
@@ -48,6 +50,10 @@ class Acquired:
 def acquire(job: Acquisition) -> Acquired:
     """Run the acquisition; finished stages in `job.out` are reused."""
     given = job.robot
+    # Packages that are missing are reported before the work starts.
+    engine = choose_engine(job.engine, similarity=job.similarity).name
+    if job.mesher == "open3d" or job.triangles is not None:
+        load_open3d("--mesher open3d and --triangles", "--mesher hull without --triangles")
     job = replace(job, robot=with_shapes(given))
     stages = StageRunner(job.out, job.say)
     seen: dict[str, Any] = {
@@ -78,19 +84,23 @@ def acquire(job: Acquisition) -> Acquired:
     mesh = stages.run(
         4,
         "mesh",
-        {**carving, "similarity": job.similarity},
+        {**carving, "similarity": job.similarity, **_unless(mesher=(job.mesher, "hull"))},
         ("poses", "masks"),
         lambda at: make_mesh(job, poses, masks, at),
     )
     align = stages.run(
         5,
         "align",
-        {**_place(job), "similarity": job.similarity, "refine": job.refine},
+        {**_place(job), "similarity": job.similarity, "refine": job.refine, **_unless(engine=(engine, "own"))},
         ("mesh",),
         lambda at: make_alignment(job, mesh, at),
     )
     links = stages.run(
-        6, "links", {}, ("masks", "mesh", "align"), lambda at: make_links(job, poses, masks, mesh, align, at)
+        6,
+        "links",
+        _unless(triangles=(job.triangles, None)),
+        ("masks", "mesh", "align"),
+        lambda at: make_links(job, poses, masks, mesh, align, at),
     )
     robot = stages.run(
         7,
@@ -146,6 +156,11 @@ def _place(job: Acquisition) -> dict[str, Any]:
     pairs = None if job.pairs is None else [p.tolist() for p in job.pairs]
     start = None if job.base_T_world is None else job.base_T_world.tolist()
     return {"robot": _robot_hash(job.robot), "q": job.q.tolist(), "base_T_world": start, "pairs": pairs}
+
+
+def _unless(**options: tuple[Any, Any]) -> dict[str, Any]:
+    """Collect the options (value, default) that are not at their default, so that older stages stay valid."""
+    return {name: value for name, (value, default) in options.items() if value != default}
 
 
 def _robot_hash(robot: Robot) -> str:

@@ -95,6 +95,7 @@ def align_mesh(
     pairs: tuple[Array, Array] | None = None,
     similarity: bool = False,
     refine: bool = True,
+    engine: str = "auto",
 ) -> Alignment:
     """Align a reconstruction with a robot that has shapes.
 
@@ -106,6 +107,7 @@ def align_mesh(
             searched for.
         similarity: the world unit is unknown.
         refine: refine the pose by ICP.
+        engine: whose ICP, one of `recon.ENGINES`.
     """
     surface = sample_surface(mesh.vertices, mesh.faces, _POINTS)
     if base_T_world is not None:
@@ -114,10 +116,10 @@ def align_mesh(
         p_world = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)]) * (high - low) + low
         pairs = p_world, apply(base_T_world, scale * p_world)
     if pairs is not None:
-        found = align_reconstruction(surface, robot, q, *pairs, similarity=similarity)
+        found = align_reconstruction(surface, robot, q, *pairs, similarity=similarity, engine=engine)
         start, start_scale = align_pairs(*pairs, similarity=similarity)
     else:
-        found = align_reconstruction(surface, robot, q, similarity=similarity)
+        found = align_reconstruction(surface, robot, q, similarity=similarity, engine=engine)
         start, start_scale = found.base_T_recon, found.scale
     if {"mirrored_model", "ambiguous_place"} & set(found.quality.names):
         found.quality.require("the alignment")
@@ -126,9 +128,9 @@ def align_mesh(
         np.linalg.norm(apply(start, start_scale * surface.points) - apply(pose, scale * surface.points), axis=1).max()
     )
     turned = float(np.degrees(rotation_angle(start, pose)))
-    note = f"ICP moved it by up to {1e3 * moved:.1f} mm, {turned:.2f} degrees"
+    note = f"{found.engine.text} moved it by up to {1e3 * moved:.1f} mm, {turned:.2f} degrees"
     if pairs is None:
-        note = "found by a search over all rotations"
+        note = f"found by a search over all rotations, refined by {found.engine.text}"
     too_far = base_T_world is not None and (moved > REFINE_M or turned > REFINE_DEG)
     if not refine or too_far:
         pose, scale, refined = start, start_scale, False

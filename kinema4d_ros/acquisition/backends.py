@@ -1,13 +1,15 @@
-"""Mesh reconstruction back-ends: the protocol, the built-in visual hull, and an external command."""
+"""Mesh reconstruction back-ends: the protocol, the built-in visual hull, Open3D's fusion of depth images, and an
+external command. Open3D also reduces the number of triangles.
+"""
 
 from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +18,26 @@ from kinema4d_ros.acquisition.drawing import coloured
 from kinema4d_ros.acquisition.hull import ColouredMesh, visual_hull
 from kinema4d_ros.acquisition.mesh_files import MESH_SUFFIXES, read_mesh_file
 from kinema4d_ros.acquisition.views import View
+from kinema4d_ros.calibration.surfaces import load_open3d
 from kinema4d_ros.core.errors import AssetError, ErrorCode, MeshError
+from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.io.images import write_image
 from kinema4d_ros.runtime.child import Child, how_it_ended
 
-__all__ = ["ExternalCommand", "HullBackend", "MeshBackend"]
+__all__ = [
+    "MESHERS",
+    "ExternalCommand",
+    "FusionBackend",
+    "HullBackend",
+    "MeshBackend",
+    "Shot",
+    "fuse_depth",
+    "measured_pixels",
+    "simplified",
+]
+
+MESHERS = ("hull", "open3d")
+"""Built-in back-ends: the visual hull, refined by depth; the measured surfaces alone, fused by Open3D."""
 
 Progress = Callable[[int, int], None]
 Array = NDArray[np.float64]
@@ -59,6 +76,118 @@ class HullBackend:
         """Carve the hull, then colour it from the images."""
         mesh = visual_hull(views, self.voxel, misses=self.misses, floor=self.floor)
         return coloured(mesh, views, slack=2 * self.voxel, progress=progress)
+
+
+_TRUNCATION = 4.0
+"""Truncation distance of fused depth, voxels."""
+
+_LEAST_AREA = 0.02
+"""Fused pieces with a smaller share of the largest piece's area are dropped."""
+
+Shot = tuple[View, NDArray[np.bool_], Array]
+"""View with depth, its pixels (H, W) to fuse, and the pose (4, 4) of the mesh's frame in the world at that time."""
+
+
+def fuse_depth(shots: Iterable[Shot], voxel: float) -> ColouredMesh:
+    """Fuse depth images with Open3D (truncated signed distances, marching cubes); no colours.
+
+    Only measured surfaces appear, so the mesh is open. It is empty if nothing was measured.
+
+    Args:
+        shots: what to fuse; the world's unit is the metre.
+        voxel: side of a voxel, metres.
+    """
+    o3d = load_open3d("--mesher open3d", "--mesher hull")
+    one = o3d.core.float32
+    grid = o3d.t.geometry.VoxelBlockGrid(("tsdf", "weight"), (one, one), ((1,), (1,)), voxel, 16, 1000)
+    used = False
+    for view, pixels, world_T_frame in shots:
+        if view.depth_m is None or not pixels.any():
+            continue
+        used = True
+        metres = np.where(pixels, view.depth_m, 0.0).astype(np.float32)
+        camera_T_frame = view.camera.camera_T_base @ world_T_frame
+        # Blocks around every measured point: from an image Open3D takes only every fourth row and column.
+        row, column = np.nonzero(pixels)
+        at = np.stack([column, row], axis=1) + 0.5
+        p = apply(invert(camera_T_frame), view.camera.unproject(at, metres[row, column].astype(np.float64)))
+        cloud = o3d.t.geometry.PointCloud(o3d.core.Tensor(p.astype(np.float32)))
+        blocks = grid.compute_unique_block_coordinates(cloud, _TRUNCATION)
+        image, K = o3d.t.geometry.Image(o3d.core.Tensor(metres)), o3d.core.Tensor(view.camera.K_opencv)
+        farthest = float(metres.max()) + 1.0
+        grid.integrate(blocks, image, K, o3d.core.Tensor(camera_T_frame), 1.0, farthest, _TRUNCATION)
+    if not used:
+        return ColouredMesh(np.zeros((0, 3)), np.zeros((0, 3), np.int64))
+    return _large_pieces(grid.extract_triangle_mesh(1.0).to_legacy())
+
+
+def _large_pieces(mesh: Any) -> ColouredMesh:
+    if len(mesh.triangles):
+        piece, _, area = (np.asarray(part) for part in mesh.cluster_connected_triangles())
+        mesh.remove_triangles_by_mask(area[piece] < _LEAST_AREA * area.max())
+        mesh.remove_unreferenced_vertices()
+    return ColouredMesh(np.array(mesh.vertices), np.array(mesh.triangles, np.int64).reshape(-1, 3))
+
+
+def measured_pixels(
+    view: View, floor: Array | None = None, margin: float = 0.0
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """Find the robot's pixels with depth; return rows (N,), columns (N,) and points (N, 3) in the world frame.
+
+    With a floor, points less than `margin` above it are left out: they are on the table beside the robot.
+    """
+    if view.depth_m is None:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3))
+    row, column = np.nonzero(view.robot & (np.nan_to_num(view.depth_m) > 0))
+    at = np.stack([column, row], axis=1) + 0.5
+    p = apply(view.camera.base_T_camera, view.camera.unproject(at, view.depth_m[row, column].astype(np.float64)))
+    if floor is None:
+        return row, column, p
+    keep = p @ floor[:3] + floor[3] > margin
+    return row[keep], column[keep], p[keep]
+
+
+@dataclass(frozen=True, eq=False)
+class FusionBackend:
+    """Open3D's fusion of the depth images: only measured surfaces.
+
+    Attributes:
+        voxel: side of a voxel, metres.
+        floor: (4,) plane n, d that the robot stands on: only n p + d > 0 is kept; None = no floor.
+        metric: the mesh is in the world frame of the views.
+    """
+
+    voxel: float = 0.002
+    floor: Array | None = None
+    metric: bool = True
+
+    def reconstruct(self, views: Sequence[View], progress: Progress) -> ColouredMesh:
+        """Fuse the depth inside the masks, then colour the mesh from the images."""
+        shots = []
+        for view in views:
+            row, column, _ = measured_pixels(view, self.floor, self.voxel)
+            pixels = np.zeros(view.robot.shape, np.bool_)
+            pixels[row, column] = True
+            shots.append((view, pixels, np.eye(4)))
+        mesh = fuse_depth(shots, self.voxel)
+        if not len(mesh.faces):
+            raise MeshError("no surface was measured", expected="depth inside the masks", hint="check --depth")
+        return coloured(mesh, views, slack=2 * self.voxel, progress=progress)
+
+
+def simplified(mesh: ColouredMesh, triangles: int) -> ColouredMesh:
+    """Reduce a mesh to about `triangles` faces with Open3D's quadric edge collapse; colours are interpolated."""
+    if len(mesh.faces) <= triangles:
+        return mesh
+    o3d = load_open3d("--triangles", "no --triangles")
+    whole = o3d.geometry.TriangleMesh(
+        o3d.utility.Vector3dVector(mesh.vertices), o3d.utility.Vector3iVector(mesh.faces.astype(np.int32))
+    )
+    if mesh.rgb is not None:
+        whole.vertex_colors = o3d.utility.Vector3dVector(mesh.rgb / 255.0)
+    small = whole.simplify_quadric_decimation(triangles)
+    rgb = None if mesh.rgb is None else np.rint(255 * np.clip(small.vertex_colors, 0, 1)).astype(np.uint8)
+    return ColouredMesh(np.array(small.vertices), np.array(small.triangles, np.int64).reshape(-1, 3), rgb)
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,30 @@
 
 With masks and camera poses every link is carved in its own frame, from all views of all joint configurations at once:
 a point of a link moves with it, so it must be inside the outlines in every configuration. Neighbouring links are
-separated where both descriptions are equally near; both sides are closed there. A mesh without camera poses is cut
+separated where both descriptions are equally near; both sides are closed there. Or Open3D fuses the depth images, each
+pixel in the frame of the link whose description is nearest; the links are then open. A mesh without camera poses is cut
 face by face, and the holes are closed by flat caps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from kinema4d_ros.acquisition.backends import Shot, fuse_depth, measured_pixels
 from kinema4d_ros.acquisition.hull import ColouredMesh, Grid, Outlines, carve, drop_crumbs, surface_net
+from kinema4d_ros.acquisition.views import View
 from kinema4d_ros.calibration.surfaces import Surface, sample_surface
 from kinema4d_ros.core.errors import MeshError
 from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["LinkShapes", "boundary_loops", "cap_holes", "carve_links", "cut_mesh"]
+__all__ = ["LinkShapes", "boundary_loops", "cap_holes", "carve_links", "cut_mesh", "fuse_links"]
 
 # Hole filling: close the holes of an open mesh by triangle fans, as flat caps where links were separated.
 
@@ -158,6 +161,52 @@ def carve_links(
         progress(done + 1, len(shapes.surfaces))
     if not found:
         raise MeshError("no link was found in the outlines", expected="masks that show the described robot")
+    return found
+
+
+def fuse_links(
+    shapes: LinkShapes,
+    q: Array,
+    views: Sequence[View],
+    voxel: float,
+    *,
+    floor: Array | None = None,
+    progress: Progress = lambda done, total: None,
+) -> dict[str, ColouredMesh]:
+    """Fuse open meshes by link name, link frame, metres, without colours; links that were not measured are left out.
+
+    A pixel belongs to the link whose description is nearest to it; FAR_M from all of them it belongs to none.
+
+    Args:
+        shapes: the description.
+        q: (K, J) joint positions, one row per orbit.
+        views: with masks and depth, in the base frame.
+        voxel: side of a voxel, metres.
+        floor: (4,) plane in the base frame: only n p + d > 0 is kept; None = no floor.
+        progress: called with (links done, total links).
+    """
+    poses, names = shapes.poses(q), list(shapes.surfaces)
+    owner = np.repeat(np.arange(len(names)), [len(shapes.surfaces[n].points) for n in names])
+    trees = [
+        cKDTree(np.concatenate([apply(poses[n][k], shapes.surfaces[n].points) for n in names])) for k in range(len(q))
+    ]
+    labels = []
+    for view in views:
+        row, column, p = measured_pixels(view, floor, voxel)
+        distance, nearest = trees[view.orbit].query(p, distance_upper_bound=FAR_M)
+        near = np.isfinite(distance)
+        label = np.full(view.robot.shape, -1, np.int16)
+        label[row[near], column[near]] = owner[nearest[near]]
+        labels.append(label)
+    found = {}
+    for i, name in enumerate(names):
+        shots: list[Shot] = [(v, label == i, poses[name][v.orbit]) for v, label in zip(views, labels, strict=True)]
+        mesh = fuse_depth(shots, voxel)
+        if len(mesh.faces):
+            found[name] = mesh
+        progress(i + 1, len(names))
+    if not found:
+        raise MeshError("no link was measured", expected="depth inside masks that show the described robot")
     return found
 
 

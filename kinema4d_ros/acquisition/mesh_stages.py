@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.acquisition.align import align_mesh, place_camera
-from kinema4d_ros.acquisition.backends import HullBackend, MeshBackend
+from kinema4d_ros.acquisition.backends import FusionBackend, HullBackend, MeshBackend, simplified
 from kinema4d_ros.acquisition.drawing import (
     draw_mesh,
     gather_colours,
@@ -19,7 +19,7 @@ from kinema4d_ros.acquisition.drawing import (
     settle_colours,
 )
 from kinema4d_ros.acquisition.hull import ColouredMesh, Outlines, find_volume
-from kinema4d_ros.acquisition.links import LinkShapes, carve_links, cut_mesh
+from kinema4d_ros.acquisition.links import LinkShapes, carve_links, cut_mesh, fuse_links
 from kinema4d_ros.acquisition.mesh_files import read_mesh_file, write_mesh_ply
 from kinema4d_ros.acquisition.options import FLOOR_WORLD, Acquisition
 from kinema4d_ros.acquisition.robot_files import file_name
@@ -75,6 +75,7 @@ def make_alignment(job: Acquisition, mesh: Path, folder: Path) -> None:
                 pairs=job.pairs if first is None else None,
                 similarity=job.similarity,
                 refine=job.refine and first is None,
+                engine=job.engine,
             )
             if first is None:
                 first = found
@@ -94,23 +95,31 @@ def make_links(job: Acquisition, poses: Path, masks: Path, mesh: Path, align: Pa
     shapes = LinkShapes.of(job.robot)
     notes: list[str] = []
     if job.external is None:
+        floor = _floor_in_base(job, align)
         with job.bars("links") as progress:
-            meshes = carve_links(
-                shapes,
-                job.q,
-                Outlines.of(views),
-                np.array([v.orbit for v in views]),
-                job.voxel_m,
-                misses=job.misses,
-                floor=_floor_in_base(job, align),
-                progress=progress,
-            )
+            if job.mesher == "open3d":
+                meshes = fuse_links(shapes, job.q, views, job.voxel_m, floor=floor, progress=progress)
+                notes.append("fused from depth by Open3D: surfaces that no depth image shows are missing")
+            else:
+                orbit = np.array([v.orbit for v in views])
+                meshes = carve_links(
+                    shapes,
+                    job.q,
+                    Outlines.of(views),
+                    orbit,
+                    job.voxel_m,
+                    misses=job.misses,
+                    floor=floor,
+                    progress=progress,
+                )
         meshes = _colour_links(job, shapes, meshes, views)
     else:
         whole = read_mesh_file(mesh / "mesh_0.ply")
         base_T_world, scale = _placed(align)
         in_base = ColouredMesh(apply(base_T_world, scale * whole.vertices), whole.faces, whole.rgb)
         meshes, notes = cut_mesh(in_base, shapes, job.q)
+    if job.triangles is not None:
+        meshes = {name: simplified(part, job.triangles) for name, part in meshes.items()}
     notes += [f"link '{name}' was not found in the images" for name in shapes.surfaces if name not in meshes]
     taken: set[str] = set()
     files = {name: f"{file_name(name, taken)}.ply" for name in meshes}
@@ -143,11 +152,13 @@ def load_base_views(poses: Path, masks: Path, align: Path) -> list[View]:
 def _backend(job: Acquisition, views: list[View]) -> MeshBackend:
     if job.external is not None:
         return job.external
+    floor = FLOOR_WORLD if job.floor and job.board is not None else None
+    if job.mesher == "open3d":
+        return FusionBackend(job.voxel_m, floor)
     voxel = job.voxel_m
     if job.similarity:
         low, high = find_volume(views, Outlines.of(views), misses=job.misses)
         voxel = float((high - low).max()) / _SIDE_VOXELS
-    floor = FLOOR_WORLD if job.floor and job.board is not None else None
     return HullBackend(voxel, job.misses, floor)
 
 

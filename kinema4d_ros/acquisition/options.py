@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.acquisition.backends import ExternalCommand
+from kinema4d_ros.acquisition.backends import MESHERS, ExternalCommand
 from kinema4d_ros.acquisition.frames import MAX_BLUR_PX, MIN_VIEWS
 from kinema4d_ros.calibration.boards import Board
 from kinema4d_ros.core.camera import PinholeCamera
@@ -63,7 +63,10 @@ class Acquisition:
         pairs: (N, 3) points of the mesh and the same points on the robot, metres. Without them the pose of an external
             mesh is searched for.
         similarity: the unit of the mesh is unknown (COLMAP's world, an external mesh).
-        external: external program for the mesh; None = the built-in visual hull.
+        external: external program for the mesh; None = the built-in `mesher`.
+        mesher: `hull`, the visual hull refined by depth, or `open3d`, the surfaces in the depth images alone.
+        triangles: reduce every link to about this number of triangles; None = all. Needs Open3D.
+        engine: ICP that refines the alignment: auto, own or open3d.
         views: number of frames to use from each source.
         max_blur_px: frames with more blur than this are left out.
         voxel_m: side of a voxel, metres.
@@ -92,6 +95,9 @@ class Acquisition:
     pairs: tuple[Array, Array] | None = None
     similarity: bool = False
     external: ExternalCommand | None = None
+    mesher: str = "hull"
+    triangles: int | None = None
+    engine: str = "auto"
     views: int = 20
     max_blur_px: float = MAX_BLUR_PX
     voxel_m: float = 0.002
@@ -131,6 +137,14 @@ class Acquisition:
             )
         if self.base_T_world is not None:
             require_rigid(self.base_T_world, "base_T_world")
+        if self.mesher not in MESHERS:
+            raise _bad(f"the mesher is '{self.mesher}'", f"one of {', '.join(MESHERS)}")
+        if self.mesher == "open3d" and (self.depth is None or self.similarity or self.external is not None):
+            raise _bad(
+                "--mesher open3d fuses depth images in metres", "--depth, and neither --similarity nor --command"
+            )
+        if self.triangles is not None and self.triangles < 20:
+            raise _bad(f"--triangles is {self.triangles}", "at least 20 for each link")
         if not MIN_VIEWS <= self.views <= 500:
             raise _bad(f"views is {self.views}", f"{MIN_VIEWS} to 500")
         if not 2e-4 <= self.voxel_m <= 0.05:

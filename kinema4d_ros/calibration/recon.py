@@ -2,12 +2,14 @@
 
 picked pairs ─> rotation, shift and scale in closed form ────┐
 no pairs ─────> search_alignment(), rotations all around ────┴─> closest_points() ─> `recon_T_base`
+
+The last step is Open3D's ICP where that is installed, our own otherwise and for an unknown scale (`engine`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,17 +19,20 @@ from scipy.spatial.transform import Rotation
 from kinema4d_ros.calibration.boards import skew
 from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.calibration.quality import Finding, Quality, finding, sorted_findings
-from kinema4d_ros.calibration.surfaces import Surface, robot_surface
-from kinema4d_ros.core.errors import CalibrationError
+from kinema4d_ros.calibration.surfaces import Surface, load_open3d, robot_surface
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, SetupError
 from kinema4d_ros.core.transforms import apply, make, rotation_angle
 from kinema4d_ros.robot.model import Robot
 
 __all__ = [
+    "ENGINES",
+    "Engine",
     "Laid",
     "Reconstruction",
     "Search",
     "align_pairs",
     "align_reconstruction",
+    "choose_engine",
     "closest_points",
     "search_alignment",
 ]
@@ -35,6 +40,60 @@ __all__ = [
 # Robust point-to-plane ICP, with a free scale if the unit is unknown.
 
 _ALIGN_STEPS = 60
+
+
+ENGINES = ("auto", "own", "open3d")
+"""Who refines a pose by ICP; `auto` is Open3D where it is installed and the scale is known, otherwise our own ICP."""
+
+_OPEN3D_REACH_M = (0.05, 0.025, 0.0125, 0.01)
+_OPEN3D_TUKEY_M = 0.005
+"""Residuals beyond this have no weight in the last pass; beyond half the reach in the others, for distant starts."""
+
+
+class Engine(NamedTuple):
+    """ICP implementation.
+
+    Attributes:
+        name: own or open3d.
+        note: why `auto` did not take Open3D; empty if it did, or if the choice was explicit.
+        module: Open3D, or None.
+    """
+
+    name: str
+    note: str = ""
+    module: Any = None
+
+    @property
+    def text(self) -> str:
+        """Words for a report: whose ICP it was, and why."""
+        whose = "our own ICP" if self.module is None else "Open3D's ICP"
+        return f"{whose} ({self.note})" if self.note else whose
+
+
+OWN = Engine("own")
+
+
+def choose_engine(engine: str, *, similarity: bool = False) -> Engine:
+    """Resolve one of ENGINES; `open3d` raises a SetupError where it is not installed."""
+    if engine not in ENGINES:
+        raise CalibrationError(
+            f"the engine is '{engine}'", expected=f"one of {', '.join(ENGINES)}", code=ErrorCode.ARGUMENT_INVALID
+        )
+    if engine == "own":
+        return OWN
+    if similarity:
+        why = "Open3D's point-to-plane ICP estimates no scale"
+        if engine == "open3d":
+            raise CalibrationError(
+                why, expected="--engine own or auto with --similarity", code=ErrorCode.ARGUMENT_INVALID
+            )
+        return Engine("own", why)
+    try:
+        return Engine("open3d", module=load_open3d("--engine open3d", "--engine own"))
+    except SetupError as error:
+        if engine == "open3d":
+            raise
+        return Engine("own", error.what)
 
 
 class Laid(NamedTuple):
@@ -61,6 +120,7 @@ def closest_points(
     *,
     similarity: bool = False,
     tree: cKDTree | None = None,
+    engine: Engine = OWN,
 ) -> Laid:
     """Align a surface with a target by ICP, from an initial pose within some centimetres and degrees.
 
@@ -70,8 +130,11 @@ def closest_points(
         pose, scale: initial values.
         similarity: estimate the scale too.
         tree: k-d tree of the target's points; None = build it.
+        engine: from `choose_engine`; Open3D's keeps the scale.
     """
     tree = cKDTree(target.points) if tree is None else tree
+    if engine.module is not None:
+        return _laid(surface, target, tree, _open3d_icp(engine.module, surface, target, pose, scale), scale)
     reach = 0.05  # shrinks with every step
     for step in range(_ALIGN_STEPS):
         # While the surfaces are far apart a subset of the points is enough.
@@ -98,12 +161,32 @@ def closest_points(
         reach = max(0.7 * reach, 0.01)
         if np.abs(change).max() < 1e-6 and step > 14:
             break
+    return _laid(surface, target, tree, pose, scale)
+
+
+def _laid(surface: Surface, target: Surface, tree: cKDTree, pose: Array, scale: float) -> Laid:
     p = apply(pose, scale * surface.points)
     distance, nearest = tree.query(p)
     across = np.abs(((p - target.points[nearest]) * target.normals[nearest]).sum(axis=1))
     # Beyond a centimetre the nearest sample is not the corresponding point, so its plane is meaningless.
     result = np.where(distance < 0.01, across, distance)
     return Laid(pose, scale, result, result < 0.01)
+
+
+def _open3d_icp(o3d: Any, surface: Surface, target: Surface, pose: Array, scale: float) -> Array:
+    """Refine a pose (4, 4) at a fixed scale with Open3D's robust point-to-plane ICP."""
+    registration = o3d.pipelines.registration
+    clouds = []
+    for points, normals in ((scale * surface.points, surface.normals), (target.points, target.normals)):
+        cloud = o3d.geometry.PointCloud(o3d.utility.Vector3dVector(points))
+        cloud.normals = o3d.utility.Vector3dVector(normals)
+        clouds.append(cloud)
+    for reach in _OPEN3D_REACH_M:
+        loss = registration.TukeyLoss(max(reach / 2, _OPEN3D_TUKEY_M))
+        method = registration.TransformationEstimationPointToPlane(loss)
+        stop = registration.ICPConvergenceCriteria(1e-9, 1e-9, 30)
+        pose = np.array(registration.registration_icp(*clouds, reach, pose, method, stop).transformation)
+    return pose
 
 
 # Global search for the initial pose.
@@ -260,6 +343,7 @@ class Reconstruction:
         pairs_mm: root mean square distance of the picked pairs before the refinement; None without pairs.
         distance_m: (N,) distance of every point after the refinement.
         share: fraction of points within 5 mm.
+        engine: the ICP that refined the pose, and why it is not Open3D's.
     """
 
     base_T_recon: Array
@@ -268,6 +352,7 @@ class Reconstruction:
     pairs_mm: float | None
     distance_m: Array
     share: float
+    engine: Engine = OWN
 
     @property
     def recon_T_base(self) -> Array:
@@ -309,6 +394,7 @@ def align_reconstruction(
     p_base: ArrayLike | None = None,
     *,
     similarity: bool = False,
+    engine: str = "auto",
 ) -> Reconstruction:
     """Align a reconstruction with the robot.
 
@@ -318,7 +404,9 @@ def align_reconstruction(
         p_recon, p_base: (N, 3) picked pairs: points of the reconstruction and the same points on the robot, metres.
             Without them the pose is searched for, which needs a mesh of the robot alone.
         similarity: the unit of the reconstruction is unknown.
+        engine: one of ENGINES, for the last refinement.
     """
+    chosen = choose_engine(engine, similarity=similarity)
     target = robot_surface(robot, q)
     pairs_mm, count = None, None
     if p_recon is not None and p_base is not None:
@@ -332,11 +420,11 @@ def align_reconstruction(
         search = search_alignment(surface, target, similarity=similarity)
         pose, scale = search.base_T_recon, search.scale
         found = _search_findings(search.cost_m, search.next_m, search.mirror_m)
-    laid = closest_points(surface, target, pose, scale, similarity=similarity)
+    laid = closest_points(surface, target, pose, scale, similarity=similarity, engine=chosen)
     rms = 1e3 * float(np.sqrt((laid.distance[laid.fits] ** 2).mean())) if laid.fits.any() else float("inf")
     share = float((laid.distance < 0.005).mean())
     quality = Quality(mm=rms, poses=count, findings=sorted_findings([*found, *_fit_findings(rms, share)]))
-    return Reconstruction(laid.pose, laid.scale, quality, pairs_mm, laid.distance, share)
+    return Reconstruction(laid.pose, laid.scale, quality, pairs_mm, laid.distance, share, chosen)
 
 
 def _mirrored(a: Array, b: Array, similarity: bool) -> bool:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kinema4d_ros.core.errors import CalibrationError, ErrorCode, FileFormatError, MeshError
+from kinema4d_ros.core.errors import CalibrationError, ErrorCode, FileFormatError, MeshError, SetupError
 from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.io.files import reading
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot.meshes import load_mesh
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["Surface", "load_surface", "robot_surface", "sample_surface"]
+__all__ = ["Surface", "load_open3d", "load_surface", "robot_surface", "sample_surface"]
 
 Array = NDArray[np.float64]
 
@@ -82,3 +83,15 @@ def load_surface(path: str | Path, count: int = _POINTS) -> Surface:
         raise FileFormatError(error.what, expected=error.expected, hint=error.hint) from None
     with reading(file, "a mesh with an area", error=CalibrationError):
         return sample_surface(found.vertices, found.faces, count)
+
+
+def load_open3d(needed_for: str, instead: str) -> Any:
+    """Import Open3D, which is optional because of its size; a SetupError names what needs it and what does not."""
+    try:
+        import open3d
+    except (ImportError, OSError) as error:  # OSError: a system library that it links to is missing
+        why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be loaded: {error}"
+        raise SetupError(
+            f"Open3D {why}", expected=f"it, for {needed_for}", hint=f"pip install open3d, or use {instead}"
+        ) from None
+    return open3d

@@ -83,6 +83,13 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     mesh.add_argument("--no-floor", action="store_true", help="the robot reaches below the board")
     mesh.add_argument("--depth", type=Path, metavar="DIR", help="16-bit depth PNGs (0.1 mm) named as in DIR/1_frames")
+    mesh.add_argument(
+        "--mesher", choices=("hull", "open3d"), default="hull",
+        help="visual hull, refined by --depth; or only the surfaces in --depth, fused by Open3D (default: hull)",
+    )  # fmt: skip
+    mesh.add_argument(
+        "--triangles", type=int, metavar="N", help="reduce each link to about N triangles, with Open3D (default: all)"
+    )
     mesh.add_argument("--command", metavar="TEXT", help="external back-end: a command with {images}, {masks} and {out}")
     mesh.add_argument("--cwd", type=Path, metavar="DIR", help="working directory of --command")
     mesh.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="timeout of --command (default: 3600)")
@@ -95,6 +102,10 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--similarity", action="store_true", help="estimate the scale too: poses (need --pairs) or mesh have no unit"
     )
+    parser.add_argument(
+        "--engine", choices=("auto", "own", "open3d"), default="auto",
+        help="ICP that refines the alignment (default: auto, Open3D's if it is installed and the scale is known)",
+    )  # fmt: skip
     parser.add_argument("--no-refine", action="store_true", help="do not refine the alignment with closest points")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, without progress bars")
     parser.set_defaults(run=run)
@@ -164,6 +175,9 @@ def _job(arguments: argparse.Namespace) -> Acquisition:
         pairs=None if arguments.pairs is None else read_pairs(arguments.pairs),
         similarity=arguments.similarity,
         external=external,
+        mesher=arguments.mesher,
+        triangles=arguments.triangles,
+        engine=arguments.engine,
         views=arguments.views,
         max_blur_px=MAX_BLUR_PX if arguments.max_blur is None else arguments.max_blur,
         voxel_m=arguments.voxel,

@@ -82,6 +82,10 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="YAML with lists `recon` and `base` of picked points (default: search over all orientations)",
     )  # fmt: skip
     recon.add_argument("--similarity", action="store_true", help="estimate the scale too: the mesh's unit is unknown")
+    recon.add_argument(
+        "--engine", choices=("auto", "own", "open3d"), default="auto",
+        help="ICP that refines the pose (default: auto, Open3D's if it is installed and the scale is known)",
+    )  # fmt: skip
     _robot_options(recon, camera=False)
     compare = _way(ways, "compare", "test whether several files agree on the camera's pose")
     compare.add_argument("files", nargs="+", type=Path, metavar="FILE", help="camera or extrinsics files, two or more")

@@ -236,16 +236,17 @@ def recon(arguments: argparse.Namespace) -> int:
     q = robot.home_position() if arguments.joints is None else read_joints(arguments.joints, robot, 1)[0]
     surface = load_surface(arguments.mesh)
     pairs = (None, None) if arguments.pairs is None else read_pairs(arguments.pairs)
-    result = align_reconstruction(surface, robot, q, *pairs, similarity=arguments.similarity)
+    result = align_reconstruction(surface, robot, q, *pairs, similarity=arguments.similarity, engine=arguments.engine)
     if arguments.picture:
         write_image(arguments.picture, reconstruction_picture(result, surface, robot_surface(robot, q)))
     numbers = {
         "recon_T_base": result.recon_T_base.tolist(), "base_T_recon": result.base_T_recon.tolist(),
         "scale": result.scale, "pairs_mm": result.pairs_mm, "within_5mm": result.share,
+        "engine": result.engine.name, "engine_note": result.engine.note,
     }  # fmt: skip
     start = "global search" if result.pairs_mm is None else f"pairs {result.pairs_mm:.1f} mm"
     text = f"scale {result.scale:.5f}, {start}, {result.share:.0%} of the mesh within 5 mm"
-    report(arguments, result.quality, numbers, [text], "the alignment")
+    report(arguments, result.quality, numbers, [text, f"refined by {result.engine.text}"], "the alignment")
     write_yaml(arguments.out, {**numbers, "residual_mm": result.quality.mm})
     return 0
 

@@ -47,3 +47,22 @@ def test_carving_against_open3d(tmp_path: Path) -> None:
     result = quick("acquire", "--data", str(tmp_path), "--only", "peer")
     assert result["peer"]["agree"] > 0.9
     assert result["peer"]["chamfer_ratio"] > 1.0
+
+
+@pytest.mark.skipif(find_spec("open3d") is None, reason="the peer, Open3D, is not installed")
+def test_every_step_against_open3d() -> None:
+    result = quick("open3d_parity")
+    for kind in ("whole", "partial", "hull"):
+        refined = result["refine"][kind]
+        assert refined["ours"]["found"] == refined["open3d"]["found"] == 1
+        assert refined["mm_ratio"] == pytest.approx(
+            refined["open3d"]["median_mm"] / refined["ours"]["median_mm"], rel=1e-2
+        )
+    assert result["search"]["whole"]["ours"]["found"] == 1
+    # Ours closes what no depth image shows; Open3D keeps the measured surface only.
+    assert result["fuse"]["noisy"]["completeness_ratio"] > 1.0
+    assert result["links"]["noisy_1"]["open3d"]["accuracy_mm"] < 4.0
+    assert result["clean"]["normals"]["agree"] > 0.99
+    assert (
+        result["clean"]["decimate"]["after"]["accuracy_mm"] < result["clean"]["decimate"]["before"]["accuracy_mm"] + 1
+    )

@@ -249,6 +249,8 @@ def test_another_robot_is_refused(world: Path, yam: Robot, primitive_arm: Robot,
         ({"masks": None, "segmenter": "sam2", "weights": ".", "text": "arm"}, "only one of --text and --detector"),
         ({"masks": None, "segmenter": "classical", "text": "arm"}, "--text without --segmenter sam2"),
         ({"weights": "."}, "--weights without --segmenter sam2"),
+        ({"mesher": "open3d"}, "--depth, and neither"),
+        ({"triangles": "3"}, "--triangles is 3"),
     ],
 )
 def test_incompatible_options_are_refused(
@@ -312,6 +314,36 @@ def test_poses_from_files_and_depth(
     for file in (tmp_path / "depth").iterdir():
         file.rename(file.with_name(f"other_{file.name}"))
     assert "depth" in refuse(arguments(world, tmp_path / "out2", **changed), capsys)
+
+
+@pytest.mark.full
+def test_open3d_meshes_measured_depth(
+    world: Path, tmp_path: Path, yam: Robot, orbit: SmallOrbit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("open3d", reason="pip install open3d")
+    for i, metres in enumerate(orbit.depth_m):
+        write_depth(tmp_path / "depth" / f"f{i:03d}.png", np.rint(np.nan_to_num(metres) * 1e4).astype(np.uint16))
+    fused = {"mesher": "open3d", "depth": tmp_path / "depth", "voxel": "0.004", "triangles": 2000}
+    report = acquire(arguments(world, tmp_path / "out", **fused), capsys)
+    assert report["iou_mean"] > 0.9
+    assert "Open3D's ICP" in report["alignment"]["note"]
+    assert any("fused from depth by Open3D" in note for note in report["notes"])
+    assert sorted(report["links"]) == sorted(link.name for link in yam.links if link.visuals)
+    assert max(report["links"].values()) <= 2000
+    found = Robot.load(report["urdf"])
+    near = cKDTree(robot_surface(yam, Q).points).query(robot_surface(found, Q, 8000).points)[0]
+    assert np.mean(near) < 0.004
+    fused["triangles"] = 1000
+    assert acquire(arguments(world, tmp_path / "out", **fused), capsys)["made"] == ["links", "robot"]
+
+
+def test_missing_open3d_is_reported_before_the_work(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "open3d", None)  # as if it were not installed
+    for options in ({"mesher": "open3d", "depth": world / "masks"}, {"triangles": 500}, {"engine": "open3d"}):
+        assert "pip install open3d" in refuse(arguments(world, tmp_path / "out", **options), capsys)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from kinema4d_ros.acquisition.backends import FusionBackend, simplified
 from kinema4d_ros.acquisition.drawing import coloured, coverage, draw_mesh, mesh_scene
 from kinema4d_ros.acquisition.hull import (
     ColouredMesh,
@@ -144,6 +145,39 @@ def test_depth_agrees_with_open3d() -> None:
     away = [np.linalg.norm(p - CENTRE, axis=1) for p in (ours, theirs)]
     assert abs(away[0].mean() - away[1].mean()) < 0.001
     assert away[0].std() < 0.002
+
+
+def test_open3d_fuses_the_measured_surface() -> None:
+    pytest.importorskip("open3d", reason="pip install open3d")
+    truth = surface_net(ball(0.08), GRID)
+    views = views_of(truth, depth=True)
+    mesh = FusionBackend(0.004).reconstruct(views, lambda done, total: None)
+    p = mesh.vertices - CENTRE
+    away = np.linalg.norm(p, axis=1)
+    assert np.abs(away - 0.08).mean() < 0.001
+    # All cameras look down: the underside is not measured and stays open.
+    assert not clean_mesh(Soup(mesh.vertices, mesh.faces, None)).closed
+    assert p[:, 2].max() > 0.075
+    assert (p * vertex_normals(mesh)).sum(axis=1).mean() > 0.07  # wound outwards
+    assert mesh.rgb is not None
+    assert np.abs(np.median(mesh.rgb.astype(int), axis=0) - (200, 40, 30)).max() < 30
+    floor = np.array([0.0, 0.0, 1.0, -0.2])
+    assert FusionBackend(0.004, floor).reconstruct(views, lambda done, total: None).vertices[:, 2].min() > 0.19
+    with pytest.raises(MeshError, match="no surface was measured"):
+        FusionBackend(0.004).reconstruct(views_of(truth), lambda done, total: None)
+
+
+def test_open3d_reduces_triangles() -> None:
+    pytest.importorskip("open3d", reason="pip install open3d")
+    mesh = coloured(surface_net(ball(0.08), GRID), views_of(surface_net(ball(0.08), GRID)), slack=0.01)
+    small = simplified(mesh, 400)
+    assert 300 < len(small.faces) <= 400
+    assert clean_mesh(Soup(small.vertices, small.faces, None)).closed
+    assert volume(small) == pytest.approx(volume(mesh), rel=0.05)
+    assert small.rgb is not None
+    assert small.rgb.shape == small.vertices.shape
+    assert np.abs(small.rgb.astype(int) - (200, 40, 30)).max() < 30
+    assert simplified(mesh, 10**6) is mesh
 
 
 def test_carving_errors() -> None:

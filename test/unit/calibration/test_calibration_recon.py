@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.calibration.pictures import reconstruction_picture
-from kinema4d_ros.calibration.recon import align_pairs, align_reconstruction
+from kinema4d_ros.calibration.recon import align_pairs, align_reconstruction, choose_engine
 from kinema4d_ros.calibration.surfaces import Surface, load_surface, robot_surface, sample_surface
-from kinema4d_ros.core.errors import CalibrationError, FileFormatError
+from kinema4d_ros.core.errors import CalibrationError, FileFormatError, SetupError
 from kinema4d_ros.core.transforms import apply, from_rpy, invert, rotation_angle
 from kinema4d_ros.io.ply import write_ply
 from kinema4d_ros.robot import Robot
@@ -69,7 +70,7 @@ def test_rough_picks_are_refined_to_a_fraction_of_a_millimetre(yam: Robot, scale
 def test_it_agrees_with_open3d(yam: Robot) -> None:
     o3d = pytest.importorskip("open3d", reason="Open3D is the reference of this test")
     surface = reconstruction(yam)
-    found = align_reconstruction(surface, yam, Q, *picked())
+    found = align_reconstruction(surface, yam, Q, *picked(), engine="own")
     start, _ = align_pairs(*picked())
     clouds = []
     for s in (surface, robot_surface(yam, Q)):
@@ -82,6 +83,30 @@ def test_it_agrees_with_open3d(yam: Robot) -> None:
         theirs = o3d.pipelines.registration.registration_icp(*clouds, reach, theirs, method).transformation
     assert 1e3 * np.linalg.norm(theirs[:3, 3] - found.base_T_recon[:3, 3]) < 1.0
     assert np.degrees(rotation_angle(theirs, found.base_T_recon)) < 0.1
+
+
+def test_open3d_refines_the_pose(yam: Robot) -> None:
+    pytest.importorskip("open3d", reason="pip install open3d")
+    found = align_reconstruction(reconstruction(yam), yam, Q, *picked())
+    assert found.engine.name == "open3d"
+    assert found.engine.text == "Open3D's ICP"
+    assert 1e3 * np.linalg.norm(found.base_T_recon[:3, 3] - TRUTH[:3, 3]) < 0.2
+    assert np.degrees(rotation_angle(found.base_T_recon, TRUTH)) < 0.05
+    assert found.quality.verdict == "good"
+
+
+def test_the_engine_and_its_fallback_are_reported(yam: Robot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "open3d", None)  # as if it were not installed
+    found = align_reconstruction(reconstruction(yam), yam, Q, *picked())
+    assert found.engine.text == "our own ICP (Open3D is not installed)"
+    assert choose_engine("own").text == "our own ICP"
+    assert "no scale" in choose_engine("auto", similarity=True).note
+    with pytest.raises(SetupError, match="pip install open3d"):
+        choose_engine("open3d")
+    with pytest.raises(CalibrationError, match="no scale"):
+        choose_engine("open3d", similarity=True)
+    with pytest.raises(CalibrationError, match="the engine is 'icp'"):
+        choose_engine("icp")
 
 
 @pytest.mark.full
