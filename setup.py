@@ -50,6 +50,7 @@ setup(
         "yam": ["dreamscale-i2rt"],
         "cluster": ["ray"],
         "gym": ["gymnasium"],
+        "open3d": ["open3d"],
         "rlds": ["tensorflow", "tensorflow-datasets"],
     },
     data_files=[
