@@ -1,0 +1,284 @@
+"""`DraftGenerator`: what physics says a motion will do to the objects that the camera sees.
+
+    image, depth? ─ fit ─> FittedScene ─ draw_members ─> Members
+    Members, commands ─ run_members ─> runs ─ cluster_outcomes ─> outcomes ─ SceneDrawer ─> Rollout
+
+The physics of the members are drawn from `config/draft.yaml`, never read from the lab. Where an object that the motion
+concerns is fitted badly, the rollout says that it cannot tell, and what would help.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+import kinema4d_ros
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.outcomes import MAX_OUTCOMES, MAX_UNKNOWNS, Outcome, Patches, patches_between
+from kinema4d_ros.core.rollout import DepthBasis, Provenance, Rollout
+from kinema4d_ros.generators.carry import MAX_RANGE_M
+from kinema4d_ros.generators.draft.draw import Drawing, SceneDrawer
+from kinema4d_ros.generators.draft.fit import fit_scene
+from kinema4d_ros.generators.draft.members import draw_members, open_room
+from kinema4d_ros.generators.draft.outcomes import DraftOutcome, cluster_outcomes
+from kinema4d_ros.generators.draft.priors import read_priors
+from kinema4d_ros.generators.draft.scene import Estimate, FittedScene
+from kinema4d_ros.generators.protocol import (
+    Cancel,
+    CommandedMotion,
+    GenerateRequest,
+    Progress,
+    ReportProgress,
+    raise_if_cancelled,
+    request_sha256,
+)
+from kinema4d_ros.physics.ensemble import Member, MemberRun, run_members
+from kinema4d_ros.physics.objects import PlacedObject
+
+__all__ = ["DraftGenerator", "Simulated"]
+
+MEMBERS = 8
+NEAR_M = 0.10
+"""Objects within this distance of the gripper's trajectory concern the motion."""
+MISFIT = 1.0
+"""Above this misfit of an object that the motion concerns, the draft cannot tell."""
+
+Fit = Callable[[GenerateRequest, Cancel | None], FittedScene]
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """What a draft simulated, before it is drawn.
+
+    Attributes:
+        scene: the fitted objects.
+        members: variants of the scene, the first with the best estimates.
+        runs: what happened in each member.
+        outcomes: what happened distinctly, the most probable first.
+        unknowns: why the draft cannot tell; empty = it can.
+    """
+
+    scene: FittedScene
+    members: Sequence[Member]
+    runs: Sequence[MemberRun]
+    outcomes: Sequence[DraftOutcome]
+    unknowns: tuple[str, ...]
+
+
+class DraftGenerator:
+    """Generator that simulates the commanded motion in fitted scenes.
+
+    Args:
+        table_height_m: height of the supporting plane above the robot's base, metres.
+        max_range_m: maximum distance of the assumed plane from the camera.
+        members: simulated variants of the scene.
+        priors: a YAML file like `config/draft.yaml`; "" = that file.
+        threads: of the simulation; None = all cores.
+        shadows: move the shadows of robot and objects where a lamp is found.
+        fit: fits the objects of a request, in place of the built-in fits: measured depth, or outlines from RGB.
+    """
+
+    name = "draft"
+
+    def __init__(
+        self,
+        *,
+        table_height_m: float = 0.0,
+        max_range_m: float = MAX_RANGE_M,
+        members: int = MEMBERS,
+        priors: str | Path = "",
+        threads: int | None = None,
+        shadows: bool = True,
+        fit: Fit | None = None,
+    ) -> None:
+        """Read the priors."""
+        if isinstance(members, bool) or not 1 <= members <= 256:
+            raise _refuse(f"members is {members}", "1 to 256")
+        if not np.isfinite(table_height_m):
+            raise _refuse(f"table_height_m is {table_height_m}", "finite metres")
+        self.table_height_m = float(table_height_m)
+        self._max_range_m, self._members, self._threads, self._shadows = max_range_m, members, threads, shadows
+        self._priors = read_priors(priors or None)
+        self._fit = fit or self._fit_request
+        self._last: tuple[bytes, FittedScene] | None = None
+
+    def generate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Rollout:
+        """Generate the rollout of a request; equal requests give equal arrays."""
+        report = progress or (lambda _: None)
+        made = self.simulate(request, progress, cancel)
+        shown = made.outcomes[:MAX_OUTCOMES]
+        stage = Progress("draw", 0, len(shown))
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        drawer = SceneDrawer(
+            request.image,
+            request.robot,
+            made.scene,
+            depth=request.depth,
+            max_range_m=self._max_range_m,
+            shadows=self._shadows,
+        )
+        main = self._draw(drawer, request, made, shown[0])
+        alternatives: list[Patches] = []
+        for number, outcome in enumerate(shown[1:], 1):
+            stage = Progress("draw", number, len(shown))
+            raise_if_cancelled(cancel, stage)
+            report(stage)
+            other = self._draw(drawer, request, made, outcome)
+            alternatives.append(patches_between(main.frames, other.frames, main.basis, other.basis))
+        report(Progress("draw", len(shown), len(shown)))
+        return Rollout(
+            *main.frames.arrays,
+            request.camera,
+            request.times,
+            self._provenance(request, made),
+            plan_hash=request.plan_hash,
+            outcomes=tuple(Outcome(o.probability, o.label, o.events) for o in shown),
+            alternatives=tuple(alternatives),
+            basis=main.basis,
+            unknowns=made.unknowns[:MAX_UNKNOWNS],
+        )
+
+    def simulate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Simulated:
+        """Fit the scene and simulate the motion in every member, without drawing."""
+        report = progress or (lambda _: None)
+        motion = _require_motion(request)
+        stage = Progress("fit", 0, 1)
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        scene = self.scene_of(request, cancel)
+        stage = Progress("simulate", 0, self._members)
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        rng = np.random.default_rng([request.seed, 4])
+        members = draw_members(scene, motion.robot, self._priors, self._members, rng)
+        runs = run_members(
+            motion.robot,
+            members,
+            motion.commands,
+            request.times,
+            start=motion.commands.positions[0],
+            room=open_room(scene.table_height_m),
+            threads=self._threads,
+            cancel=cancel,
+        )
+        outcomes = cluster_outcomes(runs, scene, request.robot.grip)
+        return Simulated(scene, members, runs, outcomes, _unknowns(scene, runs, request))
+
+    def scene_of(self, request: GenerateRequest, cancel: Cancel | None = None) -> FittedScene:
+        """Fit the objects of a request; the last scene is kept, so that another plan for the same image costs no fit."""
+        key = _scene_key(request)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self._fit(request, cancel))
+        return self._last[1]
+
+    def _fit_request(self, request: GenerateRequest, cancel: Cancel | None) -> FittedScene:
+        if request.depth is None:
+            raise GeneratorError(
+                "the request has no measured depth",
+                expected="a depth image of the first frame",
+                hint="use a depth camera, or another generator",
+                code=ErrorCode.GENERATOR_BAD_REQUEST,
+            )
+        return fit_scene(
+            request.image,
+            request.depth,
+            request.robot,
+            request.camera,
+            table_height_m=self.table_height_m,
+            seed=request.seed % 2**32,
+            cancel=cancel,
+        )
+
+    def _draw(
+        self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome
+    ) -> Drawing:
+        run = made.runs[outcome.member]
+        shapes = [_estimate(placed) for placed in made.members[outcome.member].objects]
+        return drawer.draw(request.robot, run.base_T_object, shapes)
+
+    def _provenance(self, request: GenerateRequest, made: Simulated) -> Provenance:
+        basis: DepthBasis = "measured" if request.depth is not None else "plane"
+        return Provenance(
+            generator=self.name,
+            preset="depth" if request.depth is not None else "rgb",
+            depth=basis,
+            input_sha256=request_sha256(request),
+            seed=request.seed,
+            versions={
+                "kinema4d_ros": kinema4d_ros.__version__,
+                "mujoco": mujoco.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+                "members": str(len(made.members)),
+            },
+        )
+
+
+def _require_motion(request: GenerateRequest) -> CommandedMotion:
+    if request.motion is None:
+        raise GeneratorError(
+            "the request has no commands",
+            expected="the robot and its commanded trajectory, which a draft simulates",
+            hint="pass motion=CommandedMotion(robot, commands); over ROS, update the client",
+            code=ErrorCode.GENERATOR_BAD_REQUEST,
+        )
+    return request.motion
+
+
+def _scene_key(request: GenerateRequest) -> bytes:
+    """Hash what a fit depends on: image, depth, camera, and the robot of frame 0."""
+    whole = hashlib.sha256(np.ascontiguousarray(request.image).data)
+    whole.update(b"none" if request.depth is None else np.ascontiguousarray(request.depth).data)
+    for array in (request.camera.K, request.camera.base_T_camera):
+        whole.update(np.ascontiguousarray(array, dtype="<f8").data)
+    whole.update(np.ascontiguousarray(request.robot.link_ids[0]).data)
+    grip = request.robot.grip
+    if grip is not None:
+        whole.update(np.ascontiguousarray([*grip.base_T_grip[0].ravel(), grip.width_m[0]]).data)
+    whole.update(str(request.seed).encode())
+    return whole.digest()
+
+
+def _estimate(placed: PlacedObject) -> Estimate:
+    """Return the shape and pose that a member simulated."""
+    thing = placed.object
+    return Estimate(thing.shape, thing.size, placed.base_T_object, 1.0, thing.vertices)
+
+
+def _unknowns(scene: FittedScene, runs: Sequence[MemberRun], request: GenerateRequest) -> tuple[str, ...]:
+    """List why the draft cannot tell: objects that the motion concerns and that are fitted badly."""
+    grip = request.robot.grip
+    path = np.zeros((0, 3)) if grip is None else grip.base_T_grip[:, :3, 3]
+    help_ = "a better view" if request.depth is not None else "a depth image or a better view"
+    found = []
+    for one in scene.objects:
+        touched = any(
+            contact.object == one.name and contact.other not in ("table", "floor")
+            for run in runs
+            for contact in run.contacts
+        )
+        away = np.linalg.norm(path - one.estimates[0].base_T_object[:3, 3], axis=1)
+        near = bool(len(away)) and float(away.min()) <= NEAR_M
+        if one.misfit > MISFIT and (touched or near):
+            found.append(
+                f"the shape of {one.name} is uncertain (misfit {one.misfit:.1f}, at most {MISFIT:g}): {help_} would help"
+            )
+    if not all(run.stable for run in runs):
+        lost = sum(not run.stable for run in runs)
+        found.append(f"the physics of {lost} of {len(runs)} members became unstable: a slower motion would help")
+    return tuple(found)
+
+
+def _refuse(what: str, expected: str) -> GeneratorError:
+    return GeneratorError(what, expected=expected, code=ErrorCode.GENERATOR_BAD_REQUEST)
