@@ -8,7 +8,7 @@ The world frame is the robot's base frame. Friction and servo constants are the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -287,6 +287,22 @@ def _add_object(spec: Any, placed: PlacedObject, materials: Materials) -> None:
         geom.rgba = [*thing.rgb, 1.0]
         geom.mass = thing.mass / len(geoms)
         _world_geom(geom, materials, thing.friction)
+    if any(thing.center_of_mass):
+        _shift_mass(body, thing, materials)
+
+
+def _shift_mass(body: Any, thing: LabObject, materials: Materials) -> None:
+    """Give a body the mass and inertia of the uniform object, with the centre of mass moved by its offset."""
+    alone = mujoco.MjSpec()
+    uniform = replace(thing, center_of_mass=(0.0, 0.0, 0.0))
+    _add_object(alone, PlacedObject(uniform, np.eye(4)), materials)
+    model = alone.compile()
+    found = model.body(thing.name)
+    body.explicitinertial = True
+    body.mass = found.mass[0]
+    body.ipos = found.ipos + thing.center_of_mass
+    body.iquat = found.iquat
+    body.inertia = found.inertia
 
 
 def _object_geoms(body: Any, thing: LabObject) -> list[Any]:

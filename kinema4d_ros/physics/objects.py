@@ -30,6 +30,7 @@ class LabObject:
         rgb: 0 to 1, sRGB.
         mass: kg.
         friction: sliding friction against the table and other objects; contacts with fingers use the fingers' friction.
+        center_of_mass: offset of the centre of mass from that of a uniform body of this shape, object frame, metres.
     """
 
     name: str
@@ -38,6 +39,7 @@ class LabObject:
     rgb: tuple[float, float, float]
     mass: float
     friction: float = 0.5
+    center_of_mass: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     @property
     def height(self) -> float:
