@@ -13,6 +13,7 @@ from kinema4d_ros.evaluation.settings import TRUTH
 from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell
 from kinema4d_ros.evaluation.summary.correction_check import CorrectionRow
+from kinema4d_ros.lab.profile import CONSTANT
 
 __all__ = [
     "NONE",
@@ -83,7 +84,9 @@ def headline(summary: EvaluationSummary) -> str:
     policies, scenarios = len(settings["policies"]), len(settings["scenarios"])
     if settings["runs"]:
         size = f"{policies} policies x {scenarios} scenarios x {settings['runs']} runs"
-        text = f"{size} of the task “{settings.get('task', 'unknown')}”: {summary.planned} trials"
+        profile = settings.get("profile", CONSTANT)
+        where = "" if profile == CONSTANT else f" in the lab's profile “{profile}”"
+        text = f"{size} of the task “{settings.get('task', 'unknown')}”{where}: {summary.planned} trials"
     else:
         text = f"{summary.planned} recorded runs of {policies} policies and {scenarios} tasks"
     if summary.missing:

@@ -20,7 +20,7 @@ from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder
 from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
-from kinema4d_model.data.lab_episode import episode_kind, make_episode
+from kinema4d_model.data.lab_episode import draw_scene, episode_kind, make_episode
 from kinema4d_model.data.lab_layout import _beside
 from kinema4d_model.data.lab_plans import SIGMAS, VARIANTS, Grasp, Plan, disturb, grasp_plan
 from kinema4d_model.data.lab_record import outcome_of
@@ -75,6 +75,23 @@ def test_the_condition_comes_from_commands_not_measured_fingers(pick: Episode) -
     assert np.array_equal(drawn.link_ids, pick.condition_ids)
     assert not np.array_equal(render_pointmaps(robot, pick.joints, pick.camera).link_ids, pick.condition_ids)
     assert np.array_equal(pick.robot_condition().link_ids, pick.condition_ids)
+
+
+def test_hidden_physics_changes_the_episode_but_not_its_scene(pick: Episode) -> None:
+    assert "profile" not in pick.details
+    config = small_config(kinds={"pick": 1.0}, profile="hidden")
+    hidden = make_episode(config, 3, "train", 0)
+    assert encode_episode(make_episode(config, 3, "train", 0)) == encode_episode(hidden)
+    assert hidden.details["profile"] == "hidden"
+    assert not np.array_equal(hidden.rgb, pick.rgb)
+    assert np.array_equal(hidden.actions[0], pick.actions[0])  # type: ignore[index]
+    assert [o.size for o in hidden.outcome.objects] == [o.size for o in pick.outcome.objects]
+    scenes = [
+        draw_scene(config, "pick", 3, split, 0, attempt) for split, attempt in (("train", 0), ("train", 1), ("val", 0))
+    ]
+    assert len({scene.seed for scene in scenes}) == 3
+    with pytest.raises(DataError, match="profile is 'secret'"):
+        small_config(profile="secret")
 
 
 def test_an_episode_is_consistent(pick: Episode) -> None:
