@@ -21,7 +21,7 @@ import math
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -31,6 +31,15 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, RolloutError
+from kinema4d_ros.core.outcomes import (
+    Outcome,
+    Patches,
+    PointBasis,
+    require_alternatives,
+    require_basis,
+    require_outcomes,
+    require_unknowns,
+)
 
 __all__ = ["WARNING", "DepthBasis", "Frames", "Provenance", "Rollout", "new_rollout_id"]
 
@@ -57,7 +66,7 @@ class Provenance:
         preset: of the model; for "composite" the source of its scene, "depth" (measured) or "plane" (assumed);
             "" for a back-end without presets.
         checkpoint_sha256: 64 hex digits of the weights' hash; "" for a back-end without weights.
-        input_sha256: 64 hex digits over image, depth, camera and robot frames; "" when not computed.
+        input_sha256: 64 hex digits over image, depth, camera, robot frames and commands; "" when not computed.
         seed: of all randomness, 0 to 2^64 - 1.
         metric_residual_m: RMS error of the metric fit on the robot's own pixels, metres; 0 if the points are
             exact by construction.
@@ -181,6 +190,12 @@ class Rollout(Frames):
         provenance: its origin.
         rollout_id: 16 hex digits, unique.
         plan_hash: SHA-256 of the plan as 64 hex digits; "" without a plan.
+        outcomes: what may happen, the most probable first; the rollout's own frames show the first. Empty = the
+            generator states none. What their probabilities lack to 1 is not known.
+        alternatives: frames of the outcomes after the first, as differences to the rollout's own; see `with_outcome`.
+        basis: (T, H, W) uint8 of `PointBasis`, the source of every point of the rollout's own frames; None = not
+            stated, see `Provenance.depth`.
+        unknowns: why the generator cannot tell what happens and what would help, a sentence each; empty = it can.
     """
 
     camera: PinholeCamera
@@ -188,6 +203,10 @@ class Rollout(Frames):
     provenance: Provenance
     rollout_id: str = field(default_factory=new_rollout_id)
     plan_hash: str = ""
+    outcomes: tuple[Outcome, ...] = ()
+    alternatives: tuple[Patches, ...] = ()
+    basis: NDArray[np.uint8] | None = None
+    unknowns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check everything except the points."""
@@ -201,11 +220,17 @@ class Rollout(Frames):
                 code=ErrorCode.CAMERA_BAD_DISTORTION,
             )
         object.__setattr__(self, "times", require_times(self.times))
-        self._require_shape((len(self.times), self.camera.height, self.camera.width), "to match times and camera")
+        shape = (len(self.times), self.camera.height, self.camera.width)
+        self._require_shape(shape, "to match times and camera")
         if not isinstance(self.provenance, Provenance):
             raise RolloutError(f"provenance is {type(self.provenance).__name__}", expected="a Provenance")
         _require_hex(self.rollout_id, "rollout_id", 16)
         require_plan_hash(self.plan_hash)
+        object.__setattr__(self, "outcomes", require_outcomes(self.outcomes))
+        object.__setattr__(self, "alternatives", require_alternatives(self.alternatives, self.outcomes, shape))
+        if self.basis is not None:
+            require_basis(self.basis, shape)
+        object.__setattr__(self, "unknowns", require_unknowns(self.unknowns))
 
     @property
     def duration_s(self) -> float:
@@ -217,6 +242,40 @@ class Rollout(Frames):
         base_T_camera = self.camera.base_T_camera
         points: NDArray[np.float64] = self.xyz[frame] @ base_T_camera[:3, :3].T + base_T_camera[:3, 3]
         return points.astype(np.float32)
+
+    def with_outcome(self, index: int) -> Rollout:
+        """Return a rollout whose own frames show `outcomes[index]`, which is then its only one; 0 = this rollout.
+
+        The frames are copies, under an id of their own.
+        """
+        if index == 0:
+            return self
+        if not 0 < index < len(self.outcomes):
+            raise RolloutError(
+                f"outcome {index} of {len(self.outcomes)} is asked for",
+                expected="0 alone: the rollout states no others"
+                if len(self.outcomes) < 2
+                else f"0 to {len(self.outcomes) - 1}",
+            )
+        frames = self.copy()
+        basis = None if self.basis is None else self.basis.copy()
+        for t, patch in enumerate(self.alternatives[index - 1]):
+            frames.rgb[t].reshape(-1, 3)[patch.index] = patch.rgb
+            frames.xyz[t].reshape(-1, 3)[patch.index] = patch.xyz
+            if patch.robot_mask is not None:
+                frames.robot_mask[t].reshape(-1)[patch.index] = patch.robot_mask
+            if basis is not None:
+                basis[t].reshape(-1)[patch.index] = PointBasis.UNKNOWN if patch.basis is None else patch.basis
+        return replace(
+            self,
+            rgb=frames.rgb,
+            xyz=frames.xyz,
+            robot_mask=frames.robot_mask,
+            rollout_id=new_rollout_id(),
+            outcomes=(self.outcomes[index],),
+            alternatives=(),
+            basis=basis,
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder that common viewers open and `load` reads back bit by bit; see `rollout_folder`."""

@@ -16,7 +16,7 @@ import os
 import urllib.error
 import urllib.request
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -30,7 +30,17 @@ from kinema4d_ros.evaluation.target import find_target
 from kinema4d_ros.evaluation.tracking import Track, track_object
 from kinema4d_ros.io.png import encode_png
 
-__all__ = ["GEOMETRIC", "GeometricJudge", "Judge", "TruthJudge", "Verdict", "VlmJudge", "judge_track", "make_judge"]
+__all__ = [
+    "GEOMETRIC",
+    "GeometricJudge",
+    "Judge",
+    "TruthJudge",
+    "Verdict",
+    "VlmJudge",
+    "judge_outcomes",
+    "judge_track",
+    "make_judge",
+]
 
 Mask = NDArray[np.bool_]
 
@@ -50,6 +60,8 @@ class Verdict:
         track: the object's path; None if the judge does not track it.
         reason: one sentence.
         value_m: the measured value at the end, NaN = unknown.
+        probability: 0 to 1, of success over the outcomes of a rollout; None = the rollout states no outcomes.
+        forced: the verdict that the frames suggest where `success` is None; None = there is none either.
     """
 
     success: bool | None
@@ -59,6 +71,8 @@ class Verdict:
     track: Track | None
     reason: str
     value_m: float = float("nan")
+    probability: float | None = None
+    forced: bool | None = None
 
 
 class Judge(Protocol):
@@ -155,7 +169,8 @@ def judge_track(
     if outcome.success is None or seen < least_confidence:
         last = int(np.flatnonzero(known)[-1]) if known.any() else 0
         reason = f"the object was lost: last seen in frame {last} of {frames}, confidence {seen:.2f} at the end"
-        return Verdict(None, 0.0, 0.0, last, track, reason)
+        shown = task.outcome(track.position[: last + 1], known=known[: last + 1], end_frames=end_frames)
+        return Verdict(None, 0.0, 0.0, last, track, reason, forced=shown.success)
     certain = min(1.0, abs(outcome.value_m - goal.limit_m) / margin_m)
     answer = "yes" if outcome.success else "no"
     reason = f"{goal.words()}? {answer}: {100 * outcome.value_m:.1f} cm, limit {100 * goal.limit_m:g} cm"
@@ -178,6 +193,30 @@ def _deciding_frame(holds: Mask, known: Mask, success: bool, end_frames: int) ->
     before = against[against < len(holds) - end_frames]
     first = int(before[-1]) + 1 if before.size else 0
     return first + int(np.argmax(holds[first:]))
+
+
+def judge_outcomes(judge: Judge, rollout: Rollout, task: Task, target_mask: Mask | None = None) -> Verdict:
+    """Judge a rollout's own frames, and all its outcomes for the probability of success.
+
+    The probability is the sum over the outcomes that the judge calls a success. What is not known counts half: an
+    outcome that the judge cannot tell, and what the probabilities of all outcomes lack to 1. If the generator cannot
+    tell what happens, `success` is None and `forced` is the verdict on its frames.
+    """
+    main = judge.judge(rollout, task, target_mask)
+    probability = None
+    if rollout.outcomes:
+        others = [judge.judge(rollout.with_outcome(i), task, target_mask) for i in range(1, len(rollout.outcomes))]
+        verdicts = [main.success, *(other.success for other in others)]
+        if any(verdict is not None for verdict in verdicts):
+            shares = [outcome.probability for outcome in rollout.outcomes]
+            known = [p for p, verdict in zip(shares, verdicts, strict=True) if verdict is not None]
+            success = sum(p for p, verdict in zip(shares, verdicts, strict=True) if verdict)
+            probability = min(1.0, success + 0.5 * max(0.0, 1.0 - sum(known)))
+    if not rollout.unknowns:
+        return replace(main, probability=probability)
+    reason = f"the generator cannot tell: {'; '.join(rollout.unknowns)} (its frames show: {main.reason})"
+    forced = main.forced if main.success is None else main.success
+    return replace(main, success=None, confidence=0.0, reason=reason, probability=probability, forced=forced)
 
 
 # Judge by a vision-language model on any server with OpenAI's chat API.

@@ -1,11 +1,12 @@
 """Generators, which predict rollouts: their protocol, and `load_generator` to create one from a spec.
 
-GenerateRequest (image, exact robot, depth?) -> Generator.generate -> Rollout
+GenerateRequest (image, exact robot, depth?, commands?) -> Generator.generate -> Rollout
 """
 
 from kinema4d_ros.generators.protocol import (
     Cancel,
     Cancelled,
+    CommandedMotion,
     GenerateRequest,
     Generator,
     Progress,
@@ -17,6 +18,7 @@ from kinema4d_ros.generators.spec import GeneratorSpec, best_preset, load_genera
 __all__ = [
     "Cancel",
     "Cancelled",
+    "CommandedMotion",
     "GenerateRequest",
     "Generator",
     "GeneratorSpec",

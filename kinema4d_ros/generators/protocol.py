@@ -19,11 +19,15 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.core.rollout import Rollout, require_plan_hash, require_seed, require_times
+from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.generators._kernels import pack_depths
+from kinema4d_ros.robot.description import description_sha256
+from kinema4d_ros.robot.model import Robot
 
 __all__ = [
     "Cancel",
     "Cancelled",
+    "CommandedMotion",
     "GenerateRequest",
     "Generator",
     "Progress",
@@ -49,6 +53,73 @@ Cancel = Callable[[], bool]
 """Callback, called between steps; True raises `Cancelled`."""
 
 
+_CLOCK_TOLERANCE_S = 1e-6
+"""Tolerance between the times of commands and frames, which messages round to nanoseconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class CommandedMotion:
+    """The robot and the commands behind the robot frames, for generators that simulate the motion.
+
+    Attributes:
+        robot: that executes the commands.
+        commands: positions of all its actuated joints, in the order of `robot.joint_names`, with the plan's own points,
+            velocities and timing (not resampled to the frames), on the clock of the frames; a single point is held.
+    """
+
+    robot: Robot
+    commands: JointTrajectory
+
+    def __post_init__(self) -> None:
+        """Check that the commands are the robot's."""
+        if not isinstance(self.robot, Robot) or not isinstance(self.commands, JointTrajectory):
+            found = f"a {type(self.robot).__name__} and a {type(self.commands).__name__}"
+            raise _refuse(f"the motion has {found}", "a Robot and its JointTrajectory")
+        if self.commands.names != self.robot.joint_names:
+            raise _refuse(
+                f"the commands are of {', '.join(self.commands.names)}"[:300],
+                f"{', '.join(self.robot.joint_names)}, the joints of '{self.robot.name}'",
+                "make them with CommandedMotion.of",
+            )
+
+    @classmethod
+    def of(cls, robot: Robot, commands: JointTrajectory, start: NDArray[np.float64] | None = None) -> CommandedMotion:
+        """Make the motion of a trajectory of some of the robot's joints, in any order.
+
+        The other joints stay at `start` (J,), by default at home. Velocities and accelerations are kept; efforts are
+        not, because they do not affect the motion.
+        """
+        if set(commands.names) <= {joint.name for joint in robot.joints}:
+            positions = robot.positions(commands.names, commands.positions, fill=start)
+        else:
+            # The vendor's fingers: positions are converted, velocities are not, so the spline is sampled.
+            commands = commands.dense() if commands.velocities is not None else commands
+            return cls(robot, JointTrajectory(robot.joint_names, commands.times, commands.for_robot(robot)))
+        tables = [_rates(robot, commands, table) for table in (commands.velocities, commands.accelerations)]
+        return cls(robot, JointTrajectory(robot.joint_names, commands.times, positions, *tables))
+
+    def require_frames(self, times: NDArray[np.float64]) -> None:
+        """Require that the commands start at the first of the frames' times (T,) and cover the others."""
+        clock = self.commands.times
+        late = abs(float(clock[0] - times[0])) > _CLOCK_TOLERANCE_S
+        if late or (len(clock) > 1 and clock[-1] < times[-1] - _CLOCK_TOLERANCE_S):
+            raise _refuse(
+                f"the commands last from {clock[0]:g} to {clock[-1]:g} s, the frames from {times[0]:g} to "
+                f"{times[-1]:g} s",
+                "commands that start at the first frame and cover all of them",
+            )
+
+
+def _rates(robot: Robot, commands: JointTrajectory, table: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    """Return (T, J) derivatives of the robot's joints, 0 for those not named, from (T, N); None without them."""
+    if table is None:
+        return None
+    still = np.zeros(len(robot.joint_names))
+    # Positions are linear in the values (mimic joints have an offset), so a difference converts derivatives.
+    moved = robot.positions(commands.names, table, fill=still)
+    return moved - robot.positions(commands.names, np.zeros_like(table), fill=still)
+
+
 @dataclass(frozen=True, eq=False)
 class GenerateRequest:
     """Input of a generator: one image, the exact robot over time, and measured depth.
@@ -59,6 +130,7 @@ class GenerateRequest:
         depth: (H, W) float32 measured z in metres at the same time, NaN = unknown; None = not measured.
         plan_hash: 64 hex digits, copied to the rollout; "" without a plan.
         seed: of all randomness.
+        motion: the robot and its commands, for generators that simulate; others ignore it. None = not known.
     """
 
     image: NDArray[np.uint8]
@@ -66,6 +138,7 @@ class GenerateRequest:
     depth: NDArray[np.float32] | None = None
     plan_hash: str = ""
     seed: int = 0
+    motion: CommandedMotion | None = None
 
     def __post_init__(self) -> None:
         """Check shapes, types and values; errors have the code GENERATOR_BAD_REQUEST."""
@@ -85,6 +158,10 @@ class GenerateRequest:
             object.__setattr__(self, "seed", require_seed(self.seed))
         except KinemaError as error:
             raise _refuse(error.what, error.expected) from None
+        if self.motion is not None:
+            if not isinstance(self.motion, CommandedMotion):
+                raise _refuse(f"motion is {type(self.motion).__name__}", "a CommandedMotion, or None")
+            self.motion.require_frames(self.times)
 
     @property
     def camera(self) -> PinholeCamera:
@@ -150,7 +227,7 @@ _THREADS = 4
 
 
 def request_sha256(request: GenerateRequest) -> str:
-    """Hash image, measured depth, camera, times and robot frames, without the seed, to 64 hex digits.
+    """Hash image, measured depth, camera, times, robot frames and commands, without the seed, to 64 hex digits.
 
     Of a robot frame the link ids and the z and colours of its robot pixels are hashed: for a pinhole camera pixel and
     z give the point, and a tenth of the 203 MB of 49 frames is fast to hash. The hashes of the frames are hashed in
@@ -177,4 +254,8 @@ def request_sha256(request: GenerateRequest) -> str:
     with ThreadPoolExecutor(_THREADS) as pool:
         for digest in pool.map(frame, range(len(robot))):
             whole.update(digest)
+    if request.motion is not None:
+        # Appended, so that requests without commands keep the hash that they had before there were any.
+        named = description_sha256(request.motion.robot), hash_trajectory(request.motion.commands)
+        whole.update(f"motion {' '.join(named)}\n".encode())
     return whole.hexdigest()

@@ -5,6 +5,8 @@
       rgb/0000.png ...      8-bit colour
       xyz/0000.tiff ...     three channels of float32: x, y, z in metres, camera optical frame, NaN = no point
       robot_mask/0000.png   8-bit grey, 255 = rendered robot (exact)
+      basis/0000.png        8-bit grey, values of `PointBasis`; only if the rollout states them
+      outcomes/1.patches    frames of the other outcomes, as differences (`io/patches.py`); only if there are any
       camera.yaml           the camera as a calibration file, for other tools
       preview.mp4           the images as a video
       first.ply, last.ply   coloured point clouds of the first and last frame, base frame
@@ -29,8 +31,10 @@ from numpy.typing import NDArray
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.outcomes import Outcome, Patches
 from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
 from kinema4d_ros.io.files import read_bytes, read_json, reading, replacing_folder
+from kinema4d_ros.io.patches import MAX_PIXEL_BYTES, decode_patches, encode_patches
 from kinema4d_ros.io.ply import write_ply
 from kinema4d_ros.io.png import decode_png, encode_png
 from kinema4d_ros.io.video import VideoWriter
@@ -56,6 +60,8 @@ def save_rollout(rollout: Rollout, folder: str | Path) -> Path:
         "xyz/{:04d}.tiff": lambda t: _encode_tiff(rollout.xyz[t]),
         "robot_mask/{:04d}.png": lambda t: encode_png(rollout.robot_mask[t].astype(np.uint8) * np.uint8(255)),
     }
+    if (basis := rollout.basis) is not None:
+        kinds["basis/{:04d}.png"] = lambda t: encode_png(basis[t])
     with replacing_folder(target, is_ours=_is_rollout) as temporary:
         digests: dict[str, str] = {}
         for pattern, encode in kinds.items():
@@ -67,6 +73,11 @@ def save_rollout(rollout: Rollout, folder: str | Path) -> Path:
                 digests[pattern.format(t)] = hashlib.sha256(data).hexdigest()
 
             _parallel(write, range(len(rollout)))
+        for number, patches in enumerate(rollout.alternatives, 1):
+            name, data = _patches_name(number), encode_patches(patches)
+            (temporary / name).parent.mkdir(exist_ok=True)
+            (temporary / name).write_bytes(data)
+            digests[name] = hashlib.sha256(data).hexdigest()
         _write_previews(rollout, temporary)
         # Written last, so that a folder with a meta.json is complete even if a rename was not atomic.
         text = json.dumps(_meta(rollout, digests), indent=1, allow_nan=False)
@@ -88,6 +99,9 @@ def _load(source: Path) -> Rollout:
         provenance = Provenance(**meta["provenance"])
         digests = dict(meta["sha256"])
         rollout_id, plan_hash = meta["rollout_id"], meta["plan_hash"]
+        # Folders of earlier versions have none of these.
+        outcomes = tuple(_outcome(one) for one in meta.get("outcomes", ()))
+        unknowns, has_basis = tuple(meta.get("unknowns", ())), bool(meta.get("basis", False))
         if times.ndim != 1 or not 1 <= len(times) <= _MAX_FRAMES:
             raise ValueError(f"times have shape {times.shape}")
     except (KeyError, TypeError, ValueError, OverflowError, KinemaError) as error:
@@ -101,14 +115,20 @@ def _load(source: Path) -> Rollout:
     # A forged meta.json must not cause a large allocation: the first image must have the stated size.
     _png(source, "rgb/0000.png", digests, camera, 3)
     frames = Frames.empty(*shape)
+    basis = np.empty(shape, np.uint8) if has_basis else None
 
     def read(t: int) -> None:
         frames.rgb[t] = _png(source, f"rgb/{t:04d}.png", digests, camera, 3)
         frames.xyz[t] = _tiff(source, f"xyz/{t:04d}.tiff", digests, camera)
         frames.robot_mask[t] = _png(source, f"robot_mask/{t:04d}.png", digests, camera, 1) > 127
+        if basis is not None:
+            basis[t] = _png(source, f"basis/{t:04d}.png", digests, camera, 1)
 
     _parallel(read, range(len(times)))
-    return Rollout(*frames.arrays, camera, times, provenance, rollout_id, plan_hash)
+    alternatives = tuple(_read_patches(source, number, digests, shape) for number in range(1, len(outcomes)))
+    return Rollout(
+        *frames.arrays, camera, times, provenance, rollout_id, plan_hash, outcomes, alternatives, basis, unknowns
+    )
 
 
 def _write_previews(rollout: Rollout, folder: Path) -> None:
@@ -126,6 +146,14 @@ def _write_previews(rollout: Rollout, folder: Path) -> None:
 
 def _meta(rollout: Rollout, digests: dict[str, str]) -> dict[str, Any]:
     camera, made_by = rollout.camera, rollout.provenance
+    stated: dict[str, Any] = {
+        "outcomes": [
+            {"probability": one.probability, "label": one.label, "events": [list(event) for event in one.events]}
+            for one in rollout.outcomes
+        ],
+        "unknowns": list(rollout.unknowns),
+        "basis": rollout.basis is not None,
+    }
     return {
         "format": FORMAT,
         "rollout_id": rollout.rollout_id,
@@ -151,8 +179,28 @@ def _meta(rollout: Rollout, digests: dict[str, str]) -> dict[str, Any]:
             "versions": dict(made_by.versions),
             "depth": made_by.depth,
         },
+        **{name: value for name, value in stated.items() if value},
         "sha256": dict(sorted(digests.items())),
     }
+
+
+def _outcome(fields: dict[str, Any]) -> Outcome:
+    events = tuple((moment, text) for moment, text in fields["events"])
+    return Outcome(fields["probability"], fields["label"], events)
+
+
+def _patches_name(number: int) -> str:
+    """Return the file of the frames of outcome `number`, 1 or more."""
+    return f"outcomes/{number}.patches"
+
+
+def _read_patches(folder: Path, number: int, digests: dict[str, str], shape: tuple[int, int, int]) -> Patches:
+    name, (frames, height, width) = _patches_name(number), shape
+    data = _checked(folder, name, digests, frames * (height * width * MAX_PIXEL_BYTES + 1_000) + 1_000_000)
+    try:
+        return decode_patches(data, frames=frames, height=height, width=width)
+    except KinemaError as error:
+        raise FileFormatError(f"{folder / name}: {error.what}", expected=error.expected) from None
 
 
 def _is_rollout(folder: Path) -> bool:

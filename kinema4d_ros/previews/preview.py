@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
-from kinema4d_ros.generators import Cancel, GenerateRequest, Generator, ReportProgress
+from kinema4d_ros.generators import Cancel, CommandedMotion, GenerateRequest, Generator, ReportProgress
 from kinema4d_ros.io.images import studio, write_image
 from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.previews.checks import CheckedPlan, check_plan
@@ -86,6 +86,7 @@ def preview(
         robot,
         camera,
         generator,
+        commands=checked.plan,
         image=studio(camera) if image is None else image,
         depth=depth,
         plan_hash=checked.plan_hash,
@@ -106,6 +107,7 @@ def predict(
     camera: PinholeCamera,
     generator: Generator,
     *,
+    commands: JointTrajectory | None = None,
     image: NDArray[np.uint8],
     depth: NDArray[np.float32] | None = None,
     plan_hash: str = "",
@@ -117,14 +119,17 @@ def predict(
 ) -> Rollout:
     """Render a motion and generate its rollout, without checks and without a report.
 
-    `motion` has one sample for each frame; `threads` render the robot (default: all cores). Others as in `preview`.
+    `motion` has one sample for each frame. `commands` is the same motion with the plan's own points and timing, which
+    generators that simulate need; joints that it does not name stay where `motion` starts. `threads` render the robot
+    (default: all cores). Others as in `preview`.
     """
     if on_stage is not None:
         on_stage("render")
     drawn = render_pointmaps(robot, motion, camera, rgb=True, threads=threads)
     if on_stage is not None:
         on_stage("generate")
-    return generator.generate(GenerateRequest(image, drawn, depth, plan_hash, seed), progress, cancel)
+    given = None if commands is None else CommandedMotion.of(robot, commands, motion.for_robot(robot)[0])
+    return generator.generate(GenerateRequest(image, drawn, depth, plan_hash, seed, given), progress, cancel)
 
 
 def _check(plan: JointTrajectory, robot: Robot, arm: ArmState | None, frames: int) -> CheckedPlan:

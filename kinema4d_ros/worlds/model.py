@@ -17,7 +17,7 @@ import numpy as np
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.task import Task
 from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
-from kinema4d_ros.evaluation.judges import GeometricJudge, Judge, Verdict
+from kinema4d_ros.evaluation.judges import GeometricJudge, Judge, Verdict, judge_outcomes
 from kinema4d_ros.generators.protocol import Generator
 from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.policies.protocol import Observation, Policy
@@ -89,6 +89,7 @@ class ModelWorld(World):
             self.kinematics.robot,
             self._scene.camera,
             self._generator,
+            commands=commands,
             image=self._scene.image,
             depth=self._scene.depth_m if self._depth else None,
             seed=seed,
@@ -96,8 +97,8 @@ class ModelWorld(World):
         )
 
     def judge(self, rollout: Rollout, task: Task) -> Verdict:
-        """Judge a rollout of this scene."""
-        return self._judge.judge(rollout, task, self._scene.target_mask)
+        """Judge a rollout of this scene and all its outcomes, see `judge_outcomes`."""
+        return judge_outcomes(self._judge, rollout, task, self._scene.target_mask)
 
 
 class ModelSession(Session):

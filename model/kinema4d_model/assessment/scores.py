@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_model.data.episode import Episode
+from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.pipeline.lifting import Lifter
 from kinema4d_ros.core.errors import DataError, ErrorCode, GeneratorError
 from kinema4d_ros.core.pointmap import GripTrack
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.core.task import make_task
+from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.evaluation import dynamic_region, frame_distances, psnr_overall, ssim
 from kinema4d_ros.generators.carry import carried_frames, find_candidate, find_grasps
 from kinema4d_ros.generators.composite import CompositeGenerator
-from kinema4d_ros.generators.protocol import GenerateRequest, Generator
+from kinema4d_ros.generators.protocol import CommandedMotion, GenerateRequest, Generator
 
 __all__ = [
     "MODEL",
@@ -144,11 +145,15 @@ MODEL = "model"
 
 
 def episode_request(episode: Episode, *, depth: bool, seed: int = 0) -> GenerateRequest:
-    """Make the generator's request: first image, robot rendered from the actions, optionally depth."""
+    """Make the generator's request: first image, robot rendered from the actions, the actions, optionally depth."""
     if depth and episode.depth_m is None:
         raise DataError(f"episode '{episode.key}' has no depth", expected="depth, or a request without it")
     measured = episode.depth_m[0] if depth and episode.depth_m is not None else None
-    return GenerateRequest(episode.rgb[0], episode.robot_condition(), measured, seed=seed)
+    motion = None
+    if episode.condition is None and episode.robot and episode.actions is not None:
+        commands = JointTrajectory(episode.joint_names, episode.times, episode.actions)
+        motion = CommandedMotion.of(load_robot(episode.robot), commands)
+    return GenerateRequest(episode.rgb[0], episode.robot_condition(), measured, seed=seed, motion=motion)
 
 
 def truth(episode: Episode) -> Rollout:
@@ -184,7 +189,7 @@ def carry(lifter: Lifter | None) -> Predictor:
         generator = CompositeGenerator()
         if request.depth is None and lifter is not None:
             lifted = lifter.lift(request.image, request.camera, request.robot.mask[0])
-            request = GenerateRequest(request.image, request.robot, lifted.depth_m)
+            request = replace(request, depth=lifted.depth_m)
         world = generator.still_world(request)
         still = generator.compose(request, world)
         candidate = find_candidate(world, request.robot)

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 from support.requests import robot_of_a_square
 
-from kinema4d_ros.generators import GenerateRequest
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.generators import CommandedMotion, GenerateRequest
 from kinema4d_ros.generators.protocol import request_sha256
+from kinema4d_ros.robot import Robot
+
+KNOWN = "2133d476bcfa9aec4870d48226c84f600d74e3d100b12dad3eb09448a1a2b68a"
+"""The hash of `good` before requests had commands."""
 
 
 def good() -> GenerateRequest:
@@ -66,3 +71,13 @@ def changed(which: str) -> GenerateRequest:
 )
 def test_every_input_changes_the_hash(which: str) -> None:
     assert request_sha256(changed(which)) != request_sha256(good())
+
+
+def test_commands_change_the_hash_and_requests_without_them_keep_theirs(yam: Robot) -> None:
+    assert request_sha256(good()) == KNOWN
+    q = np.tile(yam.home_position(), (2, 1))
+    held = CommandedMotion(yam, JointTrajectory(yam.joint_names, np.array([0.0, 1.0]), q))
+    q[1, 0] += 0.01
+    moved = CommandedMotion(yam, JointTrajectory(yam.joint_names, np.array([0.0, 1.0]), q))
+    found = {request_sha256(replace(good(), motion=motion)) for motion in (None, held, moved)}
+    assert len(found) == 3

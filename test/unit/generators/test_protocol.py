@@ -10,7 +10,9 @@ import pytest
 from support.requests import robot_of_a_square
 
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
-from kinema4d_ros.generators import Cancelled, GenerateRequest, Progress, raise_if_cancelled
+from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.generators import Cancelled, CommandedMotion, GenerateRequest, Progress, raise_if_cancelled
+from kinema4d_ros.robot import Robot
 
 
 def good() -> dict[str, Any]:
@@ -48,6 +50,69 @@ def test_bad_requests(change: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
     assert caught.value.code == ErrorCode.GENERATOR_BAD_REQUEST
     assert caught.value.expected
+
+
+def test_commands_of_some_joints_become_those_of_the_robot(yam: Robot) -> None:
+    times, start = np.array([0.0, 1.0, 2.0]), yam.home_position() + 0.01
+    plan = JointTrajectory(
+        ("joint2", "joint1"),
+        times,
+        np.array([[0.1, 0.0], [0.2, 0.1], [0.3, 0.0]]),
+        np.array([[0.0, 0.0], [0.3, 0.0], [0.0, 0.0]]),
+        np.zeros((3, 2)),
+        np.ones((3, 2)),
+    )
+    commands = CommandedMotion.of(yam, plan, start).commands
+    assert commands.names == yam.joint_names
+    assert np.array_equal(commands.times, times)
+    assert np.array_equal(commands.positions[:, :2], plan.positions[:, ::-1])
+    assert np.array_equal(commands.positions[:, 2:], np.tile(start[2:], (3, 1)))
+    assert commands.velocities is not None
+    assert np.array_equal(commands.velocities[:, :2], [[0.0, 0.0], [0.0, 0.3], [0.0, 0.0]])
+    assert not commands.velocities[:, 2:].any()
+    assert commands.accelerations is not None
+    assert commands.effort is None
+    moment = np.array([0.37, 1.4])
+    assert np.array_equal(commands.at(moment)[:, :2], plan.at(moment)[:, ::-1])
+
+
+def test_a_mimic_finger_moves_its_leader(yam: Robot) -> None:
+    follower = next(joint for joint in yam.joints if joint.mimic is not None)
+    assert follower.mimic is not None
+    plan = JointTrajectory(
+        (follower.name,), np.array([0.0, 1.0]), np.array([[0.0], [-0.01]]), np.array([[0.0], [-0.02]])
+    )
+    commands = CommandedMotion.of(yam, plan).commands
+    leader = yam.joint_names.index(follower.mimic.joint)
+    assert commands.velocities is not None
+    assert commands.velocities[1, leader] == pytest.approx(-0.02 / follower.mimic.multiplier)
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ([0.1, 1.0], "the commands last from 0.1 to 1 s"),
+        ([0.0, 0.19], "the commands last from 0 to 0.19 s"),
+        ([0.0, 0.2], ""),
+        ([0.0, 5.0], ""),
+        ([0.0], ""),
+    ],
+)
+def test_commands_cover_the_frames(times: list[float], message: str, yam: Robot) -> None:
+    q = np.tile(yam.home_position(), (len(times), 1))
+    motion = CommandedMotion(yam, JointTrajectory(yam.joint_names, np.array(times), q))
+    if not message:
+        assert GenerateRequest(**good(), motion=motion).motion is motion
+        return
+    with pytest.raises(GeneratorError, match=message) as caught:
+        GenerateRequest(**good(), motion=motion)
+    assert caught.value.code == ErrorCode.GENERATOR_BAD_REQUEST
+
+
+def test_commands_of_other_joints_are_refused(yam: Robot) -> None:
+    with pytest.raises(GeneratorError, match="the commands are of elbow") as caught:
+        CommandedMotion(yam, JointTrajectory(("elbow",), np.zeros(1), np.zeros((1, 1))))
+    assert caught.value.code == ErrorCode.GENERATOR_BAD_REQUEST
 
 
 def test_cancellation_names_the_step() -> None:

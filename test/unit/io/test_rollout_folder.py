@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -18,7 +19,8 @@ from PIL import Image
 from support.scenes import cast_world, overhead_camera
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.core.errors import ErrorCode, FileFormatError
+from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
+from kinema4d_ros.core.outcomes import Outcome, patches_between
 from kinema4d_ros.core.rollout import Provenance, Rollout
 
 
@@ -51,6 +53,75 @@ def assert_equal(a: Rollout, b: Rollout) -> None:
     assert (a.camera.frame_id, a.camera.base_frame) == (b.camera.frame_id, b.camera.base_frame)
     assert a.provenance == b.provenance
     assert (a.rollout_id, a.plan_hash) == (b.rollout_id, b.plan_hash)
+
+
+def with_outcomes(rollout: Rollout) -> Rollout:
+    """Three outcomes; the second differs in a region, the third nowhere."""
+    basis = np.random.default_rng(3).integers(0, 7, rollout.robot_mask.shape, dtype=np.uint8)
+    other, other_basis = rollout.copy(), basis.copy()
+    other.rgb[1:, 4:9, 5:11] ^= 0x35
+    other.xyz[2, 6:12, 7:9] = np.float32(0.7)
+    other.xyz[2, 13, 7] = np.nan
+    other.robot_mask[1, 4, 5] ^= True
+    other_basis[1:, 4:9, 5:11] = 2
+    return replace(
+        rollout,
+        outcomes=(
+            Outcome(0.6, "lifted", ((0.1, "the fingers touch object_1"), (0.2, "object_1 leaves the table"))),
+            Outcome(0.25, "slips"),
+            Outcome(0.1, "tips over"),
+        ),
+        alternatives=(
+            patches_between(rollout, other, basis, other_basis),
+            patches_between(rollout, rollout, basis, basis),
+        ),
+        basis=basis,
+        unknowns=("object_2 is hidden; a second view would help",),
+    )
+
+
+def test_outcomes_round_trip_bit_by_bit(tmp_path: Path) -> None:
+    rollout = with_outcomes(make())
+    back = Rollout.load(rollout.save(tmp_path / "a"))
+    assert_equal(back, rollout)
+    assert back.outcomes == rollout.outcomes
+    assert back.unknowns == rollout.unknowns
+    assert np.array_equal(back.basis, rollout.basis)
+    for i in (1, 2):
+        found, wanted = back.with_outcome(i), rollout.with_outcome(i)
+        assert np.array_equal(found.rgb, wanted.rgb)
+        assert np.array_equal(found.xyz.view(np.uint32), wanted.xyz.view(np.uint32))
+        assert np.array_equal(found.robot_mask, wanted.robot_mask)
+        assert np.array_equal(found.basis, wanted.basis)
+
+
+def test_a_folder_without_outcomes_is_as_before(tmp_path: Path) -> None:
+    folder = make().save(tmp_path / "a")
+    meta = json.loads((folder / "meta.json").read_text())
+    assert not {"outcomes", "unknowns", "basis"} & set(meta)
+    assert not (folder / "outcomes").exists()
+    assert not (folder / "basis").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["outcomes"][1].update(probability=0.9), "sum of at most 1"),
+        (lambda m: m["outcomes"][0].update(probability="likely"), "probability of an outcome is 'likely'"),
+        (lambda m: m["outcomes"][0].update(label=""), "label of an outcome is ''"),
+        (lambda m: m["outcomes"][0].pop("events"), "KeyError"),
+        (lambda m: m["outcomes"].append({"probability": 0.01, "label": "x", "events": []}), "3.patches"),
+        (lambda m: m.update(unknowns=[3]), "unknowns are"),
+    ],
+)
+def test_changed_outcomes_are_refused(tmp_path: Path, change: Callable[[dict], object], message: str) -> None:
+    folder = with_outcomes(make()).save(tmp_path / "a")
+    meta = json.loads((folder / "meta.json").read_text())
+    change(meta)
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(KinemaError) as caught:
+        Rollout.load(folder)
+    assert message in str(caught.value)
 
 
 def test_round_trips_are_bit_exact(tmp_path: Path) -> None:
@@ -116,10 +187,12 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("name", ["rgb/0001.png", "xyz/0001.tiff", "robot_mask/0001.png"])
+@pytest.mark.parametrize(
+    "name", ["rgb/0001.png", "xyz/0001.tiff", "robot_mask/0001.png", "basis/0001.png", "outcomes/1.patches"]
+)
 @pytest.mark.parametrize("damage", [cut, flip])
 def test_damaged_frames_are_refused_by_name(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
-    folder = make().save(tmp_path / "a")
+    folder = with_outcomes(make()).save(tmp_path / "a")
     damage(folder / name)
     with pytest.raises(FileFormatError, match="not the file that was saved") as caught:
         Rollout.load(folder)

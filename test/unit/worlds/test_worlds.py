@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,10 @@ from support.odd_policies import Watches
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import FileFormatError, KinemaError
+from kinema4d_ros.core.outcomes import Outcome, patches_between
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
@@ -74,6 +79,31 @@ def test_in_closed_loop_the_policy_gets_predicted_images(lab: LabWorld) -> None:
     assert run.rollout is not None
     assert run.rollout.times[-1] == pytest.approx(1.5 + 0.4)
     assert run.made_by == "composite plane"
+
+
+class Remembers(CompositeGenerator):
+    """The static scene; keeps the last request and says that the outcome is uncertain."""
+
+    request: GenerateRequest | None = None
+
+    def generate(self, request: GenerateRequest, *options: Any) -> Rollout:
+        self.request = request
+        made = super().generate(request, *options)
+        alternatives = (patches_between(made, made),)
+        return replace(made, outcomes=(Outcome(0.7, "stays"), Outcome(0.3, "tips over")), alternatives=alternatives)
+
+
+def test_a_generator_is_given_the_commands_and_its_outcomes_are_judged(lab: LabWorld) -> None:
+    plan, generator = pick_plan(lab.start, lab.start.target, lab.kinematics), Remembers()
+    run = ModelWorld(lab.scene, generator, lab.kinematics, frames=5).run(plan, lab.task("pick"))
+    assert generator.request is not None
+    assert generator.request.motion is not None
+    commands = generator.request.motion.commands
+    assert commands.names == lab.kinematics.robot.joint_names
+    np.testing.assert_array_equal(commands.times, plan.times)
+    np.testing.assert_array_equal(commands.positions[:, :6], plan.positions[:, :6])
+    assert run.verdict.success is False
+    assert run.verdict.probability == 0.0
 
 
 def test_an_observation_clips_the_finger_to_its_range(lab: LabWorld, yam: Robot) -> None:
