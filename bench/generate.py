@@ -95,7 +95,9 @@ def stages(pipeline: KinemaPipeline, request: GenerateRequest, rounds: int) -> d
 
         def prepare() -> Any:
             small = shrink_request(request, preset.width, preset.height)
-            return small, prepare_inputs(small, composite, preset.codec.temporal_factor)[0]
+            return small, prepare_inputs(
+                small, composite, preset.codec.temporal_factor, preset.condition, preset.frames
+            )[0]
 
         small, inputs = clock.run("inputs", prepare)
         encoded = clock.run("encode", lambda i=inputs: pipeline.encode(i, 0))
@@ -114,7 +116,9 @@ def options(
 ) -> dict[str, dict[str, Any]]:
     """Time encode, sample and decode with each option, as a ratio to the plain pipeline in the same rounds."""
     small = shrink_request(request, preset.width, preset.height)
-    inputs, _ = prepare_inputs(small, CompositeGenerator(), preset.codec.temporal_factor)
+    inputs, _ = prepare_inputs(
+        small, CompositeGenerator(), preset.codec.temporal_factor, preset.condition, preset.frames
+    )
     plain = KinemaPipeline(bundle_of(preset, checkpoint), device="cpu")
     reference = plain.sample(plain.encode(inputs, 0), 0)[0]
     found = {}

@@ -66,6 +66,11 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--act-timeout", type=float, dest="act_timeout_s", metavar="S", help="timeout of one policy query (60)")
     add("--checkpoint", action="append", default=[], metavar="MODEL=DIR", help="weights of a preset; may be repeated")
     add("--judge", metavar="NAME", help="judge of predictions: geometric, or vlm:URL,MODEL (geometric)")
+    add(
+        "--profile",
+        metavar="NAME",
+        help="physics and camera of the lab: constant, or hidden, drawn per scene (constant)",
+    )
     add("--judge-truth", action="store_true", help="also judge the lab's own images, to measure the judge's errors")
     add("--workers", type=int, metavar="N", help="worker processes; 0 = run in this process (1, or one for each node)")
     add("--engine", default="local", help=f"where workers run: {ENGINES} (default: local)")
@@ -130,6 +135,12 @@ def _refuse_ranks() -> None:
 
 
 def _recordings(arguments: argparse.Namespace) -> int:
+    if arguments.profile is not None:
+        raise KinemaError(
+            f"recordings were made before: --profile {arguments.profile} cannot change them",
+            expected="--profile only with runs in the lab",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
     try:
         from kinema4d_model.assessment.recorded import evaluate_recordings
     except ImportError as error:

@@ -23,7 +23,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--preset", default="wan14b", metavar="NAME|FILE", help="preset of the model (default: wan14b)")
+    add("--preset", default="wan14b_pm", metavar="NAME|FILE", help="preset of the model (default: wan14b_pm)")
     add(
         "--role",
         action="append",
@@ -32,7 +32,13 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     add("--out", type=Path, metavar="DIR", help="the model's folder (default: the folder that `generate` reads)")
     add("--list", action="store_true", help="print files and sizes, download nothing")
-    add("--check", action="store_true", help="only check the local files: manifests, and the folder as a whole")
+    add(
+        "--verify",
+        "--check",
+        dest="check",
+        action="store_true",
+        help="only check the local files: first names, shapes, sizes and configurations, then every sha256",
+    )
     parser.set_defaults(run=run)
 
 
@@ -59,15 +65,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     if arguments.check:
+        # Headers first: a folder that does not fit is refused in seconds, before files are read for their sha256.
+        if not arguments.role:
+            check()
         manifests = sorted(folder.rglob(MANIFEST)) if folder.is_dir() else []
         for path in manifests:
             sizes = [size for size, _ in check_manifest(path.parent).files.values()]
             print(f"{path.parent}: {len(sizes)} files, {sum(sizes) / 1e9:.2f} GB, matches the manifest")
         if not manifests:
-            print(f"{folder}: nothing here has a manifest")
-        if arguments.role:
-            return 0 if manifests else 1
-        return check()
+            print(f"{folder}: nothing here has a manifest, so no sha256 is known to compare with")
+        return 0 if manifests or not arguments.role else 1
 
     roles = arguments.role or ("base", preset.robot.variant, "bundle")
     sources = [source for source in preset.weights if source.role in roles]

@@ -19,6 +19,7 @@ from kinema4d_ros.evaluation.trial import (
     failure_text,
     is_outage,
 )
+from kinema4d_ros.lab.profile import CONSTANT
 from kinema4d_ros.runtime.pool import Finished, Lost, Recipe, run_jobs
 
 __all__ = ["GROWS", "Campaign", "TrialWorker", "Work", "run_trials"]
@@ -114,7 +115,7 @@ def _failed(settings: EvaluationSettings, trial: Trial, known: TrialRecord | Non
 GROWS = ("policies", "scenarios", "runs", "models", "modes", "checkpoints", "weights", "software")
 """Settings that a later call may extend; all others must not change."""
 
-ABSENT = {"judge": GEOMETRIC}
+ABSENT = {"judge": GEOMETRIC, "profile": CONSTANT}
 """Values of settings that older folders do not have."""
 
 

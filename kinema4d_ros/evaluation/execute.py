@@ -90,7 +90,10 @@ class Executor:
         # Policies run one after the other on the same scene: it is set up and rendered once.
         which = (trial.scenario, trial.seed)
         if self._last is None or self._last[0] != which:
-            self._last = (which, LabWorld.of(trial.scenario, trial.seed, self._camera, self._kinematics))
+            world = LabWorld.of(
+                trial.scenario, trial.seed, self._camera, self._kinematics, profile=self._settings.profile
+            )
+            self._last = (which, world)
         return self._last[1]
 
     def _in_lab(

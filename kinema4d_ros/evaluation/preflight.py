@@ -68,7 +68,9 @@ def check_setup(settings: EvaluationSettings, *, find_s: float = FIND_S) -> Setu
     """
     kinematics = choose_kinematics(Robot.load(settings.robot))
     camera = evaluation_camera(settings)
-    _lay_a_table(settings, lambda name, seed: LabSimulation(name, seed, kinematics.robot, camera))
+    _lay_a_table(
+        settings, lambda name, seed: LabSimulation(name, seed, kinematics.robot, camera, profile=settings.profile)
+    )
     for spec in settings.specs():
         policy = make_policy(spec)
         with suppress(PolicyError):

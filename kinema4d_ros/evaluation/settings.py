@@ -11,6 +11,7 @@ from kinema4d_ros.core.task import LAB_TASKS
 from kinema4d_ros.evaluation.judges import GEOMETRIC, make_judge
 from kinema4d_ros.evaluation.trial import Mode, Trial
 from kinema4d_ros.generators import GeneratorSpec
+from kinema4d_ros.lab.profile import CONSTANT, profile_names
 from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.policies.registry import PolicySpec, policy_kinds
 
@@ -63,6 +64,7 @@ class EvaluationSettings:
         act_timeout_s: timeout of a policy's answer.
         checkpoints: folders with weights by model, where they are not the preset's own.
         judge: of predictions: "geometric", or "vlm:URL,MODEL".
+        profile: of the lab: "constant", or "hidden" physics and camera, see `lab.profile`.
     """
 
     policies: Sequence[str]
@@ -81,6 +83,7 @@ class EvaluationSettings:
     act_timeout_s: float = 60.0
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     judge: str = GEOMETRIC
+    profile: str = CONSTANT
 
     def __post_init__(self) -> None:
         """Check all settings; an invalid one raises an EvaluationError that names it."""
@@ -99,6 +102,7 @@ class EvaluationSettings:
             ("scenario", self.scenarios, scenario_names()),
             ("mode", self.modes, MODES),
             ("task", (self.task,), LAB_TASKS),
+            ("profile", (self.profile,), profile_names()),
         ):
             unknown = [str(v) for v in given if v not in known]
             if unknown or not given:
@@ -164,6 +168,7 @@ class EvaluationSettings:
             # Also empty ones: a later call must not use other weights for the same model.
             "checkpoints": {m: str(self.checkpoints.get(m, "")) for m in self.models if self._is_told(m)},
             "judge": self.judge,
+            "profile": self.profile,
         }
 
 

@@ -68,7 +68,7 @@ class TrialStore:
         wanted: dict[str, Any] = json.loads(json.dumps(dict(settings)))
         if not (self.folder / _SETTINGS).exists():
             return wanted
-        known = {**(absent or {}), **self.settings()}
+        known = {**{name: value for name, value in (absent or {}).items() if name in wanted}, **self.settings()}
         different = [
             f"{name}: {known.get(name)} in the folder, {wanted.get(name)} requested"
             for name in sorted({*known, *wanted})

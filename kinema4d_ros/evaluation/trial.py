@@ -101,6 +101,8 @@ class ModelOutcome:
         error: "" or the error with its code.
         picture: name of an image in the evaluation's folder, or "".
         made_by: generator, preset and weights (the first digits of their sha256) of the rollout; "" = not known.
+        probability: 0 to 1, of success, over the outcomes that the model states; None = it states none.
+        forced: where `success` is None, the verdict that the frames suggest; None = there is none either.
     """
 
     success: bool | None
@@ -114,6 +116,8 @@ class ModelOutcome:
     error: str = ""
     picture: str = ""
     made_by: str = ""
+    probability: float | None = None
+    forced: bool | None = None
 
     @classmethod
     def of(
@@ -131,6 +135,8 @@ class ModelOutcome:
             round(seconds, 3),
             picture=picture,
             made_by=made_by,
+            probability=None if verdict.probability is None else round(float(verdict.probability), 4),
+            forced=verdict.forced,
         )
 
 
@@ -161,6 +167,9 @@ class TrialRecord:
             models = {str(name): ModelOutcome(**_numbers(one)) for name, one in document["models"].items()}
             if not (isinstance(trial.policy, str) and isinstance(trial.scenario, str) and isinstance(trial.seed, int)):
                 raise TypeError(f"trial {trial}")
+            for label, one in models.items():
+                if one.probability is not None and not 0 <= one.probability <= 1:
+                    raise TypeError(f"probability {one.probability} of {label}")
         except (KeyError, TypeError, AttributeError) as error:
             raise EvaluationError(
                 f"not a record of a trial: {error}", expected="trial, lab and models", code=ErrorCode.FILE_MALFORMED

@@ -76,9 +76,20 @@ class Style:
 
 def linear(srgb: ArrayLike) -> tuple[float, float, float]:
     """Convert an sRGB colour to linear light (3,), both 0 to 1."""
-    c = np.asarray(srgb, dtype=np.float64)[:3]
-    r, g, b = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    r, g, b = srgb_to_light(np.asarray(srgb, dtype=np.float64)[:3])
     return float(r), float(g), float(b)
+
+
+def srgb_to_light(srgb: ArrayLike) -> NDArray[np.float64]:
+    """Convert sRGB values of any shape to linear light, both 0 to 1."""
+    c = np.asarray(srgb, dtype=np.float64)
+    return np.asarray(np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4))
+
+
+def light_to_srgb(light: ArrayLike) -> NDArray[np.float64]:
+    """Convert linear light of any shape to sRGB values, both 0 to 1."""
+    y = np.asarray(light, dtype=np.float64)
+    return np.asarray(np.where(y <= 0.0031308, 12.92 * y, 1.055 * y ** (1 / 2.4) - 0.055))
 
 
 def table_texture(style: Style, extent_m: tuple[float, float], pixels: int = TEXTURE_PIXELS) -> Floats:

@@ -1,6 +1,6 @@
 """`LabCamera`: images of the lab, rendered with our own rasteriser without OpenGL or a display.
 
-LabState ─> poses ─┬─> rasteriser, twice the size ─> light_picture() ─> rgb
+LabState ─> poses ─┬─> rasteriser, twice the size ─> light_picture() ─> Sensor ─> rgb
 calibration file ──┤─> rasteriser, from the lamp ──> shadows
                    └─> rasteriser, exact size ─────> depth, segmentation (on request)
 """
@@ -23,7 +23,8 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import RenderError
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.lab.lens import Lens
-from kinema4d_ros.lab.materials import TEXTURE_PIXELS, Material, Style, linear, table_texture
+from kinema4d_ros.lab.materials import TEXTURE_PIXELS, Material, Style, light_to_srgb, linear, table_texture
+from kinema4d_ros.lab.sensor import Sensor
 from kinema4d_ros.lab.shading import Light, Looks, gather_shadow, light_picture, occlude
 from kinema4d_ros.lab.shapes import box_geometry, object_geometries
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
@@ -240,6 +241,8 @@ class LabCamera:
         style: table, walls and light.
         threads: used for shading; rasterising uses one. The result does not depend on it.
         noise: standard deviation of sensor noise, 8-bit steps; seeded by the image's time.
+        sensor: all faults of the images, instead of `noise` alone; depth and segmentation stay exact. The attribute
+            may be set between two images.
         quality: of shadows and textures; `SMALL` for many small images.
     """
 
@@ -252,16 +255,21 @@ class LabCamera:
         style: Style | None = None,
         threads: int = 1,
         noise: float = 0.0,
+        sensor: Sensor | None = None,
         quality: Quality = FULL,
     ) -> None:
         """Pack the robot and the room; objects are packed when a state first contains them."""
         self.camera = camera or read_camera(share_path("calibration/demo_lab.yaml"))
-        if threads < 1 or not noise >= 0.0:
-            raise RenderError(f"threads is {threads}, noise is {noise}", expected="1 or more, and 0 or more")
+        if threads < 1 or not noise >= 0.0 or (noise > 0.0 and sensor is not None):
+            raise RenderError(
+                f"threads is {threads}, noise is {noise}, sensor is {sensor}",
+                expected="1 or more, and 0 or more, which is 0 if a sensor is given",
+            )
+        self.sensor = sensor or Sensor(noise)
         self._lens = Lens(self.camera)
         pinhole = self._lens.pinhole
         self._double = pinhole.scaled(2 * pinhole.width, 2 * pinhole.height)
-        self._robot, self._room, self._noise, self._threads = robot, room or Room(), noise, threads
+        self._robot, self._room, self._threads = robot, room or Room(), threads
         self._style = style or Style()
         self._robot_packed = Scene.from_robot(robot).packed_rgb
         self._quality = quality
@@ -289,7 +297,9 @@ class LabCamera:
 
     @classmethod
     def of(cls, lab: LabSimulation, camera: PinholeCamera | None = None, **options: object) -> LabCamera:
-        """Make a camera with the robot and the room of a simulation."""
+        """Make a camera with the robot and the room of a simulation, and the sensor of its scene unless given."""
+        if not {"noise", "sensor"} & set(options):
+            options["sensor"] = lab.sensor
         return cls(lab.robot, camera, room=lab.room, **options)  # type: ignore[arg-type]
 
     def capture(self, lab: LabSimulation | LabState, *, truth: bool = False) -> LabImage:
@@ -317,7 +327,7 @@ class LabCamera:
                 self._last_truth = exact.xyz[..., 2].copy(), exact.ids.copy()
             depth = self._lens.bend(self._last_truth[0], "nearest").copy()
             segmentation = self._lens.bend(self._last_truth[1], "nearest").copy()
-        rgb = self._grain(self._lens.bend(self._last_rgb, "linear").copy(), state.time_s)
+        rgb = self.sensor.develop(self._lens.bend(self._last_rgb, "linear").copy(), state.time_s)
         return LabImage(rgb, self.camera, state.time_s, depth, segmentation, world.names)
 
     def _unchanged(self, poses: NDArray[np.float64]) -> bool:
@@ -380,13 +390,6 @@ class LabCamera:
         occlude(drawing.xyz, SKY_STEP, focal, sky)
         blurred = cv2.blur(sky, (4, 4))
         return np.asarray(blurred, np.float32)
-
-    def _grain(self, rgb: NDArray[np.uint8], time_s: float) -> NDArray[np.uint8]:
-        if self._noise == 0:
-            return rgb
-        rng = np.random.default_rng([round(time_s * 1e6), 3])
-        grain = rng.standard_normal(rgb.shape, dtype=np.float32) * np.float32(self._noise)
-        return np.asarray(np.clip(np.rint(rgb + grain), 0, 255), np.uint8)
 
     def _pack(self, state: LabState) -> _World:
         objects = tuple(o.object for o in state.objects.values())
@@ -453,5 +456,4 @@ def _tone_curve() -> NDArray[np.uint8]:
     """Compute (N,) 8-bit sRGB of linear light in steps of 1/256, with a filmic shoulder against overexposure."""
     x = (np.arange(256 * 8) + 0.5) / 256.0
     y = np.clip((x * (2.51 * x + 0.03)) / (x * (2.43 * x + 0.59) + 0.14), 0.0, 1.0)
-    srgb = np.where(y <= 0.0031308, 12.92 * y, 1.055 * y ** (1 / 2.4) - 0.055)
-    return np.asarray(np.rint(255 * srgb), np.uint8)
+    return np.asarray(np.rint(255 * light_to_srgb(y)), np.uint8)

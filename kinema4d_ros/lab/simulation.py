@@ -7,6 +7,7 @@ JointTrajectory ─> follow() ─> controller ────┴─> step(dt) ─> 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,25 +19,17 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_quaternion, make
+from kinema4d_ros.lab.profile import CONSTANT, MATERIALS, LabProfile, SceneConstants, load_profile
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
+from kinema4d_ros.lab.sensor import Sensor
 from kinema4d_ros.physics.controller import TrajectoryController
-from kinema4d_ros.physics.model import TIMESTEP_S, Materials, Room, build_model
+from kinema4d_ros.physics.model import TIMESTEP_S, Room, build_model
 from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["MATERIALS", "LabSimulation", "LabState"]
 
 Array = NDArray[np.float64]
-
-MATERIALS = Materials(
-    friction=(0.5, 0.01, 0.001),  # wood and plastic
-    finger_friction=1.2,  # rubber
-    servo_span_rad=0.15,  # stiff as the vendor's, soft enough to yield on contact
-    servo_span_m=0.02,
-    rotor_inertia=7e-4,  # about that of small geared servos
-    rotor_mass=2e-3,
-)
-"""The lab's ground-truth constants. Models that predict the lab must not read them."""
 
 SETTLE_S = 0.5
 SETTLE_MOVE_M = 0.01
@@ -54,8 +47,9 @@ class LabState:
         joint_names: J actuated joints, `robot.joint_names`.
         positions, velocities, efforts: (J,) measured; radians or metres, per second, N m or N.
         base_T_link: (L, 4, 4) `robot.links` order, as simulated: each finger at its own position.
-        commanded: (J,) the controller's command; while an object is held the gripper's command is more closed.
-        objects: by name, with `base_T_object`.
+        commanded: (J,) the controller's command, before any delay; while an object is held the gripper's command is
+            more closed.
+        objects: by name, with `base_T_object`; mass, friction and centre of mass are the nominal ones.
         target: name of the scenario's target object.
         goal: (2,) x, y in metres: a free place on the table, base frame.
         moving: a trajectory is running.
@@ -79,7 +73,7 @@ class LabSimulation:
 
     Thread safety: one internal lock; any method may be called from any thread, each call is atomic and
     returns copies. A long `step` blocks other callers, so step in small increments.
-    The same scenario, seed and calls give the same numbers.
+    The same scenario, seed, profile and calls give the same numbers.
 
     Args:
         scenario: "canonical", "cluttered", "dynamic", or a `Scenario`.
@@ -89,6 +83,7 @@ class LabSimulation:
         room: the table and the walls.
         timestep_s: of the physics.
         start: (J,) joint positions after a reset; by default the robot's home.
+        profile: name of the physics and the camera, see `LabProfile`; or a profile.
 
     >>> lab = LabSimulation("canonical", seed=3)                            # doctest: +SKIP
     >>> lab.follow(pick_plan(lab.state(), lab.scenario.target, kinematics)) # doctest: +SKIP
@@ -106,9 +101,11 @@ class LabSimulation:
         room: Room | None = None,
         timestep_s: float = TIMESTEP_S,
         start: ArrayLike | None = None,
+        profile: str | LabProfile = CONSTANT,
     ) -> None:
         """Set up the scene and let it settle."""
         self._lock = threading.RLock()
+        self._profile = load_profile(profile)
         self._robot = robot if isinstance(robot, Robot) else Robot.load(robot)
         self._camera = camera
         self._room = room or Room()
@@ -130,8 +127,23 @@ class LabSimulation:
 
     @property
     def scenario(self) -> Scenario:
-        """The current layout, as drawn from the seed."""
+        """The current layout, as drawn from the seed, with nominal objects."""
         return self._scenario
+
+    @property
+    def profile(self) -> LabProfile:
+        """Which constants are drawn for every scene."""
+        return self._profile
+
+    @property
+    def constants(self) -> SceneConstants:
+        """The scene's true constants; generators, judges and policies must not read them."""
+        return self._constants
+
+    @property
+    def sensor(self) -> Sensor:
+        """The camera's faults in this scene."""
+        return self._constants.sensor
 
     @property
     def moving(self) -> bool:
@@ -271,7 +283,8 @@ class LabSimulation:
 
     def _settled(self, scenario: Scenario) -> bool:
         """Build a scenario's model and let it settle; keep it and return True if no object moved too far."""
-        model = build_model(self._robot, scenario.objects, MATERIALS, self._room, self._timestep_s)
+        constants = self._profile.draw(scenario.name, scenario.seed, scenario.objects)
+        model = build_model(self._robot, constants.objects, constants.materials, self._room, self._timestep_s)
         data = mujoco.MjData(model)
         home = self._start
         qpos = np.array([int(model.joint(n).qposadr[0]) for n in self._robot.joint_names])
@@ -289,18 +302,21 @@ class LabSimulation:
                 return False
         data.time = 0.0
         mujoco.mj_forward(model, data)
-        self._model, self._data, self._scenario = model, data, scenario
+        self._model, self._data, self._scenario, self._constants = model, data, scenario, constants
         self._qpos = qpos
         self._dofs = np.array([int(model.joint(n).dofadr[0]) for n in self._robot.joint_names])
         self._bodies = np.array([model.body(link.name).id for link in self._robot.links])
         self._lead_s = -model.actuator_biasprm[:, 2] / model.actuator_gainprm[:, 0]
         self._controller = TrajectoryController(self._robot, home)
+        self._commands = deque([data.ctrl.copy()] * round(constants.delay_s / self._timestep_s))
         return True
 
     def _command(self) -> None:
         q, v = self._controller.target(self._data.time)
         # A position servo damps all motion; leading the command by damping / stiffness makes it damp only the error.
-        self._data.ctrl[:] = q + self._lead_s * v
+        # Commands wait in a queue, not in the controller: a plan that replaces another must not skip its delay.
+        self._commands.append(q + self._lead_s * v)
+        self._data.ctrl[:] = self._commands.popleft()
 
     def _object_pose(self, name: str) -> Array:
         body = self._data.body(name)

@@ -71,7 +71,8 @@ def preview(
         arm: current joint positions; by default those at the plan's start.
         image: (H, W, 3) uint8 RGB, rectified; by default an empty studio.
         depth: (H, W) float32 metres of that image, NaN = none.
-        frames: number of frames of the rollout; a `CheckedPlan` has its own.
+        frames: minimum number of frames of the rollout; a generator trained at a certain motion rate gets more for a
+            long plan (its method `frames_for`). A `CheckedPlan` has its own.
         seed: of the generator.
         progress: called after each step of the generator.
         cancel: polled by the generator; returning True raises `Cancelled`.
@@ -80,7 +81,10 @@ def preview(
     Raises:
         KinemaError: the plan's error code (limits, speeds, start), or the generator's.
     """
-    checked = plan if isinstance(plan, CheckedPlan) else _check(plan, robot, arm, frames)
+    if not isinstance(plan, CheckedPlan):
+        needed = getattr(generator, "frames_for", None)
+        plan = _check(plan, robot, arm, frames if needed is None else max(frames, needed(plan.duration_s)))
+    checked = plan
     rollout = predict(
         checked.frames,
         robot,

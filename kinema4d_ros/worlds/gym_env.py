@@ -2,6 +2,7 @@
 
     import gymnasium, kinema4d_ros.worlds.gym_env
     env = gymnasium.make("kinema4d/Lab-v0", scenario="cluttered", task="pick")        # MuJoCo lab
+    env = gymnasium.make("kinema4d/Lab-v0", profile="hidden")                         # its physics drawn anew each time
     env = gymnasium.make("kinema4d/Model-v0", model="composite")                      # predicted world
 
 Actions are joint positions, to be reached within one period of the control rate. Every reset sets up a new scene, drawn
@@ -23,6 +24,7 @@ from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators import load_generator
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
+from kinema4d_ros.lab.profile import CONSTANT
 from kinema4d_ros.policies.protocol import Observation
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.worlds.lab import LabWorld
@@ -151,23 +153,31 @@ class WorldEnv(gymnasium.Env[Sensed, NDArray[np.float32]]):
         return found
 
 
-def _lab(scenario: str, task: str, robot: str, width: int) -> Callable[[int], tuple[LabWorld, Task]]:
+def _lab(scenario: str, task: str, robot: str, width: int, profile: str) -> Callable[[int], tuple[LabWorld, Task]]:
     kinematics = choose_kinematics(Robot.load(robot))
     camera = read_camera(share_path("calibration/demo_lab.yaml")).rectified()
     camera = camera.scaled(width, max(1, round(width * camera.height / camera.width)))
 
     def make(scene: int) -> tuple[LabWorld, Task]:
-        world = LabWorld.of(scenario, scene, camera, kinematics)
+        world = LabWorld.of(scenario, scene, camera, kinematics, profile=profile)
         return world, world.task(task)
 
     return make
 
 
 def lab_env(
-    scenario: str = "canonical", task: str = "pick", robot: str = "yam", width: int = 180, **options: Any
+    scenario: str = "canonical",
+    task: str = "pick",
+    robot: str = "yam",
+    width: int = 180,
+    profile: str = CONSTANT,
+    **options: Any,
 ) -> WorldEnv:
-    """Return the lab as an environment; images are `width` pixels wide, other options are those of `WorldEnv`."""
-    return WorldEnv(_lab(scenario, task, robot, width), **options)
+    """Return the lab as an environment; images are `width` pixels wide, other options are those of `WorldEnv`.
+
+    `profile` is the lab's: with "hidden", mass, friction, servos and camera differ from scene to scene.
+    """
+    return WorldEnv(_lab(scenario, task, robot, width, profile), **options)
 
 
 def model_env(
@@ -178,10 +188,11 @@ def model_env(
     width: int = 180,
     frames: int = 17,
     depth: bool = False,
+    profile: str = CONSTANT,
     **options: Any,
 ) -> WorldEnv:
     """Return scenes of the lab whose reaction a generator predicts; every step predicts all commands so far."""
-    lab, generator = _lab(scenario, task, robot, width), load_generator(model)
+    lab, generator = _lab(scenario, task, robot, width, profile), load_generator(model)
 
     def make(scene: int) -> tuple[World, Task]:
         world, goal = lab(scene)

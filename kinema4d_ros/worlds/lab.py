@@ -19,7 +19,8 @@ from kinema4d_ros.core.trajectory import FRAMES, JointTrajectory
 from kinema4d_ros.evaluation.judges import TruthJudge, Verdict
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.kinematics.protocol import Kinematics
-from kinema4d_ros.lab import LabCamera, LabImage, LabSimulation, LabState, PlacedObject, Style
+from kinema4d_ros.lab import LabCamera, LabImage, LabProfile, LabSimulation, LabState, PlacedObject, Style
+from kinema4d_ros.lab.profile import CONSTANT
 from kinema4d_ros.policies.protocol import Observation
 from kinema4d_ros.worlds.world import LIMIT_S, Array, Run, Scene, Session, World
 
@@ -55,11 +56,19 @@ class LabWorld(World):
         self._untouched = True
 
     @classmethod
-    def of(cls, scenario: str, seed: int, camera: PinholeCamera, kinematics: Kinematics) -> LabWorld:
+    def of(
+        cls,
+        scenario: str,
+        seed: int,
+        camera: PinholeCamera,
+        kinematics: Kinematics,
+        *,
+        profile: str | LabProfile = CONSTANT,
+    ) -> LabWorld:
         """Set up a scene with its own colours and textures, seen by a rectified camera."""
         camera = camera.rectified()
-        lab = LabSimulation(scenario, seed, kinematics.robot, camera)
-        eye = LabCamera(kinematics.robot, camera, style=Style.varied(lab.scenario.style))
+        lab = LabSimulation(scenario, seed, kinematics.robot, camera, profile=profile)
+        eye = LabCamera.of(lab, camera, style=Style.varied(lab.scenario.style))
         return cls(lab, kinematics, eye)
 
     @cached_property

@@ -35,17 +35,20 @@ def find_named(name_or_path: str | Path, folder: Path, kind: str) -> Path:
     return path
 
 
-def read_extended(path: Path, folder: Path) -> dict[str, Any]:
-    """Read a file's mapping; with `extends: NAME` merge it over that file of `folder`."""
+def read_extended(path: Path, folder: Path, below: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Read a file's mapping; with `extends: NAME` merge it over that file of `folder`, which may extend another.
+
+    `below` has the names that lead here, to refuse a circle.
+    """
     document = read_yaml(path)
     if "extends" not in document:
         return document
     base = document.pop("extends")
-    if not isinstance(base, str) or Path(base).name != base:
+    if not isinstance(base, str) or Path(base).name != base or base in below:
         raise FileFormatError(
             f"{path} extends {base!r}", expected=f"the name of a config file: one of {', '.join(names_in(folder))}"
         )
-    merged = read_yaml(folder / f"{base}.yaml")
+    merged = read_extended(folder / f"{base}.yaml", folder, (*below, base))
     for key, value in document.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = {**merged[key], **value} if both else value

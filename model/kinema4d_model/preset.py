@@ -20,6 +20,7 @@ from kinema4d_model.preset_parts import (
     ConditionSpec,
     ImageEncoderSpec,
     LoraSpec,
+    MotionSpec,
     RobotSpec,
     SamplerSpec,
     SpeedSpec,
@@ -57,6 +58,7 @@ class Preset:
     prediction: Literal["velocity", "residual"] = "velocity"
     image_encoder: ImageEncoderSpec | None = None
     lora: LoraSpec | None = None
+    motion: MotionSpec | None = None
     weights: tuple[WeightSource, ...] = ()
 
     @property
@@ -143,6 +145,14 @@ def _part_problems(p: Preset) -> list[str]:
         found.append("a blend value is negative")
     if p.sampler.steps < 1 or p.sampler.shift <= 0:
         found.append("sampler.steps and sampler.shift must be positive")
+    if p.motion is not None and (p.motion.stride < 1 or p.motion.source_hz <= 0):
+        found.append("motion.stride and motion.source_hz must be positive")
+    if p.motion is not None and p.condition.carry:
+        found.append("motion and condition.carry exclude each other: the latter shows a whole motion in one run")
+    if not 0 <= p.sampler.noise_seed < 2**64:
+        found.append(f"sampler.noise_seed {p.sampler.noise_seed} is not in 0 to 2^64 - 1")
+    if p.condition.normalisation == "per_frame" and p.condition.carry:
+        found.append("condition.carry needs a normalisation of the whole sequence: per_axis or one_scale")
     return found
 
 

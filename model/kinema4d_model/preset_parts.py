@@ -13,6 +13,7 @@ __all__ = [
     "ConditionSpec",
     "ImageEncoderSpec",
     "LoraSpec",
+    "MotionSpec",
     "RobotSpec",
     "SamplerSpec",
     "SpeedSpec",
@@ -72,9 +73,13 @@ class CodecSpec:
     """Codec: "wan" is diffusers' `AutoencoderKLWan` of these sizes, with the statistics that normalise its latents.
 
     "linear" (`codec/linear.py`) uses `latent_channels` and the two factors; its statistics are stored in its weights.
+
+    `decoding` is how the two halves are decoded: "apart", as they were encoded in training; "joint", as one image of
+    double width, as the released code does; "auto": joint with `guidance: compat`.
     """
 
     kind: Literal["wan", "linear"] = "wan"
+    decoding: Literal["auto", "apart", "joint"] = "auto"
     base_dim: int = 96
     dim_mult: tuple[int, ...] = (1, 2, 4, 4)
     num_res_blocks: int = 2
@@ -109,6 +114,11 @@ class ConditionSpec:
     with the exact robot), which then replaces frame 0 as well. `carry` adds what the camera would see if the object
     between the closing fingers moved with the gripper (`kinema4d_ros.generators.carry`); the network then selects
     between the two for each cell, and adds what neither shows.
+
+    `normalisation` maps points to [0, 1] (`pipeline/normalise.py`): "per_axis" by the sequence's minimum and maximum on
+    each axis, "one_scale" with the largest of the three spans for all axes, "per_frame" clipped to 2-98 % and centred
+    frame by frame with one scale, as 4DNeX. `padding` completes a short sequence: "repeat" the last frame up to the
+    codec's next group, or "mirror" it in time up to the preset's length, as the released code.
     """
 
     ablation: Ablation = Ablation.RGB_POINTMAP
@@ -117,6 +127,8 @@ class ConditionSpec:
     environment: bool = False
     fill: Literal["zeros", "composite"] = "zeros"
     carry: bool = False
+    normalisation: Literal["per_axis", "one_scale", "per_frame"] = "per_axis"
+    padding: Literal["repeat", "mirror"] = "repeat"
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,14 @@ class BlendSpec:
 class SamplerSpec:
     """Sampler from noise to a prediction.
 
-    `trained_shift` is the flow shift of the base model, which its `scheduler/` must state; None = same as `shift`.
+    Attributes:
+        kind: solver.
+        steps: number of steps.
+        shift: flow shift of the noise levels.
+        guidance: "none" is one pass per step, "compat" the two of the released code, weighted by `guidance_scale`.
+        trained_shift: flow shift of the base model, which its `scheduler/` must state; None = same as `shift`.
+        grid: noise levels of UniPC before the shift, `sampling.UNIPC_GRIDS`: "released" or "even".
+        noise_seed: seed of the noise of a request with seed 0; the request's seed is added. The released code uses 42.
     """
 
     kind: Literal["euler", "unipc"] = "unipc"
@@ -148,6 +167,8 @@ class SamplerSpec:
     guidance: Literal["none", "compat"] = "none"
     guidance_scale: float = 5.0
     trained_shift: float | None = None
+    grid: Literal["released", "even"] = "released"
+    noise_seed: int = 0
 
     @property
     def base_shift(self) -> float:
@@ -161,6 +182,7 @@ class SpeedSpec:
 
     Attributes:
         dtype: of the weights; norms and time embedding stay in float32.
+        image_dtype: of the image encoder: "float32" as released, or "same" as `dtype`.
         quantise: store the weights of the blocks in one byte each.
         attention: "auto", or a back-end of diffusers' dispatcher.
         cache_threshold: of the first-block step cache; None = no cache, 0 = never skips.
@@ -171,6 +193,7 @@ class SpeedSpec:
     """
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    image_dtype: Literal["float32", "same"] = "float32"
     quantise: Literal["none", "int8", "fp8"] = "none"
     attention: str = "auto"
     cache_threshold: float | None = None
@@ -206,6 +229,23 @@ class LoraSpec:
 
     rank: int
     alpha: float
+
+
+@dataclass(frozen=True)
+class MotionSpec:
+    """Motion rate of the training videos: every `stride`-th frame of recordings at `source_hz`, played as they are.
+
+    The network then sees frames `period_s` apart, and plans longer than its frames are split into chunks; without this
+    it sees the frames of the request.
+    """
+
+    source_hz: float
+    stride: int
+
+    @property
+    def period_s(self) -> float:
+        """Time between two frames that the network sees, seconds."""
+        return self.stride / self.source_hz
 
 
 @dataclass(frozen=True)

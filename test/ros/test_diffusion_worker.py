@@ -26,7 +26,7 @@ from kinema4d_ros.ros.messages.images import image_from_array
 from kinema4d_ros.ros.messages.request import frames_to_msg
 from kinema4d_ros.ros.messages.rollout import rollout_from_msg
 from kinema4d_ros.ros.messages.stamps import header
-from kinema4d_ros.ros.nodes.generator import Settings, warning_of, worker_command
+from kinema4d_ros.ros.nodes.generator import Settings, said_by, worker_command
 from kinema4d_ros.ros.params import check
 from kinema4d_ros.runtime import Worker, WorkerTimes
 
@@ -103,7 +103,7 @@ def test_the_result_says_when_the_base_ran_without_its_adapter(goal: bytes, tmp_
         result = deserialize_message(worker.run(goal), GenerateRollout.Result)
     finally:
         worker.stop()
-    assert warning_of(result) == "The base model without the 'act' adapter was used."
+    assert said_by(result)["warning"] == "The base model without the 'act' adapter was used."
 
 
 @pytest.mark.skipif(shipped_weights("nano") is None, reason="needs the nano model's weights in the package")

@@ -41,6 +41,18 @@ def test_quick_benchmark_reports_stages_and_options() -> None:
     assert 0 < result["options"]["int8 weights"]["latent_difference"] < 0.1
 
 
+@pytest.mark.full
+def test_gpu_check_ranks_the_normalisations_on_one_clip() -> None:
+    done = run("bench/gpu_check.py", "--preset", "tiny", "--random-weights", "--device", "cpu", "--rows", "none")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) < 60
+    found = json.loads(lines[-1])["normalisations"]
+    assert sorted(found["ranked"]) == ["one_scale", "per_axis", "per_frame"]
+    assert all("error" not in row and row["residual_mm"] > 0 for row in found["by_normalisation"].values())
+    assert "Random weights predict nothing" in done.stdout
+
+
 def test_gpu_check_fails_without_a_gpu() -> None:
     import torch
 

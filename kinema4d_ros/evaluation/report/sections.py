@@ -21,6 +21,7 @@ from kinema4d_ros.evaluation.report.text import (
     correction_words,
     percent,
     power_words,
+    probability_words,
     signed,
     verdict,
     worth_words,
@@ -29,7 +30,17 @@ from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell
 from kinema4d_ros.evaluation.trial import Trial, TrialRecord
 
-__all__ = ["Disagreement", "Plot", "Section", "bias_plot", "choose", "disagreements", "rates_plot", "report_sections"]
+__all__ = [
+    "Disagreement",
+    "Plot",
+    "Section",
+    "bias_plot",
+    "calibration_plot",
+    "choose",
+    "disagreements",
+    "rates_plot",
+    "report_sections",
+]
 
 
 @dataclass(frozen=True)
@@ -103,10 +114,21 @@ def _against_lab(model: ModelSummary) -> Section:
         parts=(
             Section("Success rates", tables=(tables.rates_table(model),)),
             Section("Wrong verdicts", tables=(tables.wrong_table(model),)),
+            _probabilities(model),
             Section("Confusion", tables=(tables.confusion_table(model),)),
             Section("Ranking of the policies", tables=tables.ranking_table(model)),
             Section("What these runs can detect", text=(power_words(model),)),
         ),
+    )
+
+
+def _probabilities(model: ModelSummary) -> Section:
+    calibrated = model.probabilities.calibration is not None
+    return Section(
+        "Probabilities",
+        text=(probability_words(model),),
+        plots=(calibration_plot(model),) if calibrated else (),
+        tables=(tables.soft_table(model), *((tables.calibration_table(model),) if calibrated else ())),
     )
 
 
@@ -279,6 +301,25 @@ def rates_plot(model: ModelSummary) -> Plot:
             tuple((Mark(8, 8, 6, colour), policy) for policy, colour in colours.items()),
             tuple((Mark(8, 8, 4.5, "total", shape=shape), scenario) for scenario, shape in shapes.items()),
         ),
+    )
+
+
+def calibration_plot(model: ModelSummary) -> Plot:
+    """Plot how often runs succeed in the lab over the probability that the model states, by bins."""
+    square = _square(f"probability stated by {_cut(model.label, 30)}", "share that succeeds in the lab")
+    calibration = model.probabilities.calibration
+    marks = []
+    for one in calibration.bins if calibration else ():
+        x, seen = one.stated, one.observed
+        title = f"stated {x:.2f}, observed {seen.estimate:.2f} ({seen.low:.2f} to {seen.high:.2f}), {one.count} runs"
+        bar = (*_at(x, seen.low), *_at(x, seen.high), "whisker")
+        marks.append(Mark(*_at(x, seen.estimate), 5, "c0", title, bars=(bar,)))
+    return replace(
+        square,
+        title=f"Calibration of {model.label}",
+        caption="Observed success over stated probability, with 95 % intervals. On the dotted line the probabilities "
+        "are calibrated; below it the model is optimistic.",
+        marks=tuple(marks),
     )
 
 

@@ -95,6 +95,44 @@ def wrong_table(model: ModelSummary) -> Table:
     return Table(header, rows, note, strong, 2)
 
 
+def soft_table(model: ModelSummary) -> Table:
+    """Tabulate soft success rates, their bias and Brier scores of every policy on every scenario."""
+    header = ("policy", "scenario", "stated", "soft rate", "verdict rate", "lab", "bias of the soft rate")
+    said = model.probabilities
+    soft = {(one.policy, one.scenario): one for one in (*said.cells, *said.policies, *said.scenarios, said.overall)}
+
+    def show(cell: Cell) -> tuple[Entry, ...]:
+        one = soft[cell.policy, cell.scenario]
+        return (
+            f"{one.stated} of {one.count}",
+            Value.of(one.rate),
+            Value.of(cell.model),
+            Value.of(cell.lab),
+            Value.of(one.bias, sign=True),
+            Value(number(one.brier, 3), f"verdicts {number(one.brier_verdict, 3)}"),
+            Value.of(one.right),
+        )
+
+    rows, strong = _rows(model, show)
+    note = (
+        "Soft rate: mean probability of success; a run without a stated probability counts by its verdict, “cannot "
+        "tell” as 0.5. 95 % intervals: percentile bootstrap over scenes and over seeds. Brier: mean squared error of "
+        "the probabilities, 0 is perfect. Right: share of right verdicts; “cannot tell” is never right."
+    )
+    return Table((*header, "Brier", "right"), rows, note, strong, 2)
+
+
+def calibration_table(model: ModelSummary) -> Table:
+    """Tabulate how often runs of each range of stated probabilities succeed in the lab."""
+    calibration = model.probabilities.calibration
+    rows = tuple(
+        (f"{one.low:.1f} to {one.high:.1f}", str(one.count), number(one.stated), Value.of(one.observed))
+        for one in (calibration.bins if calibration else ())
+    )
+    note = "Observed: share of these runs that succeeds in the lab, with Wilson's 95 % interval."
+    return Table(("stated probability", "runs", "mean", "observed"), rows, note)
+
+
 def _rows(
     model: ModelSummary, show: Callable[[Cell], tuple[Entry, ...]]
 ) -> tuple[tuple[tuple[Entry, ...], ...], frozenset[int]]:

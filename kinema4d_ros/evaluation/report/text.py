@@ -13,6 +13,7 @@ from kinema4d_ros.evaluation.settings import TRUTH
 from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell
 from kinema4d_ros.evaluation.summary.correction_check import CorrectionRow
+from kinema4d_ros.lab.profile import CONSTANT
 
 __all__ = [
     "NONE",
@@ -23,6 +24,7 @@ __all__ = [
     "number",
     "percent",
     "power_words",
+    "probability_words",
     "signed",
     "verdict",
     "worth_words",
@@ -83,7 +85,9 @@ def headline(summary: EvaluationSummary) -> str:
     policies, scenarios = len(settings["policies"]), len(settings["scenarios"])
     if settings["runs"]:
         size = f"{policies} policies x {scenarios} scenarios x {settings['runs']} runs"
-        text = f"{size} of the task “{settings.get('task', 'unknown')}”: {summary.planned} trials"
+        profile = settings.get("profile", CONSTANT)
+        where = "" if profile == CONSTANT else f" in the lab's profile “{profile}”"
+        text = f"{size} of the task “{settings.get('task', 'unknown')}”{where}: {summary.planned} trials"
     else:
         text = f"{summary.planned} recorded runs of {policies} policies and {scenarios} tasks"
     if summary.missing:
@@ -225,6 +229,33 @@ def power_words(model: ModelSummary) -> str:
     if power.bias:
         return f"{words} At {differ} disagreement, a policy's bias of {number(power.bias)} can be detected."
     return f"{words} At {differ} disagreement, no bias of a single policy can be detected."
+
+
+def probability_words(model: ModelSummary) -> str:
+    """Report the quality of the stated probabilities, and of verdicts forced where the model cannot tell."""
+    said = model.probabilities
+    cell, calibration, unknown = said.overall, said.calibration, said.undecided
+    if not cell.count:
+        return "There are no pairs: nothing is known about its probabilities."
+    if calibration is None:
+        text = f"It states no probabilities: its verdicts count as such, Brier score {number(cell.brier, 3)}."
+    else:
+        better = "" if cell.brier is None or cell.brier_verdict is None or cell.brier < cell.brier_verdict else "not "
+        text = (
+            f"It states a probability in {cell.stated} of {cell.count} runs: expected calibration error "
+            f"{number(calibration.error, 3)}, Brier score {number(cell.brier, 3)}, of its verdicts alone "
+            f"{number(cell.brier_verdict, 3)}: the probabilities are {better}better than the verdicts."
+        )
+    if not unknown.count or unknown.share is None:
+        return f"{text} It gives a verdict on every run."
+    text += f" In {unknown.count} runs ({percent(unknown.share.estimate)}) it cannot tell"
+    if unknown.right is None:
+        return f"{text}; its frames suggest no verdict there."
+    low, high = percent(unknown.right.low), percent(unknown.right.high)
+    return (
+        f"{text}; the verdict that its frames suggest there would be right in {percent(unknown.right.estimate)} of "
+        f"{unknown.forced} runs ({low} to {high})."
+    )
 
 
 def correction_words(model: ModelSummary) -> str:

@@ -36,7 +36,8 @@ STRIP_PX, STRIP_QUALITY = 1080, 60
 CSV_COLUMNS = (
     "policy", "scenario", "seed", "model", "lab_success", "model_success", "agree", "confidence",
     "lab_progress", "model_progress", "lab_value_m", "model_value_m", "lab_motion_s", "lab_chunks", "model_chunks",
-    "lab_seconds", "model_seconds", "reason", "lab_error", "model_error", "made_by", "p_success", "picture",
+    "lab_seconds", "model_seconds", "reason", "lab_error", "model_error", "made_by", "p_success",
+    "probability", "forced", "picture",
 )  # fmt: skip
 
 
@@ -191,6 +192,8 @@ def _line(record: TrialRecord, lab: LabOutcome, label: str, model: ModelOutcome)
         "lab_error": lab.error,
         "model_error": model.error,
         "made_by": model.made_by,
+        "probability": "" if model.probability is None else model.probability,
+        "forced": _flag(model.forced),
         "picture": model.picture,
     }
 

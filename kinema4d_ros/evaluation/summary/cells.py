@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.evaluation.rates import Confusion, Interval, PairedOutcomes
 from kinema4d_ros.evaluation.trial import Trial, TrialRecord
 
-__all__ = ["ALL", "Cell", "Failure", "Outcomes", "Pair", "collect", "count_cell", "draws"]
+__all__ = ["ALL", "Cell", "Failure", "Outcomes", "Pair", "collect", "count_cell", "draws", "numbered"]
 
 ALL = ""
 """Used as the name of all policies or all scenarios together."""
@@ -27,17 +27,32 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class Pair:
-    """A trial with outcomes in the lab and in the model; verdict None = the judge cannot tell, counted as failure."""
+    """A trial with outcomes in the lab and in the model; verdict None = the judge cannot tell, counted as failure.
+
+    `probability` and `forced` are those of `ModelOutcome`.
+    """
 
     trial: Trial
     lab: bool
     verdict: bool | None
     confidence: float
+    probability: float | None = None
+    forced: bool | None = None
 
     @property
     def model(self) -> bool:
         """The model's outcome as counted in the rates."""
         return self.verdict is True
+
+    @property
+    def hard(self) -> float:
+        """The verdict as a probability: 1, 0, or 0.5 = the judge cannot tell."""
+        return 0.5 if self.verdict is None else float(self.verdict)
+
+    @property
+    def soft(self) -> float:
+        """The probability of success that the model states; without one, that of the verdict."""
+        return self.hard if self.probability is None else self.probability
 
     @property
     def score(self) -> float:
@@ -97,7 +112,9 @@ def collect(label: str, trials: Iterable[Trial], records: Mapping[str, TrialReco
         elif outcome.error:
             failed.append((trial, label, outcome.error))
         else:
-            pairs.append(Pair(trial, bool(record.lab.success), outcome.success, outcome.confidence))
+            lab = bool(record.lab.success)
+            said = outcome.success, outcome.confidence, outcome.probability, outcome.forced
+            pairs.append(Pair(trial, lab, *said))
     return Outcomes(tuple(pairs), tuple(missing), tuple(failed))
 
 
@@ -159,8 +176,8 @@ def count_cell(outcomes: Outcomes, policy: str = ALL, scenario: str = ALL) -> Ce
     failed = sum(here(trial) for trial, _, _ in outcomes.failed)
     model, lab = np.array([p.model for p in pairs], bool), np.array([p.lab for p in pairs], bool)
     counted = PairedOutcomes.of(model, lab) if pairs else PairedOutcomes(0, 0, 0, 0)
-    seeds = _numbered([pair.trial.seed for pair in pairs])
-    tables = _numbered([(pair.trial.scenario, pair.trial.seed) for pair in pairs])
+    seeds = numbered([pair.trial.seed for pair in pairs])
+    tables = numbered([(pair.trial.scenario, pair.trial.seed) for pair in pairs])
 
     def rate(of: Callable[[], Interval], values: NDArray[np.bool_ | np.int8], chosen: NDArray[np.bool_]) -> Interval:
         numbers = values[chosen].astype(np.float64)
@@ -194,7 +211,7 @@ def draws(count: int) -> Iterator[NDArray[np.int64]]:
         yield rng.integers(0, count, (min(block, RESAMPLES - begin), count))
 
 
-def _numbered(keys: Sequence[Hashable]) -> NDArray[np.intp]:
+def numbered(keys: Sequence[Hashable]) -> NDArray[np.intp]:
     """Number the keys: (N,) indices, equal for equal keys."""
     known: dict[Hashable, int] = {}
     return np.array([known.setdefault(key, len(known)) for key in keys], np.intp)

@@ -16,6 +16,7 @@ from kinema4d_ros.evaluation.summary.cells import ALL, Cell, Failure, Outcomes, 
 from kinema4d_ros.evaluation.summary.corrected import Corrected, correct
 from kinema4d_ros.evaluation.summary.correction_check import Correction, check_correction
 from kinema4d_ros.evaluation.summary.order import PolicyRanking, Power, estimate_power, rank
+from kinema4d_ros.evaluation.summary.probabilities import Probabilities, count_probabilities
 from kinema4d_ros.evaluation.trial import Trial, TrialRecord
 
 __all__ = ["EvaluationSummary", "ModelSummary", "plain", "summarise"]
@@ -37,6 +38,7 @@ class ModelSummary:
         correction: check of the correction by a few real trials on held-out runs.
         corrected: the corrected rates and calibrated verdicts.
         made_by: generators, presets and weights of the rollouts; more than one = the figures mix models.
+        probabilities: soft rates, Brier score, calibration, and runs that it cannot tell.
     """
 
     label: str
@@ -50,6 +52,7 @@ class ModelSummary:
     correction: Correction
     corrected: Corrected
     made_by: tuple[str, ...]
+    probabilities: Probabilities
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ def _model(
         check_correction(pairs, repeats=repeats),
         correct(pairs, real),
         made_by,
+        count_probabilities(outcomes.pairs, policies, scenarios),
     )
 
 

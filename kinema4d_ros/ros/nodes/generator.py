@@ -26,7 +26,7 @@ from kinema4d_ros.ros.nodes.common import ERROR, WARN, Health, KinemaNode, run_n
 from kinema4d_ros.ros.params import declare, parameter
 from kinema4d_ros.runtime import Worker, WorkerTimes
 
-__all__ = ["Eta", "GeneratorNode", "main", "warning_of", "worker_command"]
+__all__ = ["Eta", "GeneratorNode", "main", "said_by", "worker_command"]
 
 KEEP_RESULT_S = 10
 """Seconds that a goal and its result, both megabytes, are kept for a late result request; rclpy keeps 15 minutes."""
@@ -68,10 +68,13 @@ def worker_command(settings: Settings) -> list[str]:
     return [sys.executable, "-m", "kinema4d_ros.ros.nodes.generator_worker", "{fd}", settings.preset, options]
 
 
-def warning_of(result: Any) -> str:
-    """Return the warning in the rollout's provenance, such as a missing adapter; "" for none."""
-    said = dict(text.partition("=")[::2] for text in result.rollout.provenance.versions)
-    return str(said.get(WARNING, ""))
+REPORTED = ("variant", "weights", "flow shift", "normalisation")
+"""Keys of the last rollout's provenance that the diagnostics repeat, for generators that have them."""
+
+
+def said_by(result: Any) -> dict[str, str]:
+    """Return the versions in the rollout's provenance, by name."""
+    return dict(text.partition("=")[::2] for text in result.rollout.provenance.versions)
 
 
 class Eta:
@@ -123,6 +126,7 @@ class GeneratorNode(KinemaNode):
         self._admitted = 0
         self._served = self._failed = 0
         self._last_error = self._warning = ""
+        self._model: dict[str, str] = {}
         self._peak_bytes = 0
         threading.Thread(target=self._load, name="load", daemon=True).start()
         self._server = GoalServer(
@@ -186,7 +190,9 @@ class GeneratorNode(KinemaNode):
             handle.abort()
             return result
         self._served += 1
-        self._warning = warning_of(result)
+        said = said_by(result)
+        self._warning = said.get(WARNING, "")
+        self._model = {name: said[name] for name in REPORTED if name in said}
         self._peak_bytes = max(self._peak_bytes, result.peak_memory_bytes)
         handle.succeed()
         return result
@@ -237,6 +243,7 @@ class GeneratorNode(KinemaNode):
             "last error": self._last_error or "none",
             "peak memory": f"{self._peak_bytes / 1e6:.0f} MB",
             "warning": self._warning or ("a missing adapter is allowed" if self._settings.allow_base else "none"),
+            **self._model,
         }
         if self._worker.pid is None and self._last_error:
             return Health(ERROR, self._last_error, values)

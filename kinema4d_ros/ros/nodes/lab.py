@@ -21,6 +21,7 @@ from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.lab import LabSimulation, LabState
 from kinema4d_ros.lab.picture import LabCamera
+from kinema4d_ros.physics.objects import ODD_SHAPES
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import GoalServer
 from kinema4d_ros.ros.messages.camera import info_from_camera
@@ -155,6 +156,9 @@ class Settings:
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
     scenario: str = parameter("canonical", "The scene: canonical, cluttered or dynamic.", read_only=True)
+    profile: str = parameter(
+        "constant", "Physics and camera: constant, or hidden, which differ from scene to scene.", read_only=True
+    )
     seed: int = parameter(0, "Random seed of the scene.", low=0, high=2**31 - 1, read_only=True)
     joint_rate_hz: float = parameter(100.0, "Joint states per second.", low=10.0, high=250.0, read_only=True)
     image_rate_hz: float = parameter(5.0, "Camera images per second, at most.", low=0.2, high=60.0, read_only=True)
@@ -174,7 +178,7 @@ class Lab(KinemaNode):
         super().__init__("lab")
         self._settings = settings = declare(self, Settings)
         robot, self._lens = load_scene(settings.robot, settings.calibration)
-        self._lab = LabSimulation(settings.scenario, settings.seed, robot, self._lens)
+        self._lab = LabSimulation(settings.scenario, settings.seed, robot, self._lens, profile=settings.profile)
         self._camera = self._bumped_camera(settings)
         watch(self, Settings, settings, self._bump)
         self._joints = self.publisher(names.JOINT_STATES)
@@ -205,7 +209,7 @@ class Lab(KinemaNode):
     def _bumped_camera(self, settings: Settings) -> LabCamera:
         right = self._lens.base_T_camera[:3, 0] * 1e-3 * settings.bump_mm
         pose = changed(self._lens.base_T_camera, [*right, 0.0, np.radians(settings.bump_deg), 0.0])
-        return LabCamera(self._lab.robot, self._lens.posed(pose), room=self._lab.room)
+        return LabCamera.of(self._lab, self._lens.posed(pose))
 
     def _run(self, work: Any) -> None:
         try:
@@ -278,6 +282,7 @@ class Lab(KinemaNode):
         except KinemaError as error:
             response.error = error_to_msg(error)
             return response
+        self._camera.sensor = self._lab.sensor
         for name in set(self._poses) - set(state.objects):
             self.destroy_publisher(self._poses.pop(name))
         response.error = error_to_msg()
@@ -292,6 +297,7 @@ class Lab(KinemaNode):
         """Report the state of the simulation and whether it keeps up with real time."""
         values = {
             "scenario": self._lab.scenario.name,
+            "profile": self._lab.profile.name,
             "simulated": f"{self._lab.time_s:.0f} s",
             "pictures": self._pictures,
             "plans followed": self._controller.followed,
@@ -315,12 +321,13 @@ def _marker(head: Any, number: int, placed: Any, pose: Any, target: bool) -> Any
     marker.type = kinds.get(thing.shape, Marker.CUBE)
     marker.scale.x = marker.scale.y = 2.0 * thing.radius
     marker.scale.z = thing.height
-    if thing.shape == "box":
+    if thing.shape == "box" or thing.shape in ODD_SHAPES:
         marker.scale.x, marker.scale.y, marker.scale.z = (float(side) for side in thing.size)
     r, g, b = (float(channel) for channel in thing.rgb[:3])
     marker.color = ColorRGBA(r=r, g=g, b=b, a=1.0)
-    # Marks the scenario's target object for RViz and scripts.
-    marker.text = "target" if target else ""
+    # Marks the scenario's target object for RViz and scripts; a marker's type cannot name an odd shape.
+    words = ["target"] if target else []
+    marker.text = " ".join([*words, thing.shape] if thing.shape in ODD_SHAPES else words)
     return marker
 
 

@@ -16,6 +16,7 @@ from kinema4d_model.checkpoints.official import check_official, load_official
 from kinema4d_model.codec.image_encoder import ImageEncoder
 from kinema4d_model.codec.video_codec import VideoCodec
 from kinema4d_model.network import KinemaTransformer
+from kinema4d_model.pipeline.normalise import describe_normalisation
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.core.rollout import WARNING
@@ -51,13 +52,14 @@ class ModelBundle:
         return hashlib.sha256(self.origin.encode()).hexdigest()
 
     def describe(self) -> dict[str, str]:
-        """Describe the weights for a rollout's provenance: variant, files with their sha256, flow shift."""
+        """Describe the model for provenance: variant, files with their sha256, flow shift, normalisation."""
         stated = "not stated by the base" if self.scheduler_shift is None else f"base {self.scheduler_shift:g}"
         warning = {WARNING: f"The base model without the '{self.preset.robot.variant}' adapter was used."}
         return {
             "variant": self.preset.robot.variant,
             "weights": self.origin.partition(": ")[0],
             "flow shift": f"{self.preset.sampler.shift:g} ({stated})",
+            "normalisation": describe_normalisation(self.preset.condition.normalisation),
             **(warning if self.base_only else {}),
         }
 

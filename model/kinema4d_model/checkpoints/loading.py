@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kinema4d_model.checkpoints.bundle import ModelBundle
@@ -105,23 +105,52 @@ def _open(
 
 
 def _find_parts(preset: Preset, folder: Path, allow_base: bool) -> tuple[Path, Path | None]:
-    """Return the folders of base and adapter; the latter is None if there is none and `allow_base` is set."""
-    own = any((folder / name).is_file() for name in (LORA_FILE, ADDED_FILE))
+    """Return the folders of base and adapter; the latter is None if there is none and `allow_base` is set.
+
+    FOLDER/base/, kinema4d_ckpt/, kinema4d_pmcond_ckpt/                     `kinema4d fetch-weights`, all below FOLDER
+    FOLDER/pretrained/Wan2.1-I2V-14B-480P-Diffusers/, training/kinema4d_ckpt/   the released README
+    FOLDER/kinema4d_ckpt/, kinema4d_pmcond_ckpt/    the hub's repository; the base is in the preset's default folder
+    FOLDER/*.safetensors                            one adapter; likewise
+
+    The README's download command nests a second kinema4d_ckpt/ in the first: it is found too.
+    """
+    own = _is_adapter(folder)
     if own:
         require_variant(find_official(folder), preset.robot.variant)
-    root = checkpoint_folder(preset) if own else folder
-    base = next((p for p in (root, root / "base") if (p / "transformer").is_dir()), None)
+    found = {variant: _find_adapter(folder, name) for variant, name in _OFFICIAL.items()}
+    base = None if own else _find_base(preset, folder)
+    if base is None and (own or any(found.values())):
+        base = _find_base(preset, checkpoint_folder(preset))
     if base is None:
-        raise _missing(preset, root)
+        raise _missing(preset, checkpoint_folder(preset) if own else folder)
     if own:
         return base, folder
-    wanted = folder / _OFFICIAL[preset.robot.variant]
-    if wanted.is_dir():
+    wanted = found[preset.robot.variant]
+    if wanted is not None:
         return base, wanted
-    others = {v: name for v, name in _OFFICIAL.items() if (folder / name).is_dir()}
+    wanted = folder / _OFFICIAL[preset.robot.variant]
+    others = {variant: path.name for variant, path in found.items() if path is not None}
     if allow_base and not others:
         return base, None
     raise _no_adapter(preset, folder, wanted, others)
+
+
+def _is_adapter(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (LORA_FILE, ADDED_FILE))
+
+
+def _find_adapter(folder: Path, name: str) -> Path | None:
+    """Return the folder of an official checkpoint, or the empty one of its name; None if there is none."""
+    places = [folder / name, folder / "training" / name]
+    inner = [place / name for place in places]
+    return next((p for p in (*places, *inner) if _is_adapter(p)), next((p for p in places if p.is_dir()), None))
+
+
+def _find_base(preset: Preset, folder: Path) -> Path | None:
+    """Return the folder with Wan's transformer/: this one, base/, or under its name on the hub."""
+    names = [PurePosixPath(source.repo).name for source in preset.weights if source.role == "base"]
+    places = [folder, folder / "base", *(folder / under / name for name in names for under in ("", "pretrained"))]
+    return next((p for p in places if (p / "transformer").is_dir()), None)
 
 
 def with_options(
@@ -156,7 +185,8 @@ def _missing(preset: Preset, folder: Path) -> FileFormatError:
     state = "does not exist" if not folder.exists() else "holds neither preset.yaml nor transformer/"
     return FileFormatError(
         f"no weights for preset '{preset.name}': {folder} {state}",
-        expected="a model folder",
+        expected="a model folder, or transformer/, vae/ and image_encoder/ in it, in its base/ or in its "
+        "pretrained/Wan2.1-I2V-14B-480P-Diffusers/",
         hint=command,
         code=ErrorCode.FILE_MISSING,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import nn
-from torch.nn import functional
 from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from kinema4d_model.preset_parts import ImageEncoderSpec
@@ -28,18 +29,24 @@ class ImageEncoder(nn.Module):
         return cls(CLIPVisionModel(clip_config(spec)))
 
     def preprocess(self, image: torch.Tensor) -> torch.Tensor:
-        """Resize the shorter side of (B, 3, H, W) in [-1, 1], crop the centre to the encoder's square, normalise."""
+        """Resize the shorter side of (B, 3, H, W) in [-1, 1], crop the centre to the encoder's square, normalise.
+
+        Pixels are resized as bytes by Pillow, as CLIP's own processing in the released code does: without its rounding
+        the tokens differ by 0.8 %.
+        """
         size = self.clip.config.image_size
         height, width = image.shape[-2:]
-        scale = size / min(height, width)
-        target = (max(size, int(height * scale)), max(size, int(width * scale)))
-        resized = functional.interpolate(
-            (image.float() + 1) / 2, size=target, mode="bicubic", antialias=True, align_corners=False
-        ).clamp(0, 1)
+        if image.is_meta:
+            return image.new_empty(image.shape[0], 3, size, size)
+        short = min(height, width)
+        target = (height * size // short, width * size // short)
+        pixels = ((image.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        resized = [Image.fromarray(one).resize(target[::-1], Image.Resampling.BICUBIC) for one in pixels]
         top, left = (target[0] - size) // 2, (target[1] - size) // 2
-        crop = resized[..., top : top + size, left : left + size]
-        mean, std = (torch.tensor(v, device=crop.device).view(1, 3, 1, 1) for v in (CLIP_MEAN, CLIP_STD))
-        return (crop - mean) / std
+        crop = np.stack([np.asarray(one)[top : top + size, left : left + size] for one in resized])
+        values = torch.from_numpy(crop).to(image.device).permute(0, 3, 1, 2).float() / 255
+        mean, std = (torch.tensor(v, device=image.device).view(1, 3, 1, 1) for v in (CLIP_MEAN, CLIP_STD))
+        return (values - mean) / std
 
     @torch.no_grad()
     def forward(self, image: torch.Tensor) -> torch.Tensor:

@@ -142,6 +142,10 @@ class LinearCodec(VideoCodec):
         left, right = latents.chunk(2, dim=-1)
         return self.decode(left), self.vae.decode(right, 1).clamp_(-1, 1)
 
+    def decode_joint(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Decode like `decode_pair`: cells do not see each other, so the halves have no common border."""
+        return self.decode_pair(latents)
+
     def to_xyz(self, latents: torch.Tensor) -> torch.Tensor:
         """Raise GeneratorError: a latent cannot be converted to another basis."""
         raise _bases()

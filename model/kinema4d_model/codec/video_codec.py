@@ -77,6 +77,15 @@ class VideoCodec(nn.Module):
         rgb, xyz = self.decode(torch.cat([left, self.from_xyz(right)])).chunk(2)
         return rgb, xyz
 
+    def decode_joint(self, latents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Decode (B, 16, F, h, 2w) as one video of double width, as the released code; results as `decode_pair`.
+
+        The halves then mix at their common border, by as far as the decoder sees.
+        """
+        left, right = latents.chunk(2, dim=-1)
+        rgb, xyz = self.decode(torch.cat([left, self.from_xyz(right)], dim=-1)).chunk(2, dim=-1)
+        return rgb, xyz
+
     def _statistics(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         shape = (1, -1, 1, 1, 1)
         config = self.vae.config

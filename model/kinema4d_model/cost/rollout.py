@@ -24,7 +24,7 @@ from kinema4d_model.preset import Preset
 from kinema4d_model.preset_parts import CodecSpec, ImageEncoderSpec, SamplerSpec, SpeedSpec
 from kinema4d_model.sampling import passes
 from kinema4d_model.speed import quantise_blocks, torch_dtype
-from kinema4d_model.speed.apply import cast
+from kinema4d_model.speed.apply import cast, image_dtype
 
 __all__ = ["OFFICIAL_STEPS", "RolloutCost", "StageCost", "cost_table", "describe", "official", "rollout_cost"]
 
@@ -114,7 +114,7 @@ def rollout_cost(preset: Preset) -> RolloutCost:
     first = preset.condition.fill == "zeros"
     encode = _encode(preset.codec, shape, speed.dtype, speed.tiling, first, both, residual)
     decode = _decode(preset.codec, shape, speed.dtype, speed.tiling)
-    image = None if preset.image_encoder is None else _image(preset.image_encoder, shape[1:], speed.dtype)
+    image = None if preset.image_encoder is None else _image(preset.image_encoder, shape[1:], image_dtype(speed))
     prepare, network, held = _network(preset)
     everything = encode.weight_bytes + network.weight_bytes + (0 if image is None else image.weight_bytes)
 
@@ -200,10 +200,10 @@ def _decode(spec: CodecSpec, shape: tuple[int, int, int], dtype: str, tiling: bo
 
 
 @lru_cache(maxsize=16)
-def _image(spec: ImageEncoderSpec, size: tuple[int, int], dtype: str) -> _Measured:
+def _image(spec: ImageEncoderSpec, size: tuple[int, int], dtype: torch.dtype) -> _Measured:
     with torch.device("meta"):
         encoder = ImageEncoder.from_spec(spec).eval()
-    _convert(encoder, dtype)
+    cast(encoder, dtype)
     image = torch.empty(1, 3, *size, device="meta")
     return _measure(lambda: encoder(image), encoder)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from kinema4d_ros.core.errors import DataError, ErrorCode
 from kinema4d_ros.io.files import read_yaml
 from kinema4d_ros.io.resources import share_directory, share_path
+from kinema4d_ros.lab.profile import CONSTANT, profile_names
 
 __all__ = ["KINDS", "MISSES", "SPLITS", "LabConfig", "Ranges", "load_config"]
 
@@ -49,6 +50,7 @@ class LabConfig:
         scene: ranges for train and val.
         ood: ranges for the out-of-distribution split.
         document: content of the file, stored in dataset.json.
+        profile: of the lab, see `kinema4d_ros.lab.profile`; "constant" where the file does not name one.
     """
 
     name: str
@@ -65,6 +67,7 @@ class LabConfig:
     scene: Ranges
     ood: Ranges
     document: Mapping[str, Any]
+    profile: str = CONSTANT
 
     def ranges(self, split: str) -> Ranges:
         """Return the ranges of a split."""
@@ -101,7 +104,7 @@ def parse_config(document: Mapping[str, Any], where: str) -> LabConfig:
         "kinds",
         "misses",
     }
-    _require_keys(document, wanted | {"scene", "ood"}, where)
+    _require_keys(document, wanted | {"scene", "ood"}, where, optional={"profile"})
     scene = _scene(document["scene"], {}, f"{where}: scene")
     config = LabConfig(
         name=str(document["name"]),
@@ -118,20 +121,23 @@ def parse_config(document: Mapping[str, Any], where: str) -> LabConfig:
         scene=scene,
         ood=_scene(document["ood"], scene, f"{where}: ood"),
         document=dict(document),
+        profile=str(document.get("profile", CONSTANT)),
     )
+    if config.profile not in profile_names():
+        raise DataError(f"{where}: profile is {config.profile!r}", expected=f"one of {', '.join(profile_names())}")
     if config.quality not in ("small", "full"):
         raise DataError(f"{where}: quality is {config.quality!r}", expected="'small' or 'full'")
     return config
 
 
-def _require_keys(document: Any, wanted: set[str], where: str) -> None:
+def _require_keys(document: Any, wanted: set[str], where: str, optional: Set[str] = frozenset()) -> None:
     if not isinstance(document, Mapping):
         raise DataError(f"{where} is {type(document).__name__}", expected="named values")
-    missing, unknown = sorted(wanted - set(document)), sorted(set(document) - wanted)
+    missing, unknown = sorted(wanted - set(document)), sorted(set(document) - wanted - optional)
     if missing or unknown:
         what = [f"lacks {', '.join(missing)}"] if missing else []
         what += [f"has unknown {', '.join(unknown)}"] if unknown else []
-        raise DataError(f"{where} {' and '.join(what)}", expected=f"{', '.join(sorted(wanted))}")
+        raise DataError(f"{where} {' and '.join(what)}", expected=f"{', '.join(sorted(wanted | optional))}")
 
 
 def _scene(document: Any, base: Ranges, where: str) -> Ranges:

@@ -22,12 +22,14 @@ from kinema4d_model.data.lab_scene import SceneDraw
 from kinema4d_ros.core.errors import DataError, TrajectoryError
 from kinema4d_ros.kinematics import Kinematics, NoSolution
 from kinema4d_ros.lab import PlacedObject
+from kinema4d_ros.lab.profile import CONSTANT
 
 __all__ = ["Change", "Refused", "TwinRefused", "draw_scene", "episode_key", "episode_kind", "make_episode"]
 
 Array = NDArray[np.float64]
 
 ATTEMPTS = 60
+_PROFILE_STREAM = 19
 
 
 class TwinRefused(Refused):
@@ -70,7 +72,9 @@ def make_episode(config: LabConfig, seed: int, split: str, number: int, change: 
             scene = draw_scene(config, kind, seed, split, number, attempt)
             run = simulate(config, scene)
             outcome = outcome_of(scene, run.states)
-            if scene.cast.expected is not None and outcome.success is not scene.cast.expected:
+            # Drawn physics decides outcomes too: asking for one of them would keep only the physics that agrees.
+            expected = scene.cast.expected if config.profile == CONSTANT else None
+            if expected is not None and outcome.success is not expected:
                 raise Refused("outcome")
             eye, first = first_look(config, scene, run.states[0])
             if change is not None:
@@ -125,7 +129,9 @@ def draw_scene(config: LabConfig, kind: str, seed: int, split: str, number: int,
         raise Refused("layout")
     objects = (*needed, *draw.distractors(needed, cast.target.position[:2], cast.clear))
     camera = draw.camera([*cast.points], config.width, config.height)
-    return Scene(kind, split, number, cast, start, objects, camera, draw.style())
+    hidden = np.random.SeedSequence([seed, SPLITS.index(split), number, attempt, _PROFILE_STREAM])
+    drawn = int(hidden.generate_state(1, np.uint64)[0])
+    return Scene(kind, split, number, cast, start, objects, camera, draw.style(), drawn)
 
 
 def _start(config: LabConfig, split: str, draw: SceneDraw, kinematics: Kinematics, rng: np.random.Generator) -> Array:

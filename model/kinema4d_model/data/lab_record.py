@@ -40,7 +40,9 @@ from kinema4d_ros.lab import (
     Scenario,
     ScenarioError,
     Style,
+    load_profile,
 )
+from kinema4d_ros.lab.profile import CONSTANT
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.worlds import LabWorld, Run
 
@@ -70,6 +72,7 @@ class Scene:
         objects: all objects on the table, the target first.
         camera: the recording camera.
         style: table, walls, light, colour of the robot.
+        seed: of what the lab's profile draws.
     """
 
     kind: str
@@ -80,6 +83,7 @@ class Scene:
     objects: tuple[PlacedObject, ...]
     camera: PinholeCamera
     style: Style
+    seed: int = 0
 
 
 @lru_cache(maxsize=2)
@@ -95,7 +99,8 @@ def first_look(config: LabConfig, scene: Scene, state: LabState) -> tuple[LabCam
         Refused: the target is out of view or mostly hidden.
     """
     quality = SMALL if config.quality == "small" else FULL
-    eye = LabCamera(load_robot(config.robot), scene.camera, style=scene.style, quality=quality)
+    sensor = load_profile(config.profile).draw(scene.kind, scene.seed).sensor
+    eye = LabCamera(load_robot(config.robot), scene.camera, style=scene.style, quality=quality, sensor=sensor)
     first = eye.capture(state, truth=True)
     _require_seen(first, eye, state, scene.cast.target.name)
     return eye, first
@@ -150,6 +155,8 @@ def record(
             "variant": cast.variant,
             "table": scene.style.table,
             "refused": dict(refused),
+            # Episodes that do not name a profile are those of the constant one, as they were before there were others.
+            **({} if config.profile == CONSTANT else {"profile": config.profile}),
             **_details(cast),
         },
     )
@@ -163,11 +170,11 @@ def simulate(config: LabConfig, scene: Scene) -> Run:
     """
     cast, robot = scene.cast, load_robot(config.robot)
     goal = cast.plan.goal if cast.plan.goal is not None else cast.target.position[:2]
-    scenario = Scenario(scene.kind, scene.number, scene.objects, cast.target.name, np.asarray(goal), scene.style.seed)
+    scenario = Scenario(scene.kind, scene.seed, scene.objects, cast.target.name, np.asarray(goal), scene.style.seed)
     length = cast.plan.trajectory.duration_s + config.tail_s
     step_s = config.step_s * max(1, int(np.ceil(length / (config.frames - 1) / config.step_s)))
     try:
-        lab = LabSimulation(scenario, robot=robot, start=scene.start, timestep_s=config.step_s)
+        lab = LabSimulation(scenario, robot=robot, start=scene.start, timestep_s=config.step_s, profile=config.profile)
     except ScenarioError:
         raise Refused("unstable") from None
     world = LabWorld(lab, kinematics_of(config.robot), sample_s=step_s, frames=config.frames)
@@ -219,7 +226,8 @@ def _task(scene: Scene) -> Task:
 
 
 def _called(cast: Cast) -> str:
-    return f"{colour_word(cast.target.object.rgb)} {cast.target.object.shape}"
+    thing = cast.target.object
+    return f"{colour_word(thing.rgb)} {thing.shape}".replace("_", " ")
 
 
 def _require_seen(first: LabImage, eye: LabCamera, state: LabState, target: str) -> None:

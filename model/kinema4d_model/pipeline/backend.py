@@ -28,10 +28,11 @@ from kinema4d_model.cost.rollout import describe
 from kinema4d_model.pipeline.kinema_pipeline import KinemaPipeline
 from kinema4d_model.pipeline.lifting import load_lifter
 from kinema4d_model.pipeline.metric import MetricFit
-from kinema4d_model.pipeline.session import Drift, Session, chunk_slices, part_of
+from kinema4d_model.pipeline.normalise import describe_normalisation
+from kinema4d_model.pipeline.session import Drift, Session, chunk_slices, motion_frames, part_of
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
+from kinema4d_ros.core.rollout import WARNING, Frames, Provenance, Rollout
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, request_sha256
 
@@ -83,6 +84,21 @@ def confidence_of(runs: Sequence[Frames], robot_mask: NDArray[np.bool_], *, scal
     return Confidence(value, spread_m, spread_rgb, seeds)
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Frames of a request that one run of the network predicts; the first is the last of the part before.
+
+    Attributes:
+        frames: of the request.
+        shown: those of them that the network sees, counted from the part's first; None = all.
+    """
+
+    frames: slice
+    shown: NDArray[np.intp] | None = None
+
+
+TOO_FAST = 1.5
+"""Motions that are this many times faster than those of the training are reported as a warning."""
 LONGEST_S = 12.0
 """Longer motions are predicted in several runs, seconds."""
 MAX_SEEDS = 8
@@ -189,9 +205,14 @@ class DiffusionGenerator:
             *frames.arrays,
             request.camera,
             request.times,
-            self._provenance(request, session, len(parts)),
+            self._provenance(request, session, parts),
             plan_hash=request.plan_hash,
         )
+
+    def frames_for(self, duration_s: float) -> int:
+        """Return the frames that a plan of this duration needs at the trained motion rate; 0 = any number will do."""
+        motion = self.pipeline.preset.motion
+        return 0 if motion is None else math.ceil(duration_s / motion.period_s) + 1
 
     def with_ablation(self, name: str) -> DiffusionGenerator:
         """Return a generator of the same weights with a row of the paper's ablation table, see `conditions.ablate`."""
@@ -199,8 +220,14 @@ class DiffusionGenerator:
         other.pipeline = self.pipeline.with_ablation(name)
         return other
 
+    def with_condition(self, **changes: Any) -> DiffusionGenerator:
+        """Return a generator of the same weights with changed fields of its condition."""
+        other = copy.copy(self)
+        other.pipeline = self.pipeline.with_condition(**changes)
+        return other
+
     def _run(
-        self, request: GenerateRequest, parts: list[slice], seed: int, overall: _Overall, cancel: Cancel | None
+        self, request: GenerateRequest, parts: list[Part], seed: int, overall: _Overall, cancel: Cancel | None
     ) -> tuple[Frames, Session]:
         session = Session(
             self.pipeline,
@@ -213,28 +240,65 @@ class DiffusionGenerator:
             lifter=self._lifter,
         )
         if len(parts) == 1:
-            frames = session.advance(request.robot, overall, cancel).frames
+            frames = session.advance(request.robot, overall, cancel, parts[0].shown).frames
             overall.finished()
             return frames, session
         frames = Frames.empty(*request.robot.link_ids.shape)
         for part in parts:
-            chunk = session.advance(part_of(request.robot, part), overall, cancel)
+            own = part.frames
+            chunk = session.advance(part_of(request.robot, own), overall, cancel, part.shown)
             # The frame shared by two chunks keeps the first chunk's prediction.
-            skip = 1 if part.start else 0
-            frames[part.start + skip : part.stop] = chunk.frames[skip:]
+            skip = 1 if own.start else 0
+            frames[own.start + skip : own.stop] = chunk.frames[skip:]
             overall.finished()
         return frames, session
 
-    def _parts(self, request: GenerateRequest) -> list[slice]:
-        """Split into frames per network run; with `condition.carry` one run unless longer than LONGEST_S."""
-        preset = self.pipeline.preset
-        if not preset.condition.carry:
-            return chunk_slices(len(request), preset.frames)
-        duration_s = float(request.times[-1] - request.times[0])
-        runs = max(1, math.ceil(duration_s / LONGEST_S))
-        return chunk_slices(len(request), max(2, math.ceil((len(request) - 1) / runs) + 1))
+    def _parts(self, request: GenerateRequest) -> list[Part]:
+        """Split into network runs.
 
-    def _provenance(self, request: GenerateRequest, session: Session, parts: int) -> Provenance:
+        With `motion` a run sees frames at the trained rate, up to the preset's number; with `condition.carry` there is
+        one run unless the motion is longer than LONGEST_S.
+        """
+        preset = self.pipeline.preset
+        if preset.motion is not None:
+            shown = motion_frames(request.times, preset.motion.period_s)
+            runs = [shown[part] for part in chunk_slices(len(shown), preset.frames)]
+            return [Part(slice(int(run[0]), int(run[-1]) + 1), run - run[0]) for run in runs]
+        if not preset.condition.carry:
+            return [Part(part) for part in chunk_slices(len(request), preset.frames)]
+        duration_s = float(request.times[-1] - request.times[0])
+        count = max(1, math.ceil(duration_s / LONGEST_S))
+        longest = max(2, math.ceil((len(request) - 1) / count) + 1)
+        return [Part(part) for part in chunk_slices(len(request), longest)]
+
+    def _motion(self, request: GenerateRequest, parts: list[Part]) -> dict[str, str]:
+        """Describe the motion rate for provenance, with a warning if the request's frames are too far apart."""
+        motion = self.pipeline.preset.motion
+        seen = sum(len(part.shown) - 1 for part in parts if part.shown is not None)
+        if motion is None or seen == 0:
+            return {}
+        apart_s = float(request.times[-1] - request.times[0]) / seen
+        pace = apart_s / motion.period_s
+        said = {"motion": f"the network saw a frame every {apart_s:.3f} s, trained every {motion.period_s:.3f} s"}
+        if pace > TOO_FAST:
+            said[WARNING] = f"The frames are {pace:.1f} times as far apart as in the training; ask for more frames."
+        return said
+
+    @staticmethod
+    def _per_chunk(request: GenerateRequest, session: Session, parts: list[Part]) -> str:
+        """Describe every chunk for provenance; neighbours share a frame, which is the earlier one's prediction."""
+        lines = []
+        for part, chunk in zip(parts, session.chunks, strict=True):
+            times = request.times[part.frames]
+            seen = len(times) if part.shown is None else len(part.shown)
+            lines.append(
+                f"{times[0] - request.times[0]:.2f} to {times[-1] - request.times[0]:.2f} s, {seen} frames seen, "
+                f"seed {chunk.seed}, robot off {1000 * chunk.drift.robot_m:.1f} mm, "
+                f"scene off {chunk.drift.world_rgb:.1f} levels"
+            )
+        return "; ".join(lines)
+
+    def _provenance(self, request: GenerateRequest, session: Session, parts: list[Part]) -> Provenance:
         preset, pipeline, camera = self.pipeline.preset, self.pipeline, request.camera
         size = f"{preset.width} x {preset.height}"
         if (camera.width, camera.height) != (preset.width, preset.height):
@@ -257,15 +321,25 @@ class DiffusionGenerator:
                 "python": platform.python_version(),
                 "network size": size,
                 "recipe": describe(replace(preset, sampler=pipeline.sampler, speed=pipeline.speed)),
+                **self._motion(request, parts),
                 **pipeline.bundle.describe(),
+                "normalisation": describe_normalisation(preset.condition.normalisation),
                 "options": "; ".join(pipeline.notes) or "none",
                 "device": str(pipeline.device),
-                "chunks": f"{parts} of up to {preset.frames} frames",
+                "chunks": f"{len(parts)} of up to {preset.frames} frames",
+                **({"per chunk": self._per_chunk(request, session, parts)} if len(parts) > 1 else {}),
+                **self._colours(request),
                 "metric": session.chunks[-1].fit.summary(),
                 "frames": "; ".join(chunk.note for chunk in session.chunks if chunk.note) or "the network's own",
                 **changed,
             },
         )
+
+    def _colours(self, request: GenerateRequest) -> dict[str, str]:
+        """Say where a condition on the robot's colours had none to use."""
+        if self.pipeline.preset.robot.variant == "pm" or request.robot.rgb is not None:
+            return {}
+        return {"robot colours": "shaded, not the real ones; a preset of the variant pm needs none"}
 
 
 def _run_seed(seed: int, index: int) -> int:

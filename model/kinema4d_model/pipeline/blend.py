@@ -226,7 +226,7 @@ def predict_two_worlds(
     chosen = np.rint(np.linspace(0, count - 1, min(count, preset.frames))).astype(np.intp)
     small = shrink_request(_some_frames(cut_request(request, window), chosen), preset.width, preset.height)
     quick = CompositeGenerator(table_height_m=table, quick_fill=True)
-    inputs, _ = prepare_inputs(small, quick, preset.codec.temporal_factor)
+    inputs, _ = prepare_inputs(small, quick, preset.codec.temporal_factor, preset.condition, preset.frames)
     raise_if_cancelled(cancel, Progress("encode", 0, 1))
     report(Progress("encode", 0, 1))
     encoded = pipeline.encode(inputs, seed)

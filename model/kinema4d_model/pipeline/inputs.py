@@ -3,7 +3,7 @@
     GenerateRequest (camera's size, metres) ─> small request ─> composite (static world) ─> bounds, in metres
                                                                      └─> NetworkInputs, all of it in [0, 1]
 
-The pointmaps are normalised with the bounds of the known scene: the measured or assumed world and the whole robot.
+The pointmaps are normalised by the known scene: the measured or assumed world and the whole robot (`normalise.py`).
 The network's output has the same units up to an affine map, which the metric fit estimates.
 """
 
@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_model.pipeline.normalise import PointScale, measure_scale
 from kinema4d_model.pipeline.resize import pick_pixels, shrink_images
+from kinema4d_model.preset_parts import ConditionSpec
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators._kernels import shade_frames
 from kinema4d_ros.generators.carry import carried_frames, describe, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest
 
-__all__ = ["NetworkInputs", "normalise", "prepare_inputs", "shrink_request"]
+__all__ = ["NetworkInputs", "prepare_inputs", "shrink_request"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,9 @@ class NetworkInputs:
         robot_mask: (T, H, W) bool.
         composite_rgb: (T, H, W, 3) uint8, static first image with the exact robot.
         composite_xyz01: (T, H, W, 3) float32 in [0, 1], the same as points.
-        bounds: (2, 3) float64, metres, camera optical frame: the points that map to 0 and 1.
-        frames: requested number of frames; the others up to T repeat the last.
+        bounds: metres, camera optical frame, the points that map to 0 and 1: (2, 3) float64, or (2, frames, 3) if every
+            frame has its own.
+        frames: requested number of frames; the others up to T are padding.
         carried_rgb, carried_xyz01: like the composite, with the object between the closing fingers moving with the
             gripper; None if there is no such object.
         description: (20,) float32, pose of that object and the fingers; see `kinema4d_ros.generators.carry`.
@@ -73,22 +76,34 @@ def shrink_request(request: GenerateRequest, width: int, height: int) -> Generat
 
 
 def prepare_inputs(
-    request: GenerateRequest, composite: CompositeGenerator, temporal_factor: int
-) -> tuple[NetworkInputs, NDArray[np.float32]]:
-    """Build the inputs of a request at the network's size; also return the composite's points in metres."""
+    request: GenerateRequest,
+    composite: CompositeGenerator,
+    temporal_factor: int,
+    spec: ConditionSpec | None = None,
+    length: int = 0,
+) -> tuple[NetworkInputs, PointScale]:
+    """Build the inputs of a request at the network's size; also return the scale that normalised its points.
+
+    Args:
+        request: at the network's size.
+        composite: makes the still world.
+        temporal_factor: frames in a group of the codec.
+        spec: selects normalisation and padding; None = the defaults.
+        length: number of frames that the network was trained for, for `padding: mirror`.
+    """
+    spec = spec or ConditionSpec()
     robot, table = request.robot, composite.table_height_m
     world = composite.still_world(request)
     static = composite.compose(request, world)
-    bounds = _bounds(static.xyz, robot)
+    scale = measure_scale(spec.normalisation, (static.xyz, np.isfinite(static.xyz).all(-1)), (robot.xyz, robot.mask))
     colours = robot.rgb
     if colours is None:
         colours = np.empty((*robot.link_ids.shape, 3), np.uint8)
         shade_frames(robot.xyz, robot.link_ids, colours)
     rays = request.camera.rays()
     frames = len(robot)
-    missing = -(frames - 1) % temporal_factor
-    padded = np.concatenate([np.arange(frames), np.full(missing, frames - 1)])
-    robot_xyz01 = np.where(robot.mask[..., None], normalise(robot.xyz, bounds, rays), np.float32(0))
+    padded = _padded(frames, temporal_factor, spec.padding, length)
+    robot_xyz01 = np.where(robot.mask[..., None], scale.values(robot.xyz, rays), np.float32(0))
     carried_rgb = carried_xyz01 = None
     candidate = find_candidate(world, robot, table_height_m=table)
     if candidate is not None:
@@ -103,7 +118,7 @@ def prepare_inputs(
             max_range_m=composite.max_range_m,
             quick_fill=composite.quick_fill,
         )
-        carried_rgb, carried_xyz01 = carried.rgb[padded], normalise(carried.xyz, bounds, rays)[padded]
+        carried_rgb, carried_xyz01 = carried.rgb[padded], scale.values(carried.xyz, rays)[padded]
     return (
         NetworkInputs(
             request.image,
@@ -111,29 +126,20 @@ def prepare_inputs(
             robot_xyz01[padded],
             robot.mask[padded],
             static.rgb[padded],
-            normalise(static.xyz, bounds, rays)[padded],
-            bounds,
+            scale.values(static.xyz, rays)[padded],
+            scale.bounds,
             frames,
             carried_rgb,
             carried_xyz01,
             describe(candidate, robot, table_height_m=table),
         ),
-        static.xyz,
+        scale,
     )
 
 
-def normalise(xyz: NDArray[np.float32], bounds: NDArray[np.float64], rays: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Map points (T, H, W, 3) from metres to [0, 1], clipped; NaN (no point) becomes the far end of the pixel's ray."""
-    far = rays * bounds[1, 2]
-    known = np.isfinite(xyz).all(-1, keepdims=True)
-    span = np.maximum(bounds[1] - bounds[0], 1e-9)
-    out: NDArray[np.float32] = np.clip((np.where(known, xyz, far) - bounds[0]) / span, 0.0, 1.0).astype(np.float32)
-    return out
-
-
-def _bounds(world: NDArray[np.float32], robot: PointmapSequence) -> NDArray[np.float64]:
-    """Return bounds (2, 3), metres, of world and robot points; of either alone if the other has none."""
-    points = [p for p in (world[np.isfinite(world).all(-1)], robot.xyz[robot.mask]) if len(p)]
-    if not points:
-        return np.array([[-1.0, -1.0, 0.1], [1.0, 1.0, 3.0]])
-    return np.stack([np.min([p.min(0) for p in points], 0), np.max([p.max(0) for p in points], 0)]).astype(np.float64)
+def _padded(frames: int, temporal_factor: int, padding: str, length: int) -> NDArray[np.intp]:
+    """Return the frame shown at each of the network's times; "mirror" fills `length`, the last frame shown twice."""
+    if padding == "mirror" and frames <= length:
+        there_and_back = np.concatenate([np.arange(frames), np.arange(frames)[::-1]])
+        return np.resize(there_and_back, length)
+    return np.concatenate([np.arange(frames), np.full(-(frames - 1) % temporal_factor, frames - 1)])

@@ -90,11 +90,23 @@ class KinemaPipeline:
         other.sampler = replace(self.sampler, **changes)
         return other
 
+    def with_condition(self, **changes: Any) -> KinemaPipeline:
+        """Return the same loaded model with changed fields of its condition, such as another normalisation."""
+        other = copy.copy(self)
+        other.preset = self.preset.with_condition(replace(self.preset.condition, **changes))
+        return other
+
     def with_ablation(self, name: str) -> KinemaPipeline:
         """Return the same loaded model with a row of the paper's ablation table, see `conditions.ablate`."""
         other = copy.copy(self)
         other.preset = ablate(self.preset, name)
         return other
+
+    @property
+    def decodes_jointly(self) -> bool:
+        """Whether both halves are decoded as one image of double width, as by the released code."""
+        choice = self.preset.codec.decoding
+        return choice == "joint" or (choice == "auto" and self.sampler.guidance == "compat")
 
     @torch.no_grad()
     def encode(self, inputs: NetworkInputs, seed: int) -> Encoded:
@@ -158,7 +170,7 @@ class KinemaPipeline:
                 return velocity_from_residual(out, noisy, timestep, encoded.base_latents)
             return out
 
-        noise = initial_noise(encoded.shape, seed, device=self.device)
+        noise = initial_noise(encoded.shape, (seed + self.sampler.noise_seed) % 2**64, device=self.device)
         with self._residence.using(network), cache.active():
             latents = sample(
                 denoise,
@@ -166,6 +178,7 @@ class KinemaPipeline:
                 kind=self.sampler.kind,
                 steps=self.sampler.steps,
                 shift=self.sampler.shift,
+                grid=self.sampler.grid,
                 guidance=self.sampler.guidance,
                 guidance_scale=self.sampler.guidance_scale,
                 progress=progress,
@@ -177,8 +190,9 @@ class KinemaPipeline:
     def decode(self, latents: torch.Tensor, frames: int, passes: int = 0, skipped: int = 0) -> Prediction:
         """Decode latents to images and normalised pointmaps; the network passes are those that made the latents."""
         self._take_threads()
-        with self._residence.using(self.bundle.codec.vae):
-            rgb, xyz = self.bundle.codec.decode_pair(latents)
+        codec = self.bundle.codec
+        with self._residence.using(codec.vae):
+            rgb, xyz = codec.decode_joint(latents) if self.decodes_jointly else codec.decode_pair(latents)
         pixels = ((rgb[0, :, :frames].float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
         values = (xyz[0, :, :frames].float() + 1) / 2
         return Prediction(

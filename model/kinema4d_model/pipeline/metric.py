@@ -3,13 +3,15 @@
     predicted, normalised to about [0, 1]  ──┐  value = gain * metres + shift, per axis, robust
     exact robot pointmap, metres ────────────┘  -> metres = (value - shift) / gain everywhere
 
+Where every frame was centred on its own (`per_frame`), every frame has an offset of its own, from its robot pixels.
+
 The exact points have no error and the predicted ones do, so the fit regresses values on metres and inverts the line
 afterwards: the opposite regression would let noise shrink the world.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +38,7 @@ class MetricLimits:
 
     Attributes:
         min_pixels: minimum number of robot pixels over all frames.
+        min_frame_pixels: minimum number in a frame to correct the offset of that frame alone.
         min_spread_m: minimum 5 % to 95 % range of the robot's points on each axis, metres.
         max_noise: maximum residual of an axis as a share of that range; above it the prediction does not follow the
             robot.
@@ -45,6 +48,7 @@ class MetricLimits:
     """
 
     min_pixels: int = 200
+    min_frame_pixels: int = 50
     min_spread_m: float = 0.02
     max_noise: float = 0.25
     min_inliers: float = 0.5
@@ -58,7 +62,7 @@ class MetricFit:
 
     Attributes:
         scale: (3,) float64, metres per unit, positive.
-        offset: (3,) float64, metres.
+        offset: (3,) float64, metres; (T, 3) if every frame has its own.
         axis_residual_m: (3,) float64, RMS over the inliers, metres.
         residual_m: RMS distance over all robot pixels, outliers included, metres.
         condition: (3,) float64, condition number of each axis.
@@ -77,8 +81,10 @@ class MetricFit:
     refused: str = ""
 
     def apply(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Convert normalised values (..., 3) to metres (..., 3) float32."""
-        out: NDArray[np.float32] = values * self.scale.astype(np.float32) + self.offset.astype(np.float32)
+        """Convert normalised values (..., 3) to metres (..., 3) float32; (T, H, W, 3) if every frame has an offset."""
+        offset = self.offset.astype(np.float32)
+        offset = offset if offset.ndim == 1 else offset[:, None, None]
+        out: NDArray[np.float32] = values * self.scale.astype(np.float32) + offset
         return out
 
     def summary(self) -> str:
@@ -97,6 +103,7 @@ def fit_metric(
     robot_xyz: NDArray[np.float32],
     mask: NDArray[np.bool_],
     limits: MetricLimits | None = None,
+    per_frame: NDArray[np.float64] | None = None,
 ) -> MetricFit:
     """Fit the map from predicted values to metres on the robot's pixels.
 
@@ -106,11 +113,14 @@ def fit_metric(
         mask: (T, H, W) bool, True = robot. Pixels on its edge mix robot and world and are excluded while enough
             others remain.
         limits: when to refuse.
+        per_frame: (2, T, 3) metres, what maps to 0 and 1 in each frame, if the condition was centred per frame.
 
     Raises:
         GeneratorError: METRIC_REFUSED when the robot's pixels do not determine a fit.
     """
     limits = limits or MetricLimits()
+    if per_frame is not None:
+        return _fit_frames(values, robot_xyz, mask, limits, per_frame)
     predicted, exact = robot_pixels(values, robot_xyz, mask, limits)
     if len(exact) < limits.min_pixels:
         raise _refuse(f"the robot covers {len(exact)} pixels", f"at least {limits.min_pixels} over all frames")
@@ -149,6 +159,42 @@ def fit_metric(
     return MetricFit(scale, offset, residuals, rms, conditions, inliers, len(exact))
 
 
+def _fit_frames(
+    values: NDArray[np.float32],
+    robot_xyz: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    limits: MetricLimits,
+    per_frame: NDArray[np.float64],
+) -> MetricFit:
+    """Fit one scale per axis and one offset per axis and frame.
+
+    A prediction is centred on its own content, to which the condition's centres are only close. So the scale is fitted
+    on differences to the frame's own median, and the medians give the offset. A frame with too few robot pixels keeps
+    the condition's centre, moved as in the other frames.
+    """
+    values_at, exact_at = np.zeros((len(mask), 3)), np.zeros((len(mask), 3))
+    enough = np.zeros(len(mask), bool)
+    for t in range(len(mask)):
+        predicted, exact = robot_pixels(values[t : t + 1], robot_xyz[t : t + 1], mask[t : t + 1], limits)
+        enough[t] = len(exact) >= limits.min_frame_pixels
+        if enough[t]:
+            values_at[t], exact_at[t] = np.median(predicted, axis=0), np.median(exact, axis=0)
+    fit = fit_metric(
+        (values - values_at[:, None, None]).astype(np.float32),
+        (robot_xyz - exact_at[:, None, None]).astype(np.float32),
+        mask & enough[:, None, None],
+        limits,
+    )
+    condition = fit.scale * per_frame[0] / (per_frame[1] - per_frame[0])
+    offset = exact_at + fit.offset - fit.scale * values_at
+    moved = np.median((offset - condition)[enough], axis=0)
+    offset = np.where(enough[:, None], offset, condition + moved)
+    done = replace(fit, offset=offset)
+    left = (done.apply(values).astype(np.float64) - robot_xyz)[mask]
+    left = left[np.isfinite(left).all(-1)]
+    return replace(done, residual_m=float(np.sqrt(np.mean(np.sum(left**2, -1)))))
+
+
 def bounds_fit(
     bounds: NDArray[np.float64],
     values: NDArray[np.float32],
@@ -156,13 +202,16 @@ def bounds_fit(
     mask: NDArray[np.bool_],
     refused: str,
 ) -> MetricFit:
-    """Return the fallback without a fit: the (2, 3) bounds in metres that normalised the condition.
+    """Return the fallback without a fit: the bounds in metres that normalised the condition, (2, 3) or (2, T, 3).
 
     The residual is still measured on the robot's pixels; 0 when none is in view.
     """
-    scale, offset = bounds[1] - bounds[0], bounds[0].copy()
-    predicted, exact = robot_pixels(values, robot_xyz, mask, MetricLimits())
-    distance = predicted * scale + offset - exact
+    scale, offset = (bounds[1] - bounds[0]).reshape(-1, 3)[0], bounds[0].copy()
+    common = values
+    if offset.ndim == 2:  # as if all frames had the first frame's bounds
+        common = (values + ((offset - offset[0]) / scale)[:, None, None]).astype(np.float32)
+    predicted, exact = robot_pixels(common, robot_xyz, mask, MetricLimits())
+    distance = predicted * scale + offset.reshape(-1, 3)[0] - exact
     some = len(exact) > 0
     return MetricFit(
         scale,

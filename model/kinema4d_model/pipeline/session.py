@@ -29,7 +29,7 @@ from kinema4d_ros.core.rollout import DepthBasis, Frames
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReportProgress
 
-__all__ = ["Chunk", "Drift", "Session", "chunk_seed", "chunk_slices", "finish", "metres"]
+__all__ = ["Chunk", "Drift", "Session", "chunk_seed", "chunk_slices", "finish", "metres", "motion_frames"]
 
 # From one chunk's prediction to metric frames with the exact robot, at the network's and the camera's size.
 
@@ -53,12 +53,17 @@ def metres(
     """
     robot = request.robot
     try:
-        fit = fit_metric(prediction.values, robot.xyz, robot.mask, limits)
+        fit = fit_metric(prediction.values, robot.xyz, robot.mask, limits, per_frame=_own_bounds(inputs))
     except GeneratorError as error:
         if require:
             raise
         fit = bounds_fit(inputs.bounds, prediction.values, robot.xyz, robot.mask, error.what)
     return Frames(prediction.rgb, fit.apply(prediction.values), robot.mask), fit
+
+
+def _own_bounds(inputs: NetworkInputs) -> NDArray[np.float64] | None:
+    """Return the bounds (2, T, 3) of every frame; None if all frames share theirs."""
+    return inputs.bounds if inputs.bounds.ndim == 3 else None
 
 
 def finish(frames: Frames, robot: PointmapSequence) -> tuple[Frames, float]:
@@ -192,9 +197,20 @@ class Session:
         return self.advance(self._render(action_chunk), cancel=cancel).frames[1:]
 
     def advance(
-        self, robot: PointmapSequence, progress: ReportProgress | None = None, cancel: Cancel | None = None
+        self,
+        robot: PointmapSequence,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+        shown: NDArray[np.intp] | None = None,
     ) -> Chunk:
-        """Predict while the robot moves from its current pose, the first frame; the last frame becomes current."""
+        """Predict while the robot moves from its current pose, the first frame; the last frame becomes current.
+
+        Args:
+            robot: exact robot frames.
+            progress, cancel: as in every generator.
+            shown: increasing indices of the frames that the network sees, first and last among them; None = all. The
+                others show the world of the nearest one and the exact robot. Not for presets with `condition.carry`.
+        """
         if robot.times is None:
             robot = replace(robot, times=np.arange(len(robot), dtype=np.float64))
         seed = chunk_seed(self._seed, len(self.chunks))
@@ -203,7 +219,7 @@ class Session:
         if preset.condition.carry:
             chunk = self._blended(whole, seed, progress, cancel)
         else:
-            chunk = self._grown(whole, seed, progress, cancel)
+            chunk = self._grown(whole, seed, progress, cancel, shown)
         frames = chunk.frames
         self.chunks.append(chunk)
         self._image = frames.rgb[-1]
@@ -211,15 +227,23 @@ class Session:
         return chunk
 
     def _grown(
-        self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
+        self,
+        whole: GenerateRequest,
+        seed: int,
+        progress: ReportProgress | None,
+        cancel: Cancel | None,
+        shown: NDArray[np.intp] | None,
     ) -> Chunk:
-        """Predict frames with the network and upsample them to the camera's size."""
+        """Predict frames with the network and upsample them to the camera's size and the request's times."""
         preset, robot = self._pipeline.preset, whole.robot
-        small = shrink_request(whole, preset.width, preset.height)
-        inputs, _ = prepare_inputs(small, self._composite, preset.codec.temporal_factor)
+        some = whole if shown is None else replace(whole, robot=part_of(robot, shown))
+        small = shrink_request(some, preset.width, preset.height)
+        inputs, _ = prepare_inputs(
+            small, self._composite, preset.codec.temporal_factor, preset.condition, preset.frames
+        )
         prediction = self._pipeline(inputs, seed, progress, cancel)
         predicted, fit = metres(prediction, inputs, small, limits=self._limits, require=self._require_metric)
-        frames, off_ray_m = finish(predicted, robot)
+        frames, off_ray_m = finish(predicted if shown is None else _at_all_times(predicted, robot, shown), robot)
         drift = self._drift(fit, predicted, inputs, frames, robot)
         return Chunk(frames, fit, drift, seed, off_ray_m, prediction.passes, prediction.skipped)
 
@@ -272,6 +296,34 @@ class Session:
         return float(np.median(difference.mean(-1)))
 
 
+def _at_all_times(frames: Frames, robot: PointmapSequence, shown: NDArray[np.intp]) -> Frames:
+    """Return the frame nearest in time for every frame of `robot`, at the network's size.
+
+    Repeated frames are filled under their own robot, which is elsewhere by then.
+    """
+    times = robot.times if robot.times is not None else np.arange(len(robot), dtype=np.float64)
+    middle = (times[shown][1:] + times[shown][:-1]) / 2
+    nearest = np.searchsorted(middle, times, side="right")
+    rgb, xyz, mask = frames.arrays
+    clean = Frames(fill_under_robot(rgb, mask), fill_under_robot(xyz, mask), mask)
+    expanded = Frames(clean.rgb[nearest], clean.xyz[nearest], np.zeros_like(mask[nearest]))
+    for own, at in enumerate(shown):
+        expanded.rgb[at], expanded.xyz[at], expanded.robot_mask[at] = rgb[own], xyz[own], mask[own]
+    return expanded
+
+
+def motion_frames(times: NDArray[np.float64], period_s: float) -> NDArray[np.intp]:
+    """Select the frames nearest to one per `period_s`; the first and the last are always among them.
+
+    >>> motion_frames(np.linspace(0.0, 2.0, 9), 0.5).tolist()
+    [0, 2, 4, 6, 8]
+    """
+    steps = max(1, round(float(times[-1] - times[0]) / period_s))
+    wanted = times[0] + period_s * np.arange(steps)
+    nearest = np.abs(times[None] - wanted[:, None]).argmin(1)
+    return np.unique([*nearest, len(times) - 1]).astype(np.intp)
+
+
 def chunk_seed(seed: int, index: int) -> int:
     """Return the seed of a chunk: the session's own for the first, then spread over 0 to 2^64 - 1."""
     return (seed + index * 0x9E3779B97F4A7C15) % 2**64
@@ -287,7 +339,7 @@ def chunk_slices(frames: int, longest: int) -> list[slice]:
     return [slice(start, min(start + longest, frames)) for start in starts]
 
 
-def part_of(robot: PointmapSequence, part: slice) -> PointmapSequence:
+def part_of(robot: PointmapSequence, part: slice | NDArray[np.intp]) -> PointmapSequence:
     """Return some of a sequence's frames."""
     return replace(
         robot,

@@ -2,6 +2,7 @@
 
 from kinema4d_model.sampling.loop import (
     TRAIN_STEPS,
+    UNIPC_GRIDS,
     Denoiser,
     StepCache,
     guided_velocity,
@@ -14,6 +15,7 @@ from kinema4d_model.sampling.loop import (
 
 __all__ = [
     "TRAIN_STEPS",
+    "UNIPC_GRIDS",
     "Denoiser",
     "StepCache",
     "guided_velocity",

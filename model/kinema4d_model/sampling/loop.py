@@ -8,12 +8,14 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
 
 __all__ = [
     "TRAIN_STEPS",
+    "UNIPC_GRIDS",
     "Denoiser",
     "SolverKind",
     "StepCache",
@@ -36,12 +38,22 @@ TRAIN_STEPS = 1000
 
 SolverKind = Literal["euler", "unipc"]
 
+UNIPC_GRIDS = {"released": (0.999, 0.0), "even": (1.0, 0.001)}
+"""First sigma of UniPC, and the one after its last, before the shift; evenly spaced in between.
 
-def make_scheduler(kind: str, steps: int, shift: float) -> Any:
+"released" is the default of diffusers 0.34, which the released code pins; "even" that of later versions, which end
+their 50 steps at slightly more noise. Both are written here, so that another diffusers does not change the samples.
+"""
+
+
+def make_scheduler(kind: str, steps: int, shift: float, grid: str = "released") -> Any:
     """Make a diffusers scheduler for `steps` steps; `timesteps` (steps,) and `sigmas` (steps + 1,) are set.
 
-    "euler" spaces sigma evenly from 1 to 1 / steps before the shift; "unipc" follows the official pipeline, with
-    integer timesteps.
+    "euler" spaces sigma evenly from 1 to 1 / steps before the shift; "unipc" follows `UNIPC_GRIDS[grid]`, with integer
+    timesteps.
+
+    Raises:
+        GeneratorError: the arguments are invalid, or the installed diffusers does not use the requested noise levels.
     """
     if steps < 1 or shift <= 0:
         raise _refuse(f"cannot sample {steps} steps with shift {shift}", "at least one step, and a positive shift")
@@ -59,10 +71,32 @@ def make_scheduler(kind: str, steps: int, shift: float) -> Any:
             prediction_type="flow_prediction",
             use_flow_sigmas=True,
             flow_shift=shift,
+            solver_order=2,
+            solver_type="bh2",
+            lower_order_final=True,
+            final_sigmas_type="zero",
         )
-        unipc.set_timesteps(steps)
+        if grid not in UNIPC_GRIDS:
+            raise _refuse(f"unknown grid '{grid}'", " or ".join(UNIPC_GRIDS))
+        first, end = UNIPC_GRIDS[grid]
+        plain = np.linspace(first, end, steps + 1)[:-1]
+        unipc.set_timesteps(sigmas=plain.copy())
+        _require_levels(unipc, shift * plain / (1 + (shift - 1) * plain))
         return unipc
     raise _refuse(f"unknown sampler '{kind}'", "euler or unipc")
+
+
+def _require_levels(scheduler: Any, sigmas: NDArray[np.float64]) -> None:
+    """Raise if a scheduler does not step through these sigmas (steps,) and end at 0."""
+    found = scheduler.sigmas.numpy()
+    # diffusers lowers a first sigma of 1 by 1e-6.
+    if found.shape != (len(sigmas) + 1,) or np.abs(found - [*sigmas, 0.0]).max() > 5e-6:
+        import diffusers
+
+        raise _refuse(
+            f"UniPC of diffusers {diffusers.__version__} steps through {np.round(found, 4).tolist()}",
+            f"{np.round([*sigmas, 0.0], 4).tolist()}; install the diffusers of requirements/",
+        )
 
 
 def _refuse(what: str, expected: str) -> GeneratorError:
@@ -138,6 +172,7 @@ def sample(
     kind: str = "euler",
     steps: int = 4,
     shift: float = 3.0,
+    grid: str = "released",
     guidance: str = "none",
     guidance_scale: float = 1.0,
     progress: Callable[[Progress], None] | None = None,
@@ -148,13 +183,13 @@ def sample(
     Args:
         denoise: the network.
         noise: start of the sampling.
-        kind, steps, shift: see `make_scheduler`.
+        kind, steps, shift, grid: see `make_scheduler`.
         guidance, guidance_scale: see `guided_velocity`.
         progress: called with "sample" 0 of steps, 1 of steps, ... steps of steps.
         cancel: polled before every pass; True raises `Cancelled`.
     """
     passes(guidance)
-    scheduler = make_scheduler(kind, steps, shift)
+    scheduler = make_scheduler(kind, steps, shift, grid)
     report = progress or (lambda _: None)
     latents = noise.float()
     report(Progress(PHASE, 0, steps))

@@ -172,6 +172,11 @@ def torch_dtype(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
+def image_dtype(spec: SpeedSpec) -> torch.dtype:
+    """Return the precision of the image encoder."""
+    return torch_dtype(spec.dtype if spec.image_dtype == "same" else spec.image_dtype)
+
+
 def choose_device(name: str) -> torch.device:
     """Select a device: "auto" is the first GPU, else the CPU; raise if the named device is not available."""
     if name == "auto":
@@ -206,10 +211,11 @@ def apply_speed(
     notes = []
     dtype = torch_dtype(spec.dtype)
     if dtype is not torch.float32:
-        for module in (transformer, vae, encoder):
-            if module is not None:
-                cast(module, dtype)
+        cast(transformer, dtype)
+        cast(vae, dtype)
         notes.append(f"weights in {spec.dtype}")
+    if encoder is not None:
+        cast(encoder, image_dtype(spec))
     if spec.quantise != "none":
         notes.append(f"{quantise_blocks(transformer, spec.quantise)} matrices in {spec.quantise}")
     if spec.tiling:

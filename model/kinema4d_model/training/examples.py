@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.shards import ShardIndex, open_index, read_episode
-from kinema4d_model.pipeline.inputs import NetworkInputs, normalise, prepare_inputs, shrink_request
+from kinema4d_model.pipeline.inputs import NetworkInputs, prepare_inputs, shrink_request
 from kinema4d_model.pipeline.lifting import LearnedLifter, Lifter
 from kinema4d_model.pipeline.resize import pick_pixels, shrink_images
 from kinema4d_model.preset import Preset
@@ -180,13 +180,15 @@ def example_from_episode(
         depth = lifter.lift(episode.rgb[0], robot.camera, robot.mask[0]).depth_m
     request = GenerateRequest(episode.rgb[0], robot, depth)
     small = shrink_request(request, preset.width, preset.height)
-    inputs, _ = prepare_inputs(small, CompositeGenerator(quick_fill=True), preset.codec.temporal_factor)
+    inputs, scale = prepare_inputs(
+        small, CompositeGenerator(quick_fill=True), preset.codec.temporal_factor, preset.condition, preset.frames
+    )
     truth = pick_pixels(episode.points()[chosen], preset.width, preset.height)
     return Example(
         episode.key,
         inputs,
         shrink_images(episode.rgb[chosen], preset.width, preset.height),
-        normalise(truth, inputs.bounds, small.camera.rays()),
+        scale.values(truth, small.camera.rays()),
         pick_pixels(_objects(episode)[chosen], preset.width, preset.height),
         None if episode.actions is None else episode.actions[chosen].astype(np.float32),
     )

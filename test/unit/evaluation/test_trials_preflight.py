@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kinema4d_ros.cli import main
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.evaluation.preflight import check_apart, check_setup
 from kinema4d_ros.evaluation.settings import EvaluationSettings
@@ -44,10 +45,18 @@ def test_errors_keep_their_own_code(policies: tuple[str, ...], changes: dict[str
     assert caught.value.code is code
 
 
+def test_profiles_are_those_of_the_lab() -> None:
+    assert settings(profile="hidden").to_json()["profile"] == "hidden"
+    with pytest.raises(KinemaError, match="profile secret") as caught:
+        settings(profile="secret")
+    assert caught.value.expected == "one of constant, hidden"
+    assert main(["evaluate", "--recordings", "somewhere", "--profile", "hidden"]) == 2
+
+
 def test_one_scene_without_room_is_accepted_but_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def lay(name: str, seed: int, *rest: Any) -> object:
+    def lay(name: str, seed: int, *rest: Any, **options: Any) -> object:
         tried.append(seed)
         if len(tried) <= crowded:
             raise ScenarioError("no stable layout", expected="ranges that leave room")

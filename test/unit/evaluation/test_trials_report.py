@@ -191,6 +191,15 @@ def test_page_and_markdown_have_the_same_content_in_the_same_order(tmp_path: Pat
     ]
 
 
+def test_the_report_names_a_profile_that_is_not_the_usual_one(tmp_path: Path) -> None:
+    records = fill(tmp_path)
+    known = TrialStore(tmp_path).settings()
+    for profile, words in (({}, "“pick”:"), ({"profile": "constant"}, "“pick”:"), ({"profile": "hidden"}, "“hidden”:")):
+        text = headline(summarise({**known, **profile}, records, repeats=1))
+        assert words in text
+        assert ("profile" in text) is (profile == {"profile": "hidden"})
+
+
 def test_numbers_on_the_page_equal_the_summary(tmp_path: Path) -> None:
     records = fill(tmp_path)
     paths = write_report(tmp_path)

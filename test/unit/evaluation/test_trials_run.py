@@ -133,7 +133,7 @@ def test_a_process_that_is_killed_twice_is_an_outage(tmp_path: Path) -> None:
 def test_a_scene_that_cannot_be_set_up_has_an_outcome_in_every_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(*args: object) -> None:
+    def no_room(*args: object, **options: object) -> None:
         raise ScenarioError("no stable layout", expected="ranges that leave room")
 
     monkeypatch.setattr("kinema4d_ros.evaluation.execute.LabWorld.of", no_room)

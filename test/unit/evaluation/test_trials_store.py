@@ -101,6 +101,7 @@ def test_a_second_call_must_have_the_same_or_larger_settings(tmp_path: Path) -> 
             "checkpoints, nano: a in the folder,  requested",
         ),
         ({}, {"judge": "vlm:http://127.0.0.1:1/v1,m"}, "judge: geometric in the folder, vlm:http"),
+        ({}, {"profile": "hidden"}, "profile: constant in the folder, hidden requested"),
     ],
 )
 def test_the_same_label_with_another_meaning_is_refused_by_name(
@@ -127,13 +128,14 @@ def test_other_weights_of_the_same_name_are_refused(tmp_path: Path) -> None:
         Campaign(asked, tmp_path, provenance={"weights": {"nano": "bb"}})
 
 
-def test_folders_without_a_judge_can_be_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "value"), [("judge", "geometric"), ("profile", "constant")])
+def test_folders_without_a_newer_setting_can_be_resumed(tmp_path: Path, name: str, value: str) -> None:
     Campaign(settings(), tmp_path)
     document = TrialStore(tmp_path).settings()
-    del document["judge"]
+    del document[name]
     (tmp_path / "evaluation.json").write_text(json.dumps(document))
     Campaign(settings(runs=4), tmp_path)
-    assert TrialStore(tmp_path).settings()["judge"] == "geometric"
+    assert TrialStore(tmp_path).settings()[name] == value
 
 
 OUTAGE, FAULT = "[GENERATOR_UNAVAILABLE] no generator answers", "[POLICY_BAD_ACTION] NaN"

@@ -20,9 +20,9 @@ from kinema4d_model.data.dataset_folder import DatasetFolder, lock_folder
 from kinema4d_model.data.episode import Episode, load_robot
 from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
-from kinema4d_model.data.lab_episode import episode_kind, make_episode
+from kinema4d_model.data.lab_episode import draw_scene, episode_kind, make_episode
 from kinema4d_model.data.lab_layout import _beside
-from kinema4d_model.data.lab_plans import SIGMAS, VARIANTS, Grasp, Plan, disturb, grasp_plan
+from kinema4d_model.data.lab_plans import SIGMAS, VARIANTS, Grasp, Plan, disturb, grasp_plan, place_plan
 from kinema4d_model.data.lab_record import outcome_of
 from kinema4d_model.data.lab_scene import SceneDraw, colour_word
 from kinema4d_model.data.make import Demonstration, make_dataset, pending_jobs
@@ -36,6 +36,7 @@ from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.lab import LabObject, PlacedObject
 from kinema4d_ros.lab.scripted import tool_down
+from kinema4d_ros.physics.objects import ODD_SHAPES
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 
@@ -75,6 +76,23 @@ def test_the_condition_comes_from_commands_not_measured_fingers(pick: Episode) -
     assert np.array_equal(drawn.link_ids, pick.condition_ids)
     assert not np.array_equal(render_pointmaps(robot, pick.joints, pick.camera).link_ids, pick.condition_ids)
     assert np.array_equal(pick.robot_condition().link_ids, pick.condition_ids)
+
+
+def test_hidden_physics_changes_the_episode_but_not_its_scene(pick: Episode) -> None:
+    assert "profile" not in pick.details
+    config = small_config(kinds={"pick": 1.0}, profile="hidden")
+    hidden = make_episode(config, 3, "train", 0)
+    assert encode_episode(make_episode(config, 3, "train", 0)) == encode_episode(hidden)
+    assert hidden.details["profile"] == "hidden"
+    assert not np.array_equal(hidden.rgb, pick.rgb)
+    assert np.array_equal(hidden.actions[0], pick.actions[0])  # type: ignore[index]
+    assert [o.size for o in hidden.outcome.objects] == [o.size for o in pick.outcome.objects]
+    scenes = [
+        draw_scene(config, "pick", 3, split, 0, attempt) for split, attempt in (("train", 0), ("train", 1), ("val", 0))
+    ]
+    assert len({scene.seed for scene in scenes}) == 3
+    with pytest.raises(DataError, match="profile is 'secret'"):
+        small_config(profile="secret")
 
 
 def test_an_episode_is_consistent(pick: Episode) -> None:
@@ -338,3 +356,19 @@ def test_misses_depend_on_the_robot_s_finger_size() -> None:
     assert set(np.round(moved, 9)) == {0.0, 0.01}, (
         "across the fingers, or along them, where the pad width does not matter"
     )
+
+
+@pytest.mark.parametrize("shape", ODD_SHAPES)
+def test_odd_shapes_have_grasps_whose_opening_fits_their_width(shape: str) -> None:
+    robot = Robot.load("yam")
+    kinematics, rng = choose_kinematics(robot), np.random.default_rng(4)
+    config = small_config()
+    draw = SceneDraw({**config.scene, "target": {**config.scene["target"], "shapes": [shape]}}, rng)
+    target = draw.thing("target", width_m=(0.046, 0.050), height_m=(0.045, 0.055))
+    assert target.shape == shape
+    ghost = draw.standing(target, np.array([0.3, 0.0]))
+    grasp = Grasp.drawn(rng)
+    plan = place_plan(kinematics, robot.home_position(), ghost, np.array([0.28, 0.1]), 0.0, grasp, rng)
+    width = plan.open_m - 2 * grasp.gap_m
+    assert 0.015 < width <= target.size[1] + 1e-9
+    assert np.hypot(*(plan.tool[:2, 3] - ghost.position[:2])) < 0.03

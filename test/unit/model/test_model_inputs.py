@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from support.requests import robot_of_a_square
 
-from kinema4d_model.pipeline.inputs import normalise, prepare_inputs, shrink_request
+from kinema4d_model.pipeline.inputs import prepare_inputs, shrink_request
+from kinema4d_model.pipeline.normalise import PointScale
+from kinema4d_model.preset_parts import ConditionSpec
 from kinema4d_ros.generators import GenerateRequest
 from kinema4d_ros.generators.composite import CompositeGenerator
 
@@ -35,8 +37,8 @@ def test_a_smaller_request_is_the_same_scene(depth: bool) -> None:
 @pytest.mark.parametrize(("frames", "padded"), [(1, 1), (2, 5), (5, 5), (6, 9)])
 def test_time_is_padded_with_the_last_frame(frames: int, padded: int) -> None:
     asked = shrink_request(request(frames), 48, 32)
-    inputs, world = prepare_inputs(asked, CompositeGenerator(), 4)
-    assert inputs.frames == frames == len(world)
+    inputs, _ = prepare_inputs(asked, CompositeGenerator(), 4)
+    assert inputs.frames == frames
     for array in (
         inputs.robot_rgb,
         inputs.robot_xyz01,
@@ -48,9 +50,25 @@ def test_time_is_padded_with_the_last_frame(frames: int, padded: int) -> None:
         assert np.array_equal(array[frames:], np.repeat(array[frames - 1 : frames], padded - frames, 0))
 
 
+def test_mirrored_padding_fills_the_trained_length_as_the_released_code() -> None:
+    spec = ConditionSpec(padding="mirror")
+    for frames, length in ((6, 9), (3, 13), (9, 9)):
+        inputs, _ = prepare_inputs(shrink_request(request(frames), 48, 32), CompositeGenerator(), 4, spec, length)
+        assert len(inputs.robot_mask) == length
+        assert inputs.frames == frames
+        shown = inputs.robot_xyz01
+        for extra in range(frames, min(length, 2 * frames)):
+            # The released pad_frames appends the reversed frames: the last one first.
+            assert np.array_equal(shown[extra], shown[2 * frames - 1 - extra])
+    # A sequence longer than the preset's length is not cut.
+    inputs, _ = prepare_inputs(shrink_request(request(10), 48, 32), CompositeGenerator(), 4, spec, 9)
+    assert len(inputs.robot_mask) == 13
+
+
 def test_values_are_in_bounds_and_invertible() -> None:
     asked = request()
-    inputs, world = prepare_inputs(asked, CompositeGenerator(), 4)
+    inputs, _ = prepare_inputs(asked, CompositeGenerator(), 4)
+    world = CompositeGenerator().compose(asked, CompositeGenerator().still_world(asked)).xyz
     mask = inputs.robot_mask[:6]
     for values in (inputs.robot_xyz01, inputs.composite_xyz01):
         assert values.min() >= 0
@@ -68,7 +86,7 @@ def test_missing_points_become_the_far_end_of_the_ray() -> None:
     bounds = np.array([[-1.0, -1.0, 0.5], [1.0, 1.0, 2.0]])
     nothing = np.full((1, 48, 72, 3), np.nan, np.float32)
     rays = asked.camera.rays()
-    values = normalise(nothing, bounds, rays)
+    values = PointScale(bounds).values(nothing, rays)
     assert (values[..., 2] == 1).all()
     expected = np.clip((rays[..., 0] * 2.0 + 1.0) / 2.0, 0, 1)
     assert np.allclose(values[0, ..., 0], expected, atol=1e-6)

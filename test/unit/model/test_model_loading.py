@@ -19,7 +19,7 @@ from kinema4d_model.checkpoints.loading import check_bundle, load_bundle
 from kinema4d_model.checkpoints.lora import load_lora, lora_shapes
 from kinema4d_model.checkpoints.manifest import file_sha256, write_manifest
 from kinema4d_model.preset import Preset, load_preset
-from kinema4d_model.preset_parts import LoraSpec
+from kinema4d_model.preset_parts import LoraSpec, WeightSource
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 
 FOLDERS = {"act": "kinema4d_ckpt", "pm": "kinema4d_pmcond_ckpt"}
@@ -77,6 +77,7 @@ def test_the_released_layout_is_checked_without_reading_and_described(
     said = loaded.describe()
     assert said["variant"] == variant
     assert said["flow shift"] == "3 (base 3)"
+    assert said["normalisation"].startswith("per_axis (min-max of the sequence")
     assert "warning" not in said
     for name in ("pytorch_lora_weights.safetensors", "added_weights.safetensors"):
         assert f"{FOLDERS[variant]}/{name} {file_sha256(released / FOLDERS[variant] / name)}" in said["weights"]
@@ -179,8 +180,29 @@ def test_a_base_of_another_flow_shift_is_refused(tiny: Preset, copy: Path, key: 
 
 def test_sampling_with_another_shift_than_the_base_s_is_allowed(tiny: Preset, released: Path) -> None:
     assert load_bundle(tiny, released, sampler={"shift": 7.0}).describe()["flow shift"] == "7 (base 3)"
-    for name in ("wan14b", "wan14b_fast", "wan14b_24gb"):
+    for name in ("wan14b", "wan14b_pm", "wan14b_fast", "wan14b_24gb", "wan14b_pm_24gb"):
         assert load_preset(name).sampler.base_shift == 3.0
+        assert load_preset(name).robot.variant == ("pm" if "_pm" in name else "act")
+
+
+@pytest.mark.parametrize("layout", ["readme", "nested", "hub"])
+def test_layouts_of_the_released_readme_and_of_the_hub_are_found(
+    tiny: Preset, released: Path, tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = WeightSource("base", "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", ("*",))
+    preset = replace(with_variant(tiny, "pm"), weights=(source,))
+    root = tmp_path / "Kinema4D"
+    places = {
+        "readme": ("pretrained/Wan2.1-I2V-14B-480P-Diffusers", "training/kinema4d_pmcond_ckpt"),
+        "nested": ("Wan2.1-I2V-14B-480P-Diffusers", "kinema4d_pmcond_ckpt/kinema4d_pmcond_ckpt"),
+        "hub": ("../default/tiny/base", "kinema4d_pmcond_ckpt"),
+    }
+    monkeypatch.setenv("KINEMA4D_CHECKPOINTS", str(tmp_path / "default"))
+    for place, name in zip(places[layout], ("base", "kinema4d_pmcond_ckpt"), strict=True):
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "Kinema4D").mkdir(exist_ok=True)
+        (root / place).symlink_to(released / name)
+    assert check_bundle(preset, root).sha256 == check_bundle(preset, released).sha256
 
 
 def test_a_base_without_a_scheduler_loads_and_is_recorded(tiny: Preset, copy: Path) -> None:

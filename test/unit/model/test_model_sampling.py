@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from diffusers import UniPCMultistepScheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,11 +35,22 @@ def test_euler_levels_are_even_before_the_shift(steps: int, shift: float) -> Non
 
 @pytest.mark.parametrize("steps", [1, 4, 50])
 def test_unipc_levels_are_those_of_the_official_pipeline(steps: int) -> None:
-    scheduler = make_scheduler("unipc", steps, 3.0)
-    even = [1 - i / steps * (1 - 1 / 1000) for i in range(steps)]
-    shifted = [3 * s / (1 + 2 * s) for s in even]
-    assert scheduler.sigmas.tolist() == pytest.approx([*shifted, 0.0], abs=1e-3)
-    assert scheduler.timesteps.tolist() == [int(1000 * s) for s in scheduler.sigmas.tolist()[:-1]]
+    for grid, first in (("released", 0.999), ("even", 1.0)):
+        scheduler = make_scheduler("unipc", steps, 3.0, grid)
+        plain = [first - 0.999 * i / steps for i in range(steps)]
+        shifted = [3 * s / (1 + 2 * s) for s in plain]
+        assert scheduler.sigmas.tolist() == pytest.approx([*shifted, 0.0], abs=2e-6)
+        assert scheduler.timesteps.tolist() == pytest.approx([int(1000 * s) for s in shifted], abs=1)
+
+
+def test_another_grid_of_diffusers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that ignores the sigmas would sample other pictures without a word."""
+    own = UniPCMultistepScheduler.set_timesteps
+    monkeypatch.setattr(UniPCMultistepScheduler, "set_timesteps", lambda s, sigmas: own(s, len(sigmas)))
+    with pytest.raises(GeneratorError, match=r"UniPC of diffusers .* steps through"):
+        make_scheduler("unipc", 6, 3.0)
+    with pytest.raises(GeneratorError, match="unknown grid 'fine'"):
+        make_scheduler("unipc", 6, 3.0, "fine")
 
 
 @pytest.mark.parametrize("kind", ["euler", "unipc"])

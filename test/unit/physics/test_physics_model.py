@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mujoco
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.lab.simulation import MATERIALS
 from kinema4d_ros.physics.model import Room, build_model
-from kinema4d_ros.physics.objects import LabObject, PlacedObject
+from kinema4d_ros.physics.objects import LabObject, PlacedObject, Shape
 from kinema4d_ros.robot import Robot
 
 
@@ -102,3 +104,35 @@ def test_object_beyond_the_table_edge_falls_to_the_floor(primitive_arm: Robot) -
     for _ in range(1000):
         mujoco.mj_step(model, data)
     assert data.body("thing").xpos[2] == pytest.approx(room.floor_z + 0.025, abs=2e-3)
+
+
+def test_an_offset_centre_of_mass_tips_an_object_at_the_edge(primitive_arm: Robot) -> None:
+    room = Room()
+    edge = room.table[1]
+
+    def height_after(offset: float) -> float:
+        # The middle is 4 mm inside the table's edge: the object stands unless its weight is 8 mm outwards.
+        thing = LabObject("thing", "box", (0.05, 0.05, 0.05), (1, 0, 0), 0.05, center_of_mass=(offset, 0.0, 0.0))
+        model = build_model(primitive_arm, [PlacedObject.standing(thing, edge - 0.004, 0.0, 0.0)], MATERIALS, room)
+        data = mujoco.MjData(model)
+        for _ in range(500):
+            mujoco.mj_step(model, data)
+        return float(data.body("thing").xpos[2])
+
+    assert height_after(-0.008) == pytest.approx(0.025, abs=1e-3)
+    assert height_after(0.008) < -0.05
+
+
+@pytest.mark.parametrize("shape", ["box", "cylinder", "sphere", "bin"])
+def test_an_offset_moves_the_centre_of_mass_and_nothing_else(shape: Shape, primitive_arm: Robot) -> None:
+    thing = LabObject("thing", shape, (0.06, 0.06, 0.06), (1, 0, 0), 0.08)
+    offset = (0.004, -0.003, 0.002)
+    models = [
+        build_model(primitive_arm, [PlacedObject.standing(one, 0.3, 0.0, 0.2)], MATERIALS)
+        for one in (thing, replace(thing, center_of_mass=offset))
+    ]
+    uniform, moved = (model.body("thing") for model in models)
+    np.testing.assert_allclose(moved.ipos - uniform.ipos, offset, atol=1e-12)
+    np.testing.assert_allclose(moved.mass, uniform.mass)
+    np.testing.assert_allclose(moved.inertia, uniform.inertia, rtol=1e-9)
+    np.testing.assert_allclose(np.abs(moved.iquat), np.abs(uniform.iquat), atol=1e-9)

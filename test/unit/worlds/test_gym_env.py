@@ -51,6 +51,15 @@ def test_a_scripted_pick_earns_the_whole_progress_and_ends_the_episode() -> None
         env.step(env.action_space.sample())
 
 
+def test_an_environment_may_have_hidden_physics() -> None:
+    env = lab_env(width=60, profile="hidden")
+    drawn = []
+    for scene in (3, 4):
+        env.reset(options={"scene": scene})
+        drawn.append(env._world.lab.constants.delay_s)  # type: ignore[attr-defined]
+    assert drawn[0] != drawn[1]
+
+
 def test_too_fast_actions_are_shortened_and_episodes_truncated() -> None:
     env = lab_env(width=60, limit_s=0.6, reward="success", rate_hz=5.0)
     first, _ = env.reset(options={"scene": 3})

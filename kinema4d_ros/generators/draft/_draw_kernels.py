@@ -1,0 +1,417 @@
+"""Compiled kernels of the drawing: rays against the fitted shapes, their colours, the robot's colours, compositing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = ["cast_shapes", "compose_over", "copy_frame", "light_robot", "paint_shapes", "robot_normals", "shade_plane"]
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_NEAR_M = 0.01
+_HIDDEN_M = 0.006
+"""A point this far behind the fitted surface at its pixel of the first image was hidden there."""
+_UNSEEN, _FITTED, _ROBOT = 0, 2, 4
+
+
+@njit(cache=True, nogil=True)
+def _enter(
+    kinds: Ints, planes: Doubles, starts: Ints, sizes: Doubles, part: int, o: Doubles, d: Doubles, n: Doubles
+) -> float:
+    """Return where a ray o + t d enters a convex part, infinity if it misses; writes the normal n (3,) there."""
+    near, far = -np.inf, np.inf
+    for i in range(starts[part], starts[part + 1]):
+        along = planes[i, 0] * d[0] + planes[i, 1] * d[1] + planes[i, 2] * d[2]
+        away = planes[i, 3] - planes[i, 0] * o[0] - planes[i, 1] * o[1] - planes[i, 2] * o[2]
+        if along == 0.0:
+            if away < 0.0:
+                return np.inf
+        elif along < 0.0:
+            if away / along > near:
+                near = away / along
+                n[0], n[1], n[2] = planes[i, 0], planes[i, 1], planes[i, 2]
+        else:
+            far = min(far, away / along)
+    if kinds[part] > 0:
+        # An elliptic cylinder along z (1) or an ellipsoid (2), scaled to radius 1.
+        round_z = 1.0 if kinds[part] == 2 else 0.0
+        a = b = 0.0
+        c = -1.0
+        for k in range(3):
+            weight = round_z if k == 2 else 1.0
+            dk, ok = d[k] / sizes[part, k], o[k] / sizes[part, k]
+            a += weight * dk * dk
+            b += weight * dk * ok
+            c += weight * ok * ok
+        if a < 1e-12:
+            if c > 0.0:
+                return np.inf
+        else:
+            root = b * b - a * c
+            if root < 0.0:
+                return np.inf
+            root = np.sqrt(root)
+            if (-b - root) / a > near:
+                near = (-b - root) / a
+                length = 0.0
+                for k in range(3):
+                    weight = round_z if k == 2 else 1.0
+                    n[k] = weight * (o[k] + near * d[k]) / (sizes[part, k] * sizes[part, k])
+                    length += n[k] * n[k]
+                length = 1.0 / np.sqrt(max(length, 1e-30))
+                n[0], n[1], n[2] = n[0] * length, n[1] * length, n[2] * length
+            far = min(far, (-b + root) / a)
+    return near if _NEAR_M < near <= far else np.inf
+
+
+@njit(cache=True, nogil=True)
+def cast_shapes(
+    kinds: Ints,
+    planes: Doubles,
+    plane_start: Ints,
+    sizes: Doubles,
+    part_start: Ints,
+    radii: Doubles,
+    camera_T_object: Doubles,
+    active: Bools,
+    K: Doubles,
+    z: Floats,
+    who: Bytes,
+    normal: Floats,
+    windows: Ints,
+) -> None:
+    """Cast the rays of the pixels that may see a shape: z (H, W) metres, who (H, W) 1 + object, normal (H, W, 3).
+
+    The normal is in the object's frame. Pixels where nothing is nearer than `z` are unchanged. `camera_T_object` is
+    (N, 4, 4); `windows` (N, 4) receives the first and the last row and column (exclusive) of each object.
+    """
+    height, width = z.shape
+    o, d, n, best = np.empty(3), np.empty(3), np.empty(3), np.empty(3)
+    for i in range(len(radii)):
+        windows[i] = 0
+        if not active[i]:
+            continue
+        T = camera_T_object[i]
+        depth = T[2, 3]
+        if depth + radii[i] <= _NEAR_M:
+            continue
+        top, bottom, left, right = 0, height, 0, width
+        if depth - radii[i] > 0.05:
+            u, v = K[0, 0] * T[0, 3] / depth + K[0, 2], K[1, 1] * T[1, 3] / depth + K[1, 2]
+            # Bounds of the sphere around it: its outline is at most this far from its centre.
+            slant = np.sqrt(1.0 + max(abs(T[0, 3]), abs(T[1, 3])) ** 2 / (depth * depth))
+            reach_u = K[0, 0] * radii[i] * slant / (depth - radii[i]) + 2.0
+            reach_v = K[1, 1] * radii[i] * slant / (depth - radii[i]) + 2.0
+            left, right = max(0, int(u - reach_u)), min(width, int(u + reach_u) + 1)
+            top, bottom = max(0, int(v - reach_v)), min(height, int(v + reach_v) + 1)
+        if left >= right or top >= bottom:
+            continue
+        windows[i, 0], windows[i, 1], windows[i, 2], windows[i, 3] = top, bottom, left, right
+        for k in range(3):
+            o[k] = -(T[0, k] * T[0, 3] + T[1, k] * T[1, 3] + T[2, k] * T[2, 3])
+        for v in range(top, bottom):
+            y = (v + 0.5 - K[1, 2]) / K[1, 1]
+            for u in range(left, right):
+                x = (u + 0.5 - K[0, 2] - K[0, 1] * y) / K[0, 0]
+                for k in range(3):
+                    d[k] = T[0, k] * x + T[1, k] * y + T[2, k]
+                nearest = np.inf
+                for part in range(part_start[i], part_start[i + 1]):
+                    t = _enter(kinds, planes, plane_start, sizes, part, o, d, n)
+                    if t < nearest:
+                        nearest = t
+                        best[0], best[1], best[2] = n[0], n[1], n[2]
+                if nearest < z[v, u]:
+                    z[v, u] = nearest
+                    who[v, u] = i + 1
+                    normal[v, u, 0], normal[v, u, 1], normal[v, u, 2] = best[0], best[1], best[2]
+
+
+@njit(cache=True, nogil=True)
+def _light_at(nx: float, ny: float, nz: float, light: Doubles, out: Doubles) -> None:
+    """Write the light (3,) on a surface of a normal in the base frame; 1 = on the lit table. See `Lighting.numbers`."""
+    key = max(nx * light[0] + ny * light[1] + nz * light[2], 0.0)
+    sky = 0.75 + 0.25 * nz
+    for c in range(3):
+        out[c] = light[3 + c] * sky + light[6 + c] * key
+
+
+@njit(cache=True, nogil=True)
+def _face(n: Doubles) -> int:
+    """Return which of the six sides a normal in the object's frame belongs to."""
+    axis = 0
+    for k in range(1, 3):
+        if abs(n[k]) > abs(n[axis]):
+            axis = k
+    return 2 * axis + (1 if n[axis] > 0.0 else 0)
+
+
+@njit(cache=True, nogil=True)
+def paint_shapes(
+    windows: Ints,
+    z: Floats,
+    who: Bytes,
+    normal: Floats,
+    camera_T_object: Doubles,
+    base_R: Doubles,
+    camera_T_first: Doubles,
+    K: Doubles,
+    picture: Bytes,
+    labels: Bytes,
+    first_z: Floats,
+    first_who: Bytes,
+    tint: Doubles,
+    light: Doubles,
+    rgb: Bytes,
+    xyz: Floats,
+    basis: Bytes,
+) -> None:
+    """Paint the cast pixels into rgb, xyz (H, W, 3) and basis (H, W) where they are nearer; clears z and who.
+
+    Colours are those of the same surface point in `picture` where `labels` (H, W) says that it shows the object and
+    the first image did not hide it; elsewhere `tint` (N, 6, 3), the linear colour of that side on the lit table.
+    Borders are blended with what is behind. `base_R` (3, 3) rotates camera to base.
+    """
+    height, width = z.shape
+    q, n0, n1, before, now = np.empty(3), np.empty(3), np.empty(3), np.empty(3), np.empty(3)
+    colour = np.empty(3)
+    for i in range(len(windows)):
+        top, bottom, left, right = windows[i]
+        T, F = camera_T_object[i], camera_T_first[i]
+        for v in range(top, bottom):
+            y = (v + 0.5 - K[1, 2]) / K[1, 1]
+            for u in range(left, right):
+                if who[v, u] != i + 1 or z[v, u] > xyz[v, u, 2]:
+                    continue
+                depth = np.float64(z[v, u])
+                x = (u + 0.5 - K[0, 2] - K[0, 1] * y) / K[0, 0]
+                px, py, pz = x * depth - T[0, 3], y * depth - T[1, 3], depth - T[2, 3]
+                for k in range(3):
+                    q[k] = T[0, k] * px + T[1, k] * py + T[2, k] * pz
+                n = normal[v, u]
+                for k in range(3):
+                    n1[k] = T[k, 0] * n[0] + T[k, 1] * n[1] + T[k, 2] * n[2]
+                    n0[k] = F[k, 0] * n[0] + F[k, 1] * n[1] + F[k, 2] * n[2]
+                fx = F[0, 0] * q[0] + F[0, 1] * q[1] + F[0, 2] * q[2] + F[0, 3]
+                fy = F[1, 0] * q[0] + F[1, 1] * q[1] + F[1, 2] * q[2] + F[1, 3]
+                fz = F[2, 0] * q[0] + F[2, 1] * q[1] + F[2, 2] * q[2] + F[2, 3]
+                _light_at(
+                    base_R[0, 0] * n1[0] + base_R[0, 1] * n1[1] + base_R[0, 2] * n1[2],
+                    base_R[1, 0] * n1[0] + base_R[1, 1] * n1[1] + base_R[1, 2] * n1[2],
+                    base_R[2, 0] * n1[0] + base_R[2, 1] * n1[1] + base_R[2, 2] * n1[2],
+                    light, now,
+                )  # fmt: skip
+                seen = False
+                if fz > _NEAR_M and n0[0] * fx + n0[1] * fy + n0[2] * fz < -0.05 * fz:
+                    pu, pv = (K[0, 0] * fx + K[0, 1] * fy) / fz + K[0, 2] - 0.5, K[1, 1] * fy / fz + K[1, 2] - 0.5
+                    cu, cv = int(np.floor(pu + 0.5)), int(np.floor(pv + 0.5))
+                    if 0 <= cu < width and 0 <= cv < height and labels[cv, cu] == i + 1:
+                        seen = first_who[cv, cu] != i + 1 or first_z[cv, cu] > fz - _HIDDEN_M
+                if seen:
+                    _light_at(
+                        base_R[0, 0] * n0[0] + base_R[0, 1] * n0[1] + base_R[0, 2] * n0[2],
+                        base_R[1, 0] * n0[0] + base_R[1, 1] * n0[1] + base_R[1, 2] * n0[2],
+                        base_R[2, 0] * n0[0] + base_R[2, 1] * n0[1] + base_R[2, 2] * n0[2],
+                        light, before,
+                    )  # fmt: skip
+                    iu, iv = int(np.floor(pu)), int(np.floor(pv))
+                    su, sv = pu - iu, pv - iv
+                    total = 0.0
+                    colour[:] = 0.0
+                    for dv in range(2):
+                        for du in range(2):
+                            a, b = iv + dv, iu + du
+                            if 0 <= a < height and 0 <= b < width and labels[a, b] == i + 1:
+                                weight = (sv if dv else 1.0 - sv) * (su if du else 1.0 - su)
+                                total += weight
+                                for c in range(3):
+                                    colour[c] += weight * picture[a, b, c]
+                    seen = total > 0.0
+                    if seen:
+                        for c in range(3):
+                            ratio = min(max(now[c] / max(before[c], 1e-3), 0.3), 3.0)
+                            colour[c] = colour[c] / total
+                            if abs(ratio - 1.0) > 0.01:
+                                colour[c] *= ratio ** (1.0 / 2.2)
+                if not seen:
+                    side = _face(n)
+                    for c in range(3):
+                        colour[c] = 255.0 * min(tint[i, side, c] * now[c], 1.0) ** (1.0 / 2.2)
+                # Share of the pixel that the object covers, by its neighbours: a soft border as a lens has.
+                share = 0.0
+                for dv in range(-1, 2):
+                    for du in range(-1, 2):
+                        a, b = min(max(v + dv, 0), height - 1), min(max(u + du, 0), width - 1)
+                        if who[a, b] != 0 or xyz[a, b, 2] < z[v, u]:
+                            share += (2.0 - abs(dv)) * (2.0 - abs(du)) / 16.0
+                for c in range(3):
+                    mixed = share * colour[c] + (1.0 - share) * rgb[v, u, c]
+                    rgb[v, u, c] = np.uint8(min(max(mixed, 0.0), 255.0) + 0.5 if mixed < 254.5 else 255)
+                xyz[v, u, 0] = np.float32(x * depth)
+                xyz[v, u, 1] = np.float32(y * depth)
+                xyz[v, u, 2] = np.float32(depth)
+                basis[v, u] = _FITTED
+    for i in range(len(windows)):
+        top, bottom, left, right = windows[i]
+        for v in range(top, bottom):
+            for u in range(left, right):
+                z[v, u] = np.inf
+                who[v, u] = _UNSEEN
+
+
+@njit(cache=True, nogil=True)
+def copy_frame(still_rgb: Bytes, still_xyz: Floats, still_basis: Bytes, rgb: Bytes, xyz: Floats, basis: Bytes) -> None:
+    """Copy the scene at rest into a frame, row by row."""
+    for v in range(len(still_rgb)):
+        rgb[v] = still_rgb[v]
+        xyz[v] = still_xyz[v]
+        basis[v] = still_basis[v]
+
+
+@njit(cache=True, nogil=True)
+def shade_plane(
+    rows: Ints,
+    columns: Ints,
+    place: Floats,
+    first: Floats,
+    now: Floats,
+    strength: Doubles,
+    lit: Bools,
+    rgb: Bytes,
+) -> None:
+    """Exchange the shadows on pixels of the plane in rgb (H, W, 3).
+
+    Args:
+        rows, columns: (P,) the pixels.
+        place: (P, 2) their row and column in the shadow maps.
+        first, now: (h, w) shadow maps, 0 = lit to 1 = shadow, of the first image and of this frame.
+        strength: (3,) share of the linear light that a shadow takes.
+        lit: (P,) whether the pixel has no shadow yet; the others have those of the first image.
+        rgb: changed where the shadow changes.
+    """
+    height, width = now.shape
+    for p in range(len(rows)):
+        a, b = place[p, 0], place[p, 1]
+        i, j = min(max(int(a), 0), height - 2), min(max(int(b), 0), width - 2)
+        s, t = min(max(a - i, 0.0), 1.0), min(max(b - j, 0.0), 1.0)
+        w00, w01, w10, w11 = (1.0 - s) * (1.0 - t), (1.0 - s) * t, s * (1.0 - t), s * t
+        new = w00 * now[i, j] + w01 * now[i, j + 1] + w10 * now[i + 1, j] + w11 * now[i + 1, j + 1]
+        old = 0.0
+        if not lit[p]:
+            old = w00 * first[i, j] + w01 * first[i, j + 1] + w10 * first[i + 1, j] + w11 * first[i + 1, j + 1]
+        if abs(new - old) < 0.02:
+            continue
+        v, u = rows[p], columns[p]
+        for c in range(3):
+            ratio = (1.0 - strength[c] * new) / (1.0 - strength[c] * old)
+            rgb[v, u, c] = np.uint8(min(rgb[v, u, c] * ratio ** (1.0 / 2.2) + 0.5, 255.0))
+
+
+@njit(cache=True, nogil=True)
+def robot_normals(xyz: Floats, ids: Bytes, base_R: Doubles, out: Floats) -> None:
+    """Write normals (H, W, 3), base frame, towards the camera, from neighbours in the same link; 0 = no robot."""
+    height, width = ids.shape
+    for v in range(height):
+        for u in range(width):
+            i = ids[v, u]
+            if i == 0:
+                out[v, u] = 0.0
+                continue
+            left = u - 1 if u > 0 and ids[v, u - 1] == i else u
+            right = u + 1 if u + 1 < width and ids[v, u + 1] == i else u
+            above = v - 1 if v > 0 and ids[v - 1, u] == i else v
+            below = v + 1 if v + 1 < height and ids[v + 1, u] == i else v
+            ax = np.float64(xyz[v, right, 0]) - xyz[v, left, 0]
+            ay = np.float64(xyz[v, right, 1]) - xyz[v, left, 1]
+            az = np.float64(xyz[v, right, 2]) - xyz[v, left, 2]
+            bx = np.float64(xyz[below, u, 0]) - xyz[above, u, 0]
+            by = np.float64(xyz[below, u, 1]) - xyz[above, u, 1]
+            bz = np.float64(xyz[below, u, 2]) - xyz[above, u, 2]
+            x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+            if x * xyz[v, u, 0] + y * xyz[v, u, 1] + z * xyz[v, u, 2] > 0.0:
+                x, y, z = -x, -y, -z
+            norm = np.sqrt(x * x + y * y + z * z)
+            if norm == 0.0:
+                x, y, z = -np.float64(xyz[v, u, 0]), -np.float64(xyz[v, u, 1]), -np.float64(xyz[v, u, 2])
+                norm = np.sqrt(x * x + y * y + z * z)
+            for k in range(3):
+                out[v, u, k] = np.float32((base_R[k, 0] * x + base_R[k, 1] * y + base_R[k, 2] * z) / norm)
+
+
+@njit(cache=True, nogil=True)
+def light_robot(
+    normals: Floats, ids: Bytes, shaded: Bytes, gains: Doubles, shape: Doubles, key: Doubles, encode: Bytes, out: Bytes
+) -> None:
+    """Colour the robot's pixels (H, W, 3): gains (256, 3) by link id times the light on the normal, `shape` (6, 3).
+
+    `shaded` (H, W, 3) is the rendered robot, `key` (3,) the lamp's direction, `encode` (N,) 8-bit values of linear
+    light from 0 to 1.
+    """
+    height, width = ids.shape
+    last = len(encode) - 1
+    for v in range(height):
+        for u in range(width):
+            i = ids[v, u]
+            if i == 0:
+                continue
+            x, y, z = normals[v, u, 0], normals[v, u, 1], normals[v, u, 2]
+            lamp = max(x * key[0] + y * key[1] + z * key[2], 0.0)
+            bright = (np.float64(shaded[v, u, 0]) + shaded[v, u, 1] + shaded[v, u, 2]) / 765.0
+            for c in range(3):
+                level = shape[0, c] + shape[1, c] * x + shape[2, c] * y + shape[3, c] * z + shape[4, c] * lamp
+                level = max(level + shape[5, c] * bright, 0.02) * gains[i, c]
+                out[v, u, c] = encode[min(int(level * last), last)]
+
+
+@njit(cache=True, nogil=True)
+def compose_over(
+    robot_xyz: Floats, robot_ids: Bytes, robot_rgb: Bytes, soft: bool, rgb: Bytes, xyz: Floats, mask: Bools,
+    basis: Bytes,
+) -> None:  # fmt: skip
+    """Composite the robot into a frame (H, W[, 3]) in place with a z-test, with soft borders in the image."""
+    height, width = robot_ids.shape
+    top, bottom, left, right = height, -1, width, -1
+    for v in range(height):
+        for u in range(width):
+            # This form of the comparison never lets a missing scene point (NaN) hide the robot.
+            mask[v, u] = robot_ids[v, u] != 0 and not robot_xyz[v, u, 2] > xyz[v, u, 2]
+            if mask[v, u]:
+                top, bottom, left, right = min(top, v), max(bottom, v), min(left, u), max(right, u)
+    for v in range(max(0, top - 1), min(height, bottom + 2)):
+        for u in range(max(0, left - 1), min(width, right + 2)):
+            here = mask[v, u]
+            inner = 0 < v < height - 1 and 0 < u < width - 1
+            border = (
+                soft
+                and inner
+                and (
+                    mask[v - 1, u] != here or mask[v + 1, u] != here or mask[v, u - 1] != here or mask[v, u + 1] != here
+                )
+            )
+            if border:
+                share = red = green = blue = 0.0
+                for dv in range(-1, 2):
+                    for du in range(-1, 2):
+                        if mask[v + dv, u + du]:
+                            weight = (2.0 - abs(dv)) * (2.0 - abs(du)) / 16.0
+                            share += weight
+                            red += weight * robot_rgb[v + dv, u + du, 0]
+                            green += weight * robot_rgb[v + dv, u + du, 1]
+                            blue += weight * robot_rgb[v + dv, u + du, 2]
+                rest = 1.0 - share
+                rgb[v, u, 0] = np.uint8(red + rest * rgb[v, u, 0] + 0.5)
+                rgb[v, u, 1] = np.uint8(green + rest * rgb[v, u, 1] + 0.5)
+                rgb[v, u, 2] = np.uint8(blue + rest * rgb[v, u, 2] + 0.5)
+            elif here:
+                for c in range(3):
+                    rgb[v, u, c] = robot_rgb[v, u, c]
+            if here:
+                for c in range(3):
+                    xyz[v, u, c] = robot_xyz[v, u, c]
+                basis[v, u] = _ROBOT
