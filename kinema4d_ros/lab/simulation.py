@@ -23,7 +23,14 @@ from kinema4d_ros.lab.profile import CONSTANT, MATERIALS, LabProfile, SceneConst
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
 from kinema4d_ros.lab.sensor import Sensor
 from kinema4d_ros.physics.controller import TrajectoryController
-from kinema4d_ros.physics.model import TIMESTEP_S, Room, build_model
+from kinema4d_ros.physics.model import (
+    TIMESTEP_S,
+    Room,
+    build_model,
+    joint_addresses,
+    place_arm,
+    servo_lead,
+)
 from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.robot.model import Robot
 
@@ -287,12 +294,7 @@ class LabSimulation:
         model = build_model(self._robot, constants.objects, constants.materials, self._room, self._timestep_s)
         data = mujoco.MjData(model)
         home = self._start
-        qpos = np.array([int(model.joint(n).qposadr[0]) for n in self._robot.joint_names])
-        data.qpos[qpos] = home
-        for joint in self._robot.joints:
-            if joint.mimic:
-                leader = home[self._robot.joint_names.index(joint.mimic.joint)]
-                data.qpos[model.joint(joint.name).qposadr[0]] = joint.mimic.multiplier * leader + joint.mimic.offset
+        place_arm(model, data, self._robot, home)
         data.ctrl[:] = home
         for _ in range(round(SETTLE_S / self._timestep_s)):
             mujoco.mj_step(model, data)
@@ -303,17 +305,16 @@ class LabSimulation:
         data.time = 0.0
         mujoco.mj_forward(model, data)
         self._model, self._data, self._scenario, self._constants = model, data, scenario, constants
-        self._qpos = qpos
+        self._qpos = joint_addresses(model, self._robot)
         self._dofs = np.array([int(model.joint(n).dofadr[0]) for n in self._robot.joint_names])
         self._bodies = np.array([model.body(link.name).id for link in self._robot.links])
-        self._lead_s = -model.actuator_biasprm[:, 2] / model.actuator_gainprm[:, 0]
+        self._lead_s = servo_lead(model)
         self._controller = TrajectoryController(self._robot, home)
         self._commands = deque([data.ctrl.copy()] * round(constants.delay_s / self._timestep_s))
         return True
 
     def _command(self) -> None:
         q, v = self._controller.target(self._data.time)
-        # A position servo damps all motion; leading the command by damping / stiffness makes it damp only the error.
         # Commands wait in a queue, not in the controller: a plan that replaces another must not skip its delay.
         self._commands.append(q + self._lead_s * v)
         self._data.ctrl[:] = self._commands.popleft()

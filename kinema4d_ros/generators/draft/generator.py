@@ -20,7 +20,7 @@ import numpy as np
 
 import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.core.outcomes import MAX_OUTCOMES, MAX_UNKNOWNS, Outcome, Patches, patches_between
+from kinema4d_ros.core.outcomes import MAX_EVENTS, MAX_OUTCOMES, MAX_UNKNOWNS, Outcome, Patches, patches_between
 from kinema4d_ros.core.rollout import DepthBasis, Provenance, Rollout
 from kinema4d_ros.generators.carry import MAX_RANGE_M
 from kinema4d_ros.generators.draft.draw import Drawing, SceneDrawer
@@ -141,7 +141,7 @@ class DraftGenerator:
             request.times,
             self._provenance(request, made),
             plan_hash=request.plan_hash,
-            outcomes=tuple(Outcome(o.probability, o.label, o.events) for o in shown),
+            outcomes=tuple(Outcome(o.probability, o.label, _events(o)) for o in shown),
             alternatives=tuple(alternatives),
             basis=main.basis,
             unknowns=made.unknowns[:MAX_UNKNOWNS],
@@ -203,8 +203,8 @@ class DraftGenerator:
     def _draw(
         self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome
     ) -> Drawing:
-        run = made.runs[outcome.member]
-        shapes = [_estimate(placed) for placed in made.members[outcome.member].objects]
+        run = made.runs[outcome.representative]
+        shapes = [_estimate(placed) for placed in made.members[outcome.representative].objects]
         return drawer.draw(request.robot, run.base_T_object, shapes)
 
     def _provenance(self, request: GenerateRequest, made: Simulated) -> Provenance:
@@ -248,6 +248,12 @@ def _scene_key(request: GenerateRequest) -> bytes:
         whole.update(np.ascontiguousarray([*grip.base_T_grip[0].ravel(), grip.width_m[0]]).data)
     whole.update(str(request.seed).encode())
     return whole.digest()
+
+
+def _events(outcome: DraftOutcome) -> tuple[tuple[float, str], ...]:
+    """Put the contacts into words."""
+    said = [(one.time_s, f"{one.other} touches {one.object}") for one in outcome.events if one.other != "table"]
+    return tuple(said[:MAX_EVENTS])
 
 
 def _estimate(placed: PlacedObject) -> Estimate:

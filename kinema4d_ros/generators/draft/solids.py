@@ -11,7 +11,7 @@ from scipy.spatial import ConvexHull
 
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.generators.draft.scene import Estimate
-from kinema4d_ros.physics.objects import LabObject, boxes_of
+from kinema4d_ros.physics.parts import shape_parts
 
 __all__ = ["Solids", "make_solids"]
 
@@ -110,20 +110,18 @@ def _parts(estimate: Estimate, half: Doubles) -> list[tuple[int, Doubles]]:
         return [(_CYLINDER, np.array([[0, 0, 1, half[2]], [0, 0, -1, half[2]]], np.float64))]
     if shape == "sphere":
         return [(_ELLIPSOID, np.zeros((0, 4)))]
-    if shape in ("box", "bin"):
-        thing = LabObject("shape", estimate.shape, estimate.size, (0.0, 0.0, 0.0), 1.0)
-        return [(_PLANES, _box(center, size / 2)) for center, size in boxes_of(thing)]
-    if estimate.vertices is not None and len(estimate.vertices) >= 4:
-        # Coplanar triangles of the hull share their equation.
-        equations = np.unique(np.round(ConvexHull(estimate.vertices).equations, 7), axis=0)
-        return [(_PLANES, np.column_stack([equations[:, :3], -equations[:, 3]]))]
-    raise GeneratorError(
-        f"an object is a {shape!r} without vertices",
-        expected="a box, cylinder, sphere or bin, or a hull with four vertices or more",
-        code=ErrorCode.GENERATOR_BAD_REQUEST,
-    )
+    if shape == "hull" and (estimate.vertices is None or len(estimate.vertices) < 4):
+        raise GeneratorError(
+            "an object is a 'hull' without vertices",
+            expected="a hull with four vertices or more",
+            code=ErrorCode.GENERATOR_BAD_REQUEST,
+        )
+    parts = shape_parts(estimate.shape, estimate.size, estimate.vertices)
+    return [(_PLANES, _half_spaces(part.corners())) for part in parts]
 
 
-def _box(center: Doubles, half: Doubles) -> Doubles:
-    normals = np.concatenate([np.eye(3), -np.eye(3)])
-    return np.column_stack([normals, normals @ center + np.concatenate([half, half])])
+def _half_spaces(corners: Doubles) -> Doubles:
+    """Return the half-spaces (Q, 4) of the hull of points (P, 3)."""
+    # Coplanar triangles of the hull share their equation.
+    equations = np.unique(np.round(ConvexHull(corners).equations, 7), axis=0)
+    return np.column_stack([equations[:, :3], -equations[:, 3]])
