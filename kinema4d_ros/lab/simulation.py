@@ -20,7 +20,15 @@ from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_quaternion, make
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
 from kinema4d_ros.physics.controller import TrajectoryController
-from kinema4d_ros.physics.model import TIMESTEP_S, Materials, Room, build_model
+from kinema4d_ros.physics.model import (
+    TIMESTEP_S,
+    Materials,
+    Room,
+    build_model,
+    joint_addresses,
+    place_arm,
+    servo_lead,
+)
 from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.robot.model import Robot
 
@@ -274,12 +282,7 @@ class LabSimulation:
         model = build_model(self._robot, scenario.objects, MATERIALS, self._room, self._timestep_s)
         data = mujoco.MjData(model)
         home = self._start
-        qpos = np.array([int(model.joint(n).qposadr[0]) for n in self._robot.joint_names])
-        data.qpos[qpos] = home
-        for joint in self._robot.joints:
-            if joint.mimic:
-                leader = home[self._robot.joint_names.index(joint.mimic.joint)]
-                data.qpos[model.joint(joint.name).qposadr[0]] = joint.mimic.multiplier * leader + joint.mimic.offset
+        place_arm(model, data, self._robot, home)
         data.ctrl[:] = home
         for _ in range(round(SETTLE_S / self._timestep_s)):
             mujoco.mj_step(model, data)
@@ -290,16 +293,15 @@ class LabSimulation:
         data.time = 0.0
         mujoco.mj_forward(model, data)
         self._model, self._data, self._scenario = model, data, scenario
-        self._qpos = qpos
+        self._qpos = joint_addresses(model, self._robot)
         self._dofs = np.array([int(model.joint(n).dofadr[0]) for n in self._robot.joint_names])
         self._bodies = np.array([model.body(link.name).id for link in self._robot.links])
-        self._lead_s = -model.actuator_biasprm[:, 2] / model.actuator_gainprm[:, 0]
+        self._lead_s = servo_lead(model)
         self._controller = TrajectoryController(self._robot, home)
         return True
 
     def _command(self) -> None:
         q, v = self._controller.target(self._data.time)
-        # A position servo damps all motion; leading the command by damping / stiffness makes it damp only the error.
         self._data.ctrl[:] = q + self._lead_s * v
 
     def _object_pose(self, name: str) -> Array:

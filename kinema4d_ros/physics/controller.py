@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -96,6 +98,16 @@ class TrajectoryController:
             v = v - self._offset * (6 * s * (1 - s) / BLEND_S)
         return q, v
 
+    def targets(self, times: Array) -> tuple[Array, Array]:
+        """Compute the commanded positions and velocities (N, J) at times (N,): `target` of each."""
+        if self._times is None:
+            found = [self.target(float(now_s)) for now_s in times]
+            return np.stack([q for q, _ in found]), np.stack([v for _, v in found])
+        q, v = _hermite_table(self._times, self._q, self._slopes, times)
+        s = np.clip((times - self._times[0]) / BLEND_S, 0.0, 1.0)[:, None]
+        q = q + self._offset * (1 - s * s * (3 - 2 * s))
+        return q, v - self._offset * (6 * s * (1 - s) / BLEND_S)
+
     def _require_start(self, first: Array, measured: Array, commanded: Array) -> None:
         # While an object is held, the gripper's command is more closed than its position; accept a start at either.
         away = np.minimum(np.abs(first - measured), np.abs(first - commanded))
@@ -131,9 +143,24 @@ def _hermite(times: Array, q: Array, slopes: Array, now_s: float) -> tuple[Array
     if now_s <= times[0]:
         return q[0].copy(), np.zeros_like(q[0])
     i = int(np.searchsorted(times, now_s, side="right")) - 1
-    h = times[i + 1] - times[i]
-    s = (now_s - times[i]) / h
-    rise = q[i + 1] - q[i]
-    a, b = slopes[i] * h, slopes[i + 1] * h
+    return _cubic(times[i + 1] - times[i], now_s - times[i], q[i], q[i + 1], slopes[i], slopes[i + 1])
+
+
+def _hermite_table(times: Array, q: Array, slopes: Array, now_s: Array) -> tuple[Array, Array]:
+    """Evaluate `_hermite` at times (N,): positions and velocities (N, J)."""
+    if len(times) == 1:
+        return np.repeat(q, len(now_s), axis=0), np.zeros((len(now_s), q.shape[1]))
+    i = np.clip(np.searchsorted(times, now_s, side="right") - 1, 0, len(times) - 2)
+    h, since = (times[i + 1] - times[i])[:, None], (now_s - times[i])[:, None]
+    where, speed = _cubic(h, since, q[i], q[i + 1], slopes[i], slopes[i + 1])
+    before, after = (now_s <= times[0])[:, None], (now_s >= times[-1])[:, None]
+    return np.where(before, q[0], np.where(after, q[-1], where)), np.where(before | after, 0.0, speed)
+
+
+def _cubic(h: Any, since: Any, q0: Array, q1: Array, slope0: Array, slope1: Array) -> tuple[Array, Array]:
+    """Evaluate a cubic of duration `h` at `since` seconds after its start: position and velocity."""
+    s = since / h
+    rise = q1 - q0
+    a, b = slope0 * h, slope1 * h
     c2, c3 = 3 * rise - 2 * a - b, a + b - 2 * rise
-    return q[i] + s * (a + s * (c2 + s * c3)), (a + s * (2 * c2 + 3 * s * c3)) / h
+    return q0 + s * (a + s * (c2 + s * c3)), (a + s * (2 * c2 + 3 * s * c3)) / h

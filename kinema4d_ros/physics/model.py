@@ -21,7 +21,17 @@ from kinema4d_ros.kinematics.gripping import finger_links
 from kinema4d_ros.physics.objects import LabObject, PlacedObject, boxes_of
 from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot, TriangleMesh
 
-__all__ = ["TIMESTEP_S", "Materials", "Room", "build_model", "build_spec", "tune_servos"]
+__all__ = [
+    "TIMESTEP_S",
+    "Materials",
+    "Room",
+    "build_model",
+    "build_spec",
+    "joint_addresses",
+    "place_arm",
+    "servo_lead",
+    "tune_servos",
+]
 
 DIRECTIONS = 128
 """Directions that `outer_points` samples, besides the axes."""
@@ -115,9 +125,26 @@ def build_spec(
     timestep_s: float = TIMESTEP_S,
 ) -> Any:
     """Build the `mujoco.MjSpec`, to add cameras or bodies before compiling; then call `tune_servos`."""
+    spec = _arm_spec(robot, room or Room(), timestep_s).copy()
+    _set_materials(spec, robot, materials)
+    for placed in objects:
+        _add_object(spec, placed, materials)
+    return spec
+
+
+_ARMS: WeakKeyDictionary[Robot, tuple[tuple[Room, float], Any]] = WeakKeyDictionary()
+
+
+def _arm_spec(robot: Robot, room: Room, timestep_s: float) -> Any:
+    """Return the spec of robot and room without materials; the last one of each robot is kept, to save time."""
+    made, spec = _ARMS.get(robot, (None, None))
+    if made == (room, timestep_s):
+        return spec
     spec = mujoco.MjSpec()
     spec.modelname = robot.name
     spec.compiler.degree = False
+    # URDFs round inertias: principal moments that no body has are corrected instead of refused.
+    spec.compiler.balanceinertia = True
     spec.option.timestep = timestep_s
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     spec.option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
@@ -126,14 +153,24 @@ def build_spec(
     spec.option.noslip_iterations = 2
     # Resting objects sleep and cost no time: ten times faster with nine objects on the table.
     spec.option.enableflags |= int(mujoco.mjtEnableBit.mjENBL_SLEEP)
-    _add_room(spec, room or Room(), materials)
-    _add_robot(spec, robot, materials)
-    for placed in objects:
-        _add_object(spec, placed, materials)
+    _add_room(spec, room)
+    _add_robot(spec, robot)
+    _ARMS[robot] = ((room, timestep_s), spec)
     return spec
 
 
-def _add_room(spec: Any, room: Room, materials: Materials) -> None:
+def _set_materials(spec: Any, robot: Robot, materials: Materials) -> None:
+    fingers = finger_links(robot)
+    sliding, spinning, rolling = materials.friction
+    for geom in spec.geoms:
+        geom.friction = [materials.finger_friction if geom.parent.name in fingers else sliding, spinning, rolling]
+    for joint in robot.joints:
+        if joint.moves:
+            rotor = materials.rotor_mass if joint.kind == "prismatic" else materials.rotor_inertia
+            spec.joint(joint.name).armature = joint.limits.effort * rotor
+
+
+def _add_room(spec: Any, room: Room) -> None:
     x0, x1, y0, y1 = room.table
     top, thick = room.table_z, room.table_thickness
     world = spec.worldbody
@@ -144,8 +181,7 @@ def _add_room(spec: Any, room: Room, materials: Materials) -> None:
             size=[(x1 - x0) / 2, (y1 - y0) / 2, thick / 2],
             pos=[(x0 + x1) / 2, (y0 + y1) / 2, top - thick / 2],
             rgba=[0.72, 0.56, 0.40, 1.0],
-        ),
-        materials,
+        )
     )
     quarter = float(np.sqrt(0.5))
     # Rotated so that a plane's normal, its z axis, points into the room: along z, x and -y.
@@ -156,30 +192,27 @@ def _add_room(spec: Any, room: Room, materials: Materials) -> None:
     ):
         plane = world.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_PLANE, size=[3.0, 3.0, 0.1], pos=pos, quat=quat)
         plane.rgba = [0.85, 0.86, 0.88, 1.0]
-        _world_geom(plane, materials)
+        _world_geom(plane)
     world.add_light(pos=[0.55, -0.85, 1.55], dir=[-0.2, 0.5, -0.9], diffuse=[0.6, 0.6, 0.6], specular=[0.1, 0.1, 0.1])
 
 
-def _world_geom(geom: Any, materials: Materials, sliding: float | None = None) -> None:
+def _world_geom(geom: Any) -> None:
     geom.contype, geom.conaffinity = _WORLD_BIT, _ROBOT_BIT | _WORLD_BIT
     geom.condim = 6
-    own, spinning, rolling = materials.friction
-    geom.friction = [own if sliding is None else sliding, spinning, rolling]
 
 
-def _add_robot(spec: Any, robot: Robot, materials: Materials) -> None:
+def _add_robot(spec: Any, robot: Robot) -> None:
     bodies = {robot.base_link: spec.worldbody.add_body(name=robot.base_link)}
-    fingers = finger_links(robot)
-    _add_shapes(spec, bodies[robot.base_link], robot.links[0], fingers, materials)
+    _add_shapes(spec, bodies[robot.base_link], robot.links[0])
     for joint in robot.joints:
         link = robot.link(joint.child)
         body = bodies[joint.parent].add_body(name=link.name, gravcomp=1.0)
         bodies[link.name] = body
         _place(body, joint.parent_T_joint)
         if joint.moves:
-            _add_joint(spec, body, joint, materials)
+            _add_joint(spec, body, joint)
         _add_inertia(body, link, needed=joint.moves)
-        _add_shapes(spec, body, link, fingers, materials)
+        _add_shapes(spec, body, link)
 
 
 def _place(element: Any, parent_T_child: NDArray[np.float64]) -> None:
@@ -188,7 +221,7 @@ def _place(element: Any, parent_T_child: NDArray[np.float64]) -> None:
     element.quat = [w, x, y, z]
 
 
-def _add_joint(spec: Any, body: Any, joint: Joint, materials: Materials) -> None:
+def _add_joint(spec: Any, body: Any, joint: Joint) -> None:
     slides = joint.kind == "prismatic"
     limits = joint.limits
     bounded = bool(np.isfinite(limits.lower) and np.isfinite(limits.upper))
@@ -196,7 +229,6 @@ def _add_joint(spec: Any, body: Any, joint: Joint, materials: Materials) -> None
         name=joint.name,
         type=mujoco.mjtJoint.mjJNT_SLIDE if slides else mujoco.mjtJoint.mjJNT_HINGE,
         axis=joint.axis,
-        armature=limits.effort * (materials.rotor_mass if slides else materials.rotor_inertia),
         limited=mujoco.mjtLimited.mjLIMITED_TRUE if bounded else mujoco.mjtLimited.mjLIMITED_FALSE,
     )
     if bounded:
@@ -222,10 +254,12 @@ def _add_joint(spec: Any, body: Any, joint: Joint, materials: Materials) -> None
 
 
 def _add_inertia(body: Any, link: Link, needed: bool) -> None:
-    if link.inertial is not None:
-        mass, center, inertia = link.inertial.mass, link.inertial.center, link.inertial.inertia
+    given = link.inertial
+    if given is not None and given.mass > 0 and np.linalg.eigvalsh(given.inertia)[0] > 0:
+        mass, center, inertia = given.mass, given.center, given.inertia
     elif needed:
-        # Without inertia in the URDF, use a solid block around the link, or a small mass if it has no shape.
+        # Without inertia in the URDF, or with zeros there, use a solid block around the link, or a small mass if it has
+        # no shape.
         shapes = [*link.visuals, *link.collisions]
         points = np.concatenate(
             [s.mesh.vertices @ s.link_T_geometry[:3, :3].T + s.link_T_geometry[:3, 3] for s in shapes]
@@ -242,17 +276,14 @@ def _add_inertia(body: Any, link: Link, needed: bool) -> None:
     body.fullinertia = [inertia[i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
 
 
-def _add_shapes(spec: Any, body: Any, link: Link, fingers: tuple[str, ...], materials: Materials) -> None:
-    sliding, spinning, rolling = materials.friction
-    friction = [materials.finger_friction if link.name in fingers else sliding, spinning, rolling]
+def _add_shapes(spec: Any, body: Any, link: Link) -> None:
     for i, shape in enumerate(link.collisions or link.visuals):
-        _robot_geom(_add_shape(spec, body, f"{link.name}_{i}", shape), friction)
+        _robot_geom(_add_shape(spec, body, f"{link.name}_{i}", shape))
 
 
-def _robot_geom(geom: Any, friction: list[float]) -> None:
+def _robot_geom(geom: Any) -> None:
     geom.contype, geom.conaffinity = _ROBOT_BIT, _WORLD_BIT
     geom.condim = 4
-    geom.friction = friction
     geom.rgba = [0.25, 0.26, 0.28, 1.0]
     geom.priority = 1
     geom.group = 3
@@ -286,7 +317,8 @@ def _add_object(spec: Any, placed: PlacedObject, materials: Materials) -> None:
     for geom in geoms:
         geom.rgba = [*thing.rgb, 1.0]
         geom.mass = thing.mass / len(geoms)
-        _world_geom(geom, materials, thing.friction)
+        geom.friction = [thing.friction, *materials.friction[1:]]
+        _world_geom(geom)
 
 
 def _object_geoms(body: Any, thing: LabObject) -> list[Any]:
@@ -304,6 +336,28 @@ def _object_geoms(body: Any, thing: LabObject) -> list[Any]:
         )
         for i, (center, size) in enumerate(boxes_of(thing))
     ]
+
+
+def joint_addresses(model: mujoco.MjModel, robot: Robot) -> NDArray[np.intp]:
+    """Return the places (J,) of `robot.joint_names` in `qpos`."""
+    return np.array([int(model.joint(name).qposadr[0]) for name in robot.joint_names], dtype=np.intp)
+
+
+def place_arm(model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, positions: NDArray[np.float64]) -> None:
+    """Set the joints to positions (J,), radians or metres, with mimic joints at theirs."""
+    data.qpos[joint_addresses(model, robot)] = positions
+    for joint in robot.joints:
+        if joint.mimic:
+            leader = positions[robot.joint_names.index(joint.mimic.joint)]
+            data.qpos[model.joint(joint.name).qposadr[0]] = joint.mimic.multiplier * leader + joint.mimic.offset
+
+
+def servo_lead(model: mujoco.MjModel) -> NDArray[np.float64]:
+    """Return the time (J,) in seconds by which servo commands lead: command = position + lead * velocity.
+
+    A position servo damps all motion; leading the command by damping / stiffness makes it damp only the error.
+    """
+    return np.asarray(-model.actuator_biasprm[:, 2] / model.actuator_gainprm[:, 0])
 
 
 def tune_servos(model: mujoco.MjModel, robot: Robot, materials: Materials) -> None:
