@@ -132,7 +132,8 @@ def run_members(
     if begin.shape != (len(robot.joint_names),) or not np.all(np.isfinite(begin)):
         raise KinemaError(f"start is {begin}", expected=f"{len(robot.joint_names)} finite positions")
     _require_members(members)
-    clock = np.arange(max(1, int(np.ceil((moments[-1] - commands.times[0]) / step_s - 1e-9)))) * step_s
+    steps = max(1, int(np.ceil((moments[-1] - commands.times[0]) / step_s - 1e-9)))
+    clock = step_s * np.arange(steps, dtype=np.float64)
     motion = _Motion(robot, commands, begin, clock)
     plans = [motion.of(member) for member in members]
     stop = threading.Event()

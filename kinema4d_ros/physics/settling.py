@@ -73,7 +73,12 @@ def settle(
         mujoco.mj_step(model, data, nstep=steps)
         command = _gripping(model, data, robot, command)
     data.ctrl[:] = command
+    before = data.time
     mujoco.mj_step(model, data, nstep=steps)
+    if not (data.time > before + SETTLE_S / 2 and np.isfinite(data.qpos).all()):
+        # MuJoCo resets itself on overflow. Begin as fitted; the motion then shows whether that is stable.
+        mujoco.mj_resetData(model, data)
+        place_arm(model, data, robot, start)
     model.tree_sleep_policy[trees] = policies
     model.dof_damping[freedoms] = 0.0
     model.body_gravcomp[lifted] = 0.0
@@ -116,5 +121,6 @@ def _gripping(model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, command:
     gripping = command.copy()
     if (least - command[column]) * stroke > 0:
         # Never beyond the joint's own range: a thin object is held with what is left of the stroke.
-        gripping[column] = np.clip(least, *sorted((gripper.closed, gripper.open)))
+        low, high = sorted((gripper.closed, gripper.open))
+        gripping[column] = min(max(least, low), high)
     return gripping

@@ -203,8 +203,7 @@ def _fate(poses: Array, size: Array, held: bool, grip: GripTrack | None) -> Fate
         kind = "lifted"
     elif up.any() or lowered or (held and not gripped[-1]):
         last_up = int(np.flatnonzero(up)[-1]) if up.any() else int(np.argmax(rise))
-        low = rise[last_up:] < max(Lifted().height_m / 2, float(rise[-1]) + MOVED_M)
-        landed = last_up + int(np.argmax(low))
+        landed = last_up + int(np.argmax(rise[last_up:] < rise[-1] + MOVED_M))
         kind = "put down" if gripped[landed] else "dropped"
     elif tilt > TOPPLED_RAD:
         kind = "toppled"

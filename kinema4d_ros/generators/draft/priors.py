@@ -41,7 +41,7 @@ class Spread:
 
     def at(self, share: ArrayLike) -> NDArray[np.float64]:
         """Return the quantiles at shares 0 to 1 (exclusive), in the shape of `share`."""
-        return np.clip(self.median * self.factor ** ndtri(np.asarray(share)), self.low, self.high)
+        return np.asarray(np.clip(self.median * self.factor ** ndtri(np.asarray(share)), self.low, self.high))
 
 
 @dataclass(frozen=True)
