@@ -13,6 +13,7 @@ them. The drawn values are known to the simulation alone: states, scenes and req
     servo_gain       factor of the servos' stiffness, drawn once for turning and once for sliding joints (log-uniform)
     delay_s          time from a command to its servo
     noise, exposure_ev, white_balance, jpeg_quality   of the images, see `Sensor`; white_balance is log-uniform
+    odd_share, twins  probabilities of odd shapes and of objects of one colour, see `make_scenario`; not ranges
 """
 
 from __future__ import annotations
@@ -92,16 +93,23 @@ class LabProfile:
     Attributes:
         name: of the file in `config/lab/profiles/`, or "constant".
         ranges: lowest and highest value by key; the module's docstring lists the keys.
+        odd_share, twins: of the layouts that a simulation draws, see `make_scenario`.
     """
 
     name: str
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    odd_share: float = 0.0
+    twins: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         unknown = sorted(set(self.ranges) - set(_LIMITS))
         if unknown:
             raise _refuse(f"profile '{self.name}' has unknown {', '.join(unknown)}", f"{', '.join(_LIMITS)}")
+        if not (0.0 <= self.odd_share <= 1.0 and 0.0 <= self.twins <= 1.0):
+            raise _refuse(
+                f"profile '{self.name}': odd_share is {self.odd_share}, twins is {self.twins}", "probabilities, 0 to 1"
+            )
         for key, (low, high) in self.ranges.items():
             limits = _LIMITS[key]
             if not limits.lowest <= low <= high <= limits.highest:
@@ -113,8 +121,8 @@ class LabProfile:
     def draw(self, scenario: str, seed: int, objects: Sequence[PlacedObject] = ()) -> SceneConstants:
         """Draw the constants of a scene.
 
-        They depend on the scenario's name and the seed, not on the layout's random stream: the same seed has the same
-        layout in all profiles. The constants of an object depend on its place in the order as well.
+        They depend on the scenario's name and the seed, not on the layout's random stream: profiles with equal shares
+        of odd shapes and twins have equal layouts. The constants of an object depend on its place in the order as well.
         """
         # A key that is not in the profile consumes its random numbers too, so that the others do not change with it.
         stream = _Stream(self.ranges, scenario, seed)
@@ -190,13 +198,16 @@ def _read(name: str) -> LabProfile:
     if name == CONSTANT:
         return LabProfile(CONSTANT)
     path = share_path(f"config/lab/profiles/{name}.yaml")
-    ranges = {}
+    ranges, shares = {}, {}
     for key, value in read_yaml(path).items():
+        if key in ("odd_share", "twins") and type(value) in (int, float):
+            shares[str(key)] = float(value)
+            continue
         numbers = isinstance(value, list) and all(type(v) in (int, float) for v in value)
         if not numbers or len(value) != 2:
             raise FileFormatError(f"{path}: {key} is {value!r}", expected="[lowest, highest]")
         ranges[str(key)] = (float(value[0]), float(value[1]))
-    return LabProfile(name, ranges)
+    return LabProfile(name, ranges, **shares)
 
 
 def _refuse(what: str, expected: str) -> KinemaError:

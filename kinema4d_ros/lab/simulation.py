@@ -188,7 +188,13 @@ class LabSimulation:
             eye = None if self._camera is None else self._camera.base_T_camera[:3, 3]
             for attempt in range(SETTLE_TRIES):
                 # Retries use seeds far outside the usual range, so that no two seeds give the same scene.
-                drawn = make_scenario(name, seed + attempt * (1 << 32), eye)
+                drawn = make_scenario(
+                    name,
+                    seed + attempt * (1 << 32),
+                    eye,
+                    odd_share=self._profile.odd_share,
+                    twins=self._profile.twins,
+                )
                 if self._settled(Scenario(**{**vars(drawn), "seed": seed})):
                     return self.state()
             raise ScenarioError(

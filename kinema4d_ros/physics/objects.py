@@ -44,8 +44,8 @@ class LabObject:
         rgb: 0 to 1, sRGB.
         mass: kg.
         friction: sliding friction against the table and other objects; contacts with fingers use the fingers' friction.
-        center_of_mass: offset of the centre of mass from that of a uniform body of this shape, object frame, metres.
         vertices: (P, 3) float64 of a "hull", object frame, metres; None for the other shapes.
+        center_of_mass: offset of the centre of mass from that of a uniform body of this shape, object frame, metres.
     """
 
     name: str
@@ -54,8 +54,8 @@ class LabObject:
     rgb: tuple[float, float, float]
     mass: float
     friction: float = 0.5
-    center_of_mass: tuple[float, float, float] = (0.0, 0.0, 0.0)
     vertices: NDArray[np.float64] | None = field(default=None, compare=False)
+    center_of_mass: tuple[float, float, float] = (0.0, 0.0, 0.0)
     _outline: bytes = field(init=False, repr=False, default=b"")
 
     def __post_init__(self) -> None:

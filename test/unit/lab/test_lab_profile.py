@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from kinema4d_ros.lab.profile import _LIMITS, SceneConstants
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.physics.controller import TrajectoryController
 from kinema4d_ros.physics.model import Materials, build_model
-from kinema4d_ros.physics.objects import PlacedObject
+from kinema4d_ros.physics.objects import ODD_SHAPES, PlacedObject
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.worlds import LabWorld
 
@@ -71,6 +71,8 @@ def test_profiles_are_not_scenarios() -> None:
 def test_bad_ranges_are_named(ranges: dict[str, tuple[float, float]], words: str) -> None:
     with pytest.raises(KinemaError, match=words):
         LabProfile("mine", ranges)
+    with pytest.raises(KinemaError, match="odd_share is 2"):
+        LabProfile("mine", odd_share=2.0)
 
 
 def test_constant_builds_the_model_of_the_old_constants_bit_by_bit(shared_lab: LabSimulation, yam: Robot) -> None:
@@ -169,16 +171,26 @@ def test_a_draw_depends_on_scenario_and_seed_alone() -> None:
     assert [one.object for one in delayed.objects] == [one.object for one in things]
 
 
-def test_the_layout_of_a_seed_is_the_same_in_both_profiles(
-    shared_lab: LabSimulation, hidden_lab: LabSimulation
-) -> None:
+def test_the_physics_does_not_change_the_layout(shared_lab: LabSimulation, yam: Robot) -> None:
+    hidden = LabSimulation("canonical", 2, yam, profile=replace(HIDDEN, odd_share=0.0, twins=0.0))
     for name in scenario_names():
-        one, other = shared_lab.reset(name, 2), hidden_lab.reset(name, 2)
+        one, other = shared_lab.reset(name, 2), hidden.reset(name, 2)
         expected = make_scenario(name, 2)
-        for scenario in (shared_lab.scenario, hidden_lab.scenario):
+        for scenario in (shared_lab.scenario, hidden.scenario):
             assert [p.object for p in scenario.objects] == [p.object for p in expected.objects]
         for thing in one.objects.values():
             assert np.abs(thing.position - other.objects[thing.name].position).max() < 2e-3
+
+
+def test_the_hidden_profile_has_odd_shapes_and_objects_of_one_colour(hidden_lab: LabSimulation) -> None:
+    assert (HIDDEN.odd_share, HIDDEN.twins) == (0.4, 0.3)
+    assert (load_profile("constant").odd_share, load_profile("constant").twins) == (0.0, 0.0)
+    drawn = [make_scenario("cluttered", seed, odd_share=0.4, twins=0.3) for seed in range(12)]
+    odd = [one.objects[0].object.shape in ODD_SHAPES for one in drawn]
+    assert 0 < sum(odd) < len(odd)
+    first = odd.index(True)
+    hidden_lab.reset("cluttered", first)
+    assert [p.object for p in hidden_lab.scenario.objects] == [p.object for p in drawn[first].objects]
 
 
 def numbers_in(node: Any, seen: set[int]) -> list[float]:
@@ -201,8 +213,10 @@ def numbers_in(node: Any, seen: set[int]) -> list[float]:
     return []
 
 
-def test_drawn_values_are_not_in_what_policies_and_generators_are_given(yam_kinematics: Kinematics) -> None:
-    camera = LabCamera(yam_kinematics.robot).camera.scaled(96, 64)
+def test_drawn_values_are_not_in_what_policies_and_generators_are_given(
+    lab_camera: LabCamera, yam_kinematics: Kinematics
+) -> None:
+    camera = lab_camera.camera.scaled(96, 64)
     world = LabWorld.of("canonical", 7, camera, yam_kinematics, profile="hidden")
     constants = world.lab.constants
     true = constants.objects[0].object
@@ -222,7 +236,7 @@ def test_drawn_values_are_not_in_what_policies_and_generators_are_given(yam_kine
         reachable = np.array(numbers_in(one, set()))
         assert THING.friction in reachable
         assert not any(np.any(np.abs(reachable - value) < 1e-9) for value in secret)
-    nominal = make_scenario("canonical", 7).objects[0].object
+    nominal = make_scenario("canonical", 7, odd_share=HIDDEN.odd_share, twins=HIDDEN.twins).objects[0].object
     assert world.scene.truth is not None
     assert world.scene.truth.objects[nominal.name].object == nominal
 

@@ -123,7 +123,7 @@ def test_an_offset_centre_of_mass_tips_an_object_at_the_edge(primitive_arm: Robo
     assert height_after(0.008) < -0.05
 
 
-@pytest.mark.parametrize("shape", ["box", "cylinder", "sphere", "bin"])
+@pytest.mark.parametrize("shape", ["box", "cylinder", "sphere", "bin", "mug", "taper", "ell"])
 def test_an_offset_moves_the_centre_of_mass_and_nothing_else(shape: Shape, primitive_arm: Robot) -> None:
     thing = LabObject("thing", shape, (0.06, 0.06, 0.06), (1, 0, 0), 0.08)
     offset = (0.004, -0.003, 0.002)
