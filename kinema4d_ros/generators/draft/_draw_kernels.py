@@ -6,7 +6,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["cast_shapes", "compose_over", "copy_frame", "light_robot", "paint_shapes", "robot_normals", "shade_plane"]
+__all__ = [
+    "cast_shapes",
+    "compose_over",
+    "copy_frame",
+    "find_changes",
+    "keep_around",
+    "light_robot",
+    "paint_shapes",
+    "robot_normals",
+    "shade_plane",
+]
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
@@ -275,41 +285,79 @@ def copy_frame(still_rgb: Bytes, still_xyz: Floats, still_basis: Bytes, rgb: Byt
 
 
 @njit(cache=True, nogil=True)
+def find_changes(xyz: Floats, ids: Bytes, first_xyz: Floats, first_ids: Bytes, least_m: float, out: Bytes) -> None:
+    """Write 1 to out (H, W) where the robot of a frame differs from the first in link or by `least_m` of depth."""
+    for v in range(ids.shape[0]):
+        for u in range(ids.shape[1]):
+            same = ids[v, u] == first_ids[v, u]
+            if same and ids[v, u] != 0:
+                same = abs(xyz[v, u, 2] - first_xyz[v, u, 2]) < least_m
+            out[v, u] = 0 if same else 1
+
+
+@njit(cache=True, nogil=True)
+def keep_around(differs: Bytes, margin: Bools, ids: Bytes, image: Bytes, same: Bools, rgb: Bytes) -> None:
+    """Mark the pixels of the margin (H, W) that do not differ as the same; copy the image beside the robot there."""
+    for v in range(ids.shape[0]):
+        for u in range(ids.shape[1]):
+            same[v, u] = margin[v, u] and differs[v, u] == 0
+            if same[v, u] and ids[v, u] == 0:
+                for c in range(3):
+                    rgb[v, u, c] = image[v, u, c]
+
+
+@njit(cache=True, nogil=True)
 def shade_plane(
-    rows: Ints,
-    columns: Ints,
+    pixels: NDArray[np.int32],
+    cells: NDArray[np.int32],
     place: Floats,
+    lit: Bools,
+    same: Bools,
+    changed: Bytes,
     first: Floats,
+    observed: Floats,
     now: Floats,
     strength: Doubles,
-    lit: Bools,
     rgb: Bytes,
 ) -> None:
     """Exchange the shadows on pixels of the plane in rgb (H, W, 3).
 
     Args:
-        rows, columns: (P,) the pixels.
-        place: (P, 2) their row and column in the shadow maps.
-        first, now: (h, w) shadow maps, 0 = lit to 1 = shadow, of the first image and of this frame.
+        pixels: (P,) row x width + column of the pixels.
+        cells: (P,) row x width + column of their nearest cell of the shadow maps.
+        place: (P, 2) their exact row and column in the shadow maps.
+        lit: (P,) whether the pixel has no shadow yet; the others, and those in `same`, have the first image's.
+        same: (H, W) pixels around the robot that are those of the first image.
+        changed: (h, w) cells in or near which a shadow may change.
+        first, now: (h, w) cast shadows, 0 = lit to 1 = shadow, of the first image and of this frame.
+        observed: (h, w) the shadow that the first image shows.
         strength: (3,) share of the linear light that a shadow takes.
-        lit: (P,) whether the pixel has no shadow yet; the others have those of the first image.
         rgb: changed where the shadow changes.
     """
     height, width = now.shape
-    for p in range(len(rows)):
+    flags = changed.reshape(-1)
+    for p in range(len(pixels)):
+        if flags[cells[p]] == 0:
+            continue
+        v, u = pixels[p] // rgb.shape[1], pixels[p] % rgb.shape[1]
+        dark = not lit[p] or same[v, u]
         a, b = place[p, 0], place[p, 1]
         i, j = min(max(int(a), 0), height - 2), min(max(int(b), 0), width - 2)
         s, t = min(max(a - i, 0.0), 1.0), min(max(b - j, 0.0), 1.0)
         w00, w01, w10, w11 = (1.0 - s) * (1.0 - t), (1.0 - s) * t, s * (1.0 - t), s * t
         new = w00 * now[i, j] + w01 * now[i, j + 1] + w10 * now[i + 1, j] + w11 * now[i + 1, j + 1]
-        old = 0.0
-        if not lit[p]:
+        old = gone = 0.0
+        if dark:
             old = w00 * first[i, j] + w01 * first[i, j + 1] + w10 * first[i + 1, j] + w11 * first[i + 1, j + 1]
         if abs(new - old) < 0.02:
             continue
-        v, u = rows[p], columns[p]
+        if dark:
+            gone = w00 * observed[i, j] + w01 * observed[i, j + 1]
+            gone += w10 * observed[i + 1, j] + w11 * observed[i + 1, j + 1]
+            # Where the shadow hardly changes, the one in the image stays as it is.
+            new = min(max(new + (gone - old) * max(1.0 - abs(new - old) / 0.3, 0.0), 0.0), 1.0)
         for c in range(3):
-            ratio = (1.0 - strength[c] * new) / (1.0 - strength[c] * old)
+            ratio = (1.0 - strength[c] * new) / (1.0 - strength[c] * gone)
             rgb[v, u, c] = np.uint8(min(rgb[v, u, c] * ratio ** (1.0 / 2.2) + 0.5, 255.0))
 
 
@@ -346,12 +394,13 @@ def robot_normals(xyz: Floats, ids: Bytes, base_R: Doubles, out: Floats) -> None
 
 @njit(cache=True, nogil=True)
 def light_robot(
-    normals: Floats, ids: Bytes, shaded: Bytes, gains: Doubles, shape: Doubles, key: Doubles, encode: Bytes, out: Bytes
-) -> None:
+    normals: Floats, ids: Bytes, shaded: Bytes, gains: Doubles, shape: Doubles, key: Doubles, encode: Bytes,
+    image: Bytes, same: Bools, out: Bytes,
+) -> None:  # fmt: skip
     """Colour the robot's pixels (H, W, 3): gains (256, 3) by link id times the light on the normal, `shape` (6, 3).
 
     `shaded` (H, W, 3) is the rendered robot, `key` (3,) the lamp's direction, `encode` (N,) 8-bit values of linear
-    light from 0 to 1.
+    light from 0 to 1. Where `same` (H, W), the robot has the pixels of the image.
     """
     height, width = ids.shape
     last = len(encode) - 1
@@ -359,6 +408,10 @@ def light_robot(
         for u in range(width):
             i = ids[v, u]
             if i == 0:
+                continue
+            if same[v, u]:
+                for c in range(3):
+                    out[v, u, c] = image[v, u, c]
                 continue
             x, y, z = normals[v, u, 0], normals[v, u, 1], normals[v, u, 2]
             lamp = max(x * key[0] + y * key[1] + z * key[2], 0.0)

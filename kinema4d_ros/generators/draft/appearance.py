@@ -32,10 +32,12 @@ _PART_NEAR_M = 0.10
 """A part is higher above the table than the first, and its depth differs less from the robot's than the second."""
 _PART_REACH = 0.10
 """Missing parts are looked for this far around the robot, as a share of the image's width."""
-_COLOUR_REACH = 0.045
+_COLOUR_REACH = 0.06
 """The same without depth, where a part is told by its colour."""
 _STANDS_OUT = 34.0
 """Mean difference in grey levels from the inpainted background above which a pixel belongs to a part."""
+_DARKEST_SHADOW = 0.4
+"""Brightness of a shadow as a share of the table around it, in 8-bit values."""
 _LEAST_PART = 2.5e-4
 """Minimum size of a part as a share of the image's pixels."""
 
@@ -56,10 +58,23 @@ class RobotLook:
     key: Doubles
     encode: Bytes
 
-    def paint(self, xyz: Floats, ids: Bytes, shaded: Bytes, base_R: Doubles, normals: Floats, out: Bytes) -> None:
-        """Colour the robot of one frame (H, W, 3) into `out`; `normals` is working memory (H, W, 3)."""
+    def paint(
+        self,
+        xyz: Floats,
+        ids: Bytes,
+        shaded: Bytes,
+        base_R: Doubles,
+        image: Bytes,
+        same: Bools,
+        normals: Floats,
+        out: Bytes,
+    ) -> None:
+        """Colour the robot of one frame (H, W, 3) into `out`; `normals` is working memory (H, W, 3).
+
+        Where `same` (H, W), the robot has not moved and keeps the pixels of the image.
+        """
         robot_normals(xyz, ids, base_R, normals)
-        light_robot(normals, ids, shaded, self.gains, self.shape, self.key, self.encode, out)
+        light_robot(normals, ids, shaded, self.gains, self.shape, self.key, self.encode, image, same, out)
 
 
 def shaded_robot(robot: PointmapSequence) -> Bytes:
@@ -198,4 +213,8 @@ def _stands_out(image: Bytes, reach: Bools, known: Bools) -> Bools:
     ring = grow_mask(reach, 0.03 * image.shape[1]) & ~reach & ~known
     texture = np.abs(image.astype(np.float32) - cv2.blur(image, (31, 31))).mean(-1)[ring]
     usual = float(np.percentile(texture, 95)) if texture.size else 0.0
-    return np.asarray(difference > _STANDS_OUT + 1.5 * usual)
+    # A shadow is a darker table of the same colour, not a part.
+    level = image.astype(np.float32).mean(-1) / np.maximum(smooth.mean(-1), 1.0)
+    hue = np.abs(image.astype(np.float32) - smooth * level[..., None]).mean(-1)
+    shadow = (level > _DARKEST_SHADOW) & (level < 1.0) & (hue < 0.5 * _STANDS_OUT)
+    return np.asarray((difference > _STANDS_OUT + 1.5 * usual) & ~shadow)

@@ -11,7 +11,7 @@ table appears, and objects behind it as they were fitted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -19,11 +19,20 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.pointmap import PointmapSequence, map_frames
 from kinema4d_ros.core.rollout import Frames
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.generators.carry import BORDER, MAX_RANGE_M, plane_depth
 from kinema4d_ros.generators.composite import MARGIN_PX
-from kinema4d_ros.generators.draft._draw_kernels import cast_shapes, compose_over, copy_frame, paint_shapes, shade_plane
+from kinema4d_ros.generators.draft._draw_kernels import (
+    cast_shapes,
+    compose_over,
+    copy_frame,
+    find_changes,
+    keep_around,
+    paint_shapes,
+    shade_plane,
+)
 from kinema4d_ros.generators.draft.appearance import RobotLook, attached_parts, fit_look, shaded_robot
 from kinema4d_ros.generators.draft.scene import Estimate, FittedScene
 from kinema4d_ros.generators.draft.shadows import (
@@ -31,13 +40,16 @@ from kinema4d_ros.generators.draft.shadows import (
     GAMMA,
     REACH_M,
     Lighting,
+    RobotCaster,
     TableGrid,
     cast_shadow,
     estimate_lighting,
+    observed_shadow,
     robot_points,
 )
 from kinema4d_ros.generators.draft.solids import Solids, make_solids
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
+from kinema4d_ros.robot.model import Robot
 
 __all__ = ["FITTED", "MEASURED", "PLANE", "ROBOT", "UNKNOWN", "Drawing", "SceneDrawer"]
 
@@ -47,10 +59,19 @@ UNKNOWN, MEASURED, FITTED, PLANE, ROBOT = 0, 1, 2, 3, 4
 MOVED_M = 0.0015
 """An object no corner of which moves farther than this is at rest."""
 _ON_TABLE_M = 0.012
+_SAME_M = 0.001
+"""Change of the robot's depth below which its pixels are those of the first image."""
 _FILL_PX = 3.0
 """Colours of an object are continued this far past its mask."""
+_LEAST_ROBOT = 200
+"""Robot pixels of the first image below which no lamp is looked for."""
 _LEAST_SIDE = 25
 """Pixels of an object's side from which its colour is taken."""
+_CHUNK = 5
+"""Frames that one thread draws with the same working memory."""
+_SHADE = 0.015
+"""Changes of shadows below this are not drawn."""
+_NEIGHBOURS = np.ones((3, 3), np.uint8)
 _EVEN_LIGHT = np.array([0.0, 0.0, 1.0, 0.7, 0.7, 0.7, 0.3, 0.3, 0.3])
 """Light from above, where no lamp was found; see `Lighting.numbers`."""
 
@@ -75,11 +96,12 @@ class Drawing:
 
 @dataclass(frozen=True, eq=False)
 class _Shadows:
-    """The lamp's shadows: the grid, the first image's map, and the grid coordinates (H, W, 2) of every pixel."""
+    """The lamp's shadows: the first image's as cast and as seen, and the grid coordinates (H, W, 2) of every pixel."""
 
     lighting: Lighting
     grid: TableGrid
     first: Floats
+    seen: Floats
     place: Floats
     inside: Bools
 
@@ -101,10 +123,26 @@ class _Still:
     rgb: Bytes
     xyz: Floats
     basis: Bytes
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
+    pixels: NDArray[np.int32]
+    cells: NDArray[np.int32]
     place: Floats
     lit: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class _Memory:
+    """Working memory of one thread: normals and colours of the robot, and where it differs from frame 0."""
+
+    normals: Floats
+    rgb: Bytes
+    differs: Bytes
+    same: Bools
+
+    @classmethod
+    def of(cls, image: Bytes) -> _Memory:
+        size = image.shape[:2]
+        zeros = np.zeros(size, np.uint8)
+        return cls(np.zeros((*size, 3), np.float32), np.zeros_like(image), zeros, np.zeros(size, np.bool_))
 
 
 class SceneDrawer:
@@ -119,6 +157,8 @@ class SceneDrawer:
         soft_edges: blend the robot's border pixels in the images; points and masks stay exact.
         quick_fill: inpaint smoothly, without textures: for small images.
         shadows: look for a lamp, and move the shadows with robot and objects.
+        model: the robot; with the poses of its links, the sides that the camera does not see cast shadows too.
+        base_T_link: (L, 4, 4) float64, metres, of the links in frame 0.
     """
 
     def __init__(
@@ -132,6 +172,8 @@ class SceneDrawer:
         soft_edges: bool = True,
         quick_fill: bool = False,
         shadows: bool = True,
+        model: Robot | None = None,
+        base_T_link: Doubles | None = None,
     ) -> None:
         """Inpaint the empty scene, and estimate lamp and colours."""
         size = robot.link_ids.shape[1:]
@@ -152,13 +194,14 @@ class SceneDrawer:
             plane[self._seen_robot & (plane < robot.xyz[0, ..., 2])] = np.nan
         self._plane = plane.astype(np.float32)
         self._masks = np.stack([o.mask for o in scene.objects]) if scene.objects else np.zeros((0, *size), np.bool_)
-        self._objects = self._masks.any(0)
+        self._objects = _union(self._masks)
         self._border = max(1.0, BORDER * self.camera.width)
         height = self._heights()
         margin = grow_mask(self._seen_robot, MARGIN_PX * self.camera.width / 720)
         around = grow_mask(self._objects, 2.0)
         self.parts = attached_parts(image, self._seen_robot, margin, around, height, depth, robot.xyz[0, ..., 2])
         """(H, W) bool: pixels that hang on the robot but are not in its URDF; they leave with it."""
+        self._margin = margin
         self._hole = margin | grow_mask(self.parts, self._border / 2)
         table = np.isfinite(self._plane) & ~self._hole & ~around
         if height is not None:
@@ -166,7 +209,8 @@ class SceneDrawer:
                 table &= np.abs(height) < _ON_TABLE_M
         self._table = table
         best = [o.estimates[0] for o in scene.objects]
-        self._shadows = self._find_shadows(robot, best) if shadows else None
+        self._caster = None if model is None else RobotCaster.of(model)
+        self._shadows = self._find_shadows(robot, best, base_T_link) if shadows else None
         everything = self._hole | grow_mask(self._objects, self._border)
         self._empty = remove_robot(self._unshadowed(), everything, quick=quick_fill)
         self._labels, self._picture = self._own_pixels()
@@ -182,17 +226,30 @@ class SceneDrawer:
         """The lamp that was found; None = shadows are left alone."""
         return None if self._shadows is None else self._shadows.lighting
 
-    def frames(self, robot: PointmapSequence, base_T_object: Doubles, estimates: Sequence[Estimate]) -> Frames:
+    def frames(
+        self,
+        robot: PointmapSequence,
+        base_T_object: Doubles,
+        estimates: Sequence[Estimate],
+        base_T_link: Doubles | None = None,
+    ) -> Frames:
         """Draw the frames only; see `draw`."""
-        return self.draw(robot, base_T_object, estimates).frames
+        return self.draw(robot, base_T_object, estimates, base_T_link).frames
 
-    def draw(self, robot: PointmapSequence, base_T_object: Doubles, estimates: Sequence[Estimate]) -> Drawing:
+    def draw(
+        self,
+        robot: PointmapSequence,
+        base_T_object: Doubles,
+        estimates: Sequence[Estimate],
+        base_T_link: Doubles | None = None,
+    ) -> Drawing:
         """Draw the motion of robot and objects.
 
         Args:
             robot: T frames of the exact robot, of the same camera; the first is that of the image.
             base_T_object: (T, N, 4, 4) float64, metres, of the scene's objects in their order.
             estimates: the N shapes that were simulated.
+            base_T_link: (T, L, 4, 4) float64, metres, of the robot's links; None = only its visible side casts shadows.
         """
         count, things = len(robot), len(self.scene.objects)
         poses = np.ascontiguousarray(base_T_object, np.float64)
@@ -214,34 +271,56 @@ class SceneDrawer:
         tint = self._tints(first, poses[0])
         casters = [solids.points(i, CELL_M) for i in range(things)]
         shaded = shaded_robot(robot)
-        normals, colours = np.empty((*basis.shape[1:], 3), np.float32), np.empty((*basis.shape[1:], 3), np.uint8)
-        scratch = self._scratch(things)
-        stills: dict[bytes, _Still] = {}
-        for t in range(count):
-            rgb, xyz, mask = frames.rgb[t], frames.xyz[t], frames.robot_mask[t]
-            if t == 0:
-                self._draw_first(robot, first, rgb, xyz, mask, basis[t])
-                continue
-            which = moved[t].tobytes()
-            if which not in stills:
-                stills[which] = self._still(solids, seen[0], moved[t], first, tint)
-            still = stills[which]
-            copy_frame(still.rgb, still.xyz, still.basis, rgb, xyz, basis[t])
-            if self._shadows is not None:
-                now = self._shadow_map(robot, t, poses[t], casters, CELL_M)
-                shade_plane(
-                    still.rows, still.columns, still.place, self._shadows.first, now,
-                    self._shadows.lighting.strength, still.lit, rgb,
-                )  # fmt: skip
-            if moved[t].any():
-                cast_shapes(*solids.arrays, seen[t], moved[t], self.camera.K, *scratch)
-                self._paint(scratch, seen[t], seen[0], first, tint, rgb, xyz, basis[t])
-            painted = shaded[t]
-            if self.look is not None:
-                self.look.paint(robot.xyz[t], robot.link_ids[t], shaded[t], self._base_R, normals, colours)
-                painted = colours
-            compose_over(robot.xyz[t], robot.link_ids[t], painted, self._soft, rgb, xyz, mask, basis[t])
+        stills = {
+            which.tobytes(): self._still(solids, seen[0], which, first, tint) for which in np.unique(moved, axis=0)
+        }
+
+        def draw_some(part: range) -> None:
+            scratch, memory = self._scratch(things), _Memory.of(self._image)
+            for t in part:
+                rgb, xyz, mask = frames.rgb[t], frames.xyz[t], frames.robot_mask[t]
+                if t == 0:
+                    self._draw_first(robot, first, rgb, xyz, mask, basis[t])
+                    continue
+                still = stills[moved[t].tobytes()]
+                copy_frame(still.rgb, still.xyz, still.basis, rgb, xyz, basis[t])
+                self._keep_around(robot, t, memory, rgb)
+                if self._shadows is not None:
+                    points = self._casting(robot, t, poses[t], casters, base_T_link)
+                    self._shade(self._shadows, points, still, memory.same, rgb)
+                if moved[t].any():
+                    cast_shapes(*solids.arrays, seen[t], moved[t], self.camera.K, *scratch)
+                    self._paint(scratch, seen[t], seen[0], first, tint, rgb, xyz, basis[t])
+                painted = shaded[t]
+                if self.look is not None:
+                    points_t, ids = robot.xyz[t], robot.link_ids[t]
+                    self.look.paint(
+                        points_t, ids, painted, self._base_R, self._image, memory.same, memory.normals, memory.rgb
+                    )
+                    painted = memory.rgb
+                compose_over(robot.xyz[t], robot.link_ids[t], painted, self._soft, rgb, xyz, mask, basis[t])
+
+        map_frames(draw_some, [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)])
         return Drawing(frames, basis)
+
+    def _keep_around(self, robot: PointmapSequence, t: int, memory: _Memory, rgb: Bytes) -> None:
+        """Find the pixels of frame 0's robot and its margin near which it is where it was; they keep the image."""
+        first_xyz, first_ids = robot.xyz[0], robot.link_ids[0]
+        find_changes(robot.xyz[t], robot.link_ids[t], first_xyz, first_ids, _SAME_M, memory.differs)
+        side = 2 * int(np.ceil(MARGIN_PX * self.camera.width / 720)) + 1
+        grown = cv2.dilate(memory.differs, np.ones((side, side), np.uint8))
+        keep_around(grown, self._margin, first_ids, self._image, memory.same, rgb)
+
+    @staticmethod
+    def _shade(shadows: _Shadows, points: Doubles, still: _Still, same: Bools, rgb: Bytes) -> None:
+        """Exchange the first image's shadows for those of the points (M, 3), base frame."""
+        now = cast_shadow(points, shadows.lighting.position, shadows.grid)
+        # Pixels without a shadow need the new one, also where the first image had the same.
+        changed = cv2.dilate(((np.abs(now - shadows.first) > _SHADE) | (now > _SHADE)).astype(np.uint8), _NEIGHBOURS)
+        shade_plane(
+            still.pixels, still.cells, still.place, still.lit, same, changed, shadows.first, shadows.seen, now,
+            shadows.lighting.strength, rgb,
+        )  # fmt: skip
 
     def _draw_first(
         self, robot: PointmapSequence, first: _Cast, rgb: Bytes, xyz: Floats, mask: Bools, basis: Bytes
@@ -265,8 +344,8 @@ class SceneDrawer:
 
     def _still(self, solids: Solids, seen: Doubles, moved: Bools, first: _Cast, tint: Doubles) -> _Still:
         """Compute the scene at rest without the robot and without the moved objects."""
-        resting = self._masks[~moved].any(0) & ~self._hole
-        gone = self._masks[moved].any(0)
+        resting = _union(self._masks[~moved]) & ~self._hole
+        gone = _union(self._masks[moved])
         hole = self._hole | (grow_mask(gone, self._border) & ~resting)
         here = self._cast(solids, seen, ~moved)
         behind = (here.who != 0) & (hole | resting)
@@ -278,12 +357,20 @@ class SceneDrawer:
             self._paint((here.z, here.who, here.normal, here.windows), seen, seen, first, tint, *full)
             for target, drawn in zip((rgb, xyz, basis), full, strict=True):
                 target[hole] = drawn[hole]
-        nothing = np.zeros(0, np.int64)
-        if self._shadows is None:
-            return _Still(rgb, xyz, basis, nothing, nothing, np.zeros((0, 2), np.float32), np.zeros(0, np.bool_))
+        pixels = np.zeros(0, np.int32)
         bare = hole & (basis == PLANE)
-        rows, columns = np.nonzero((bare | (self._table & ~hole)) & self._shadows.inside)
-        return _Still(rgb, xyz, basis, rows, columns, self._shadows.place[rows, columns], bare[rows, columns])
+        if self._shadows is not None:
+            pixels = np.flatnonzero((bare | (self._table & ~hole)) & self._shadows.inside).astype(np.int32)
+        return _Still(rgb, xyz, basis, pixels, *self._cells(pixels), bare.ravel()[pixels])
+
+    def _cells(self, pixels: NDArray[np.int32]) -> tuple[NDArray[np.int32], Floats]:
+        """Return the nearest cell (P,) of the shadow maps and the exact place (P, 2) in them, of some pixels."""
+        if self._shadows is None:
+            return np.zeros(0, np.int32), np.zeros((0, 2), np.float32)
+        place = self._shadows.place.reshape(-1, 2)[pixels]
+        rows, columns = self._shadows.grid.shape
+        nearest = np.clip(np.rint(place), 0, (rows - 1, columns - 1)).astype(np.int32)
+        return nearest[:, 0] * np.int32(columns) + nearest[:, 1], place
 
     def _paint(
         self,
@@ -371,50 +458,60 @@ class SceneDrawer:
         picture[fill], labels[fill] = self._image[from_row, from_column], labels[from_row, from_column]
         return labels, picture
 
-    def _find_shadows(self, robot: PointmapSequence, best: Sequence[Estimate]) -> _Shadows | None:
+    def _find_shadows(
+        self, robot: PointmapSequence, best: Sequence[Estimate], base_T_link: Doubles | None
+    ) -> _Shadows | None:
         """Look for the lamp in the first image."""
         height = self.scene.table_height_m
         solids = make_solids(best)
         poses = np.array([e.base_T_object for e in best]).reshape(-1, 4, 4)
-        casters = [solids.points(i, 2 * CELL_M) for i in range(len(solids))]
-        arm = robot_points(robot.xyz[0], robot.link_ids[0], self.camera, _stride(self.camera, 2 * CELL_M))
-        if len(arm) < 50:
+        casters = [solids.points(i, CELL_M) for i in range(len(solids))]
+        links = None if base_T_link is None else base_T_link[None]
+        every = self._casting(robot, 0, poses, casters, links)
+        if np.count_nonzero(self._seen_robot) < _LEAST_ROBOT:
             return None
-        every = np.concatenate([arm, *(_apply(T, p) for T, p in zip(poses, casters, strict=True))])
-        lighting = estimate_lighting(self._image, self._table, self.camera, every, height)
+        lighting = estimate_lighting(self._image, self._table, self.camera, every[::3], height)
         if lighting is None:
             return None
         pose = self.camera.base_T_camera
         ground = (self._rays * self._plane[..., None]) @ pose[:2, :3].T + pose[:2, 3]
-        middle = every[:, :2].mean(0)
         with np.errstate(invalid="ignore"):
-            near = np.isfinite(self._plane) & (np.abs(ground - middle) < 2 * REACH_M).all(-1)
+            near = np.isfinite(self._plane) & (np.abs(ground - every[:, :2].mean(0)) < 2 * REACH_M).all(-1)
         if not near.any():
             return None
         grid = TableGrid.around(ground[near].min(0), ground[near].max(0), height, CELL_M)
         place = grid.coordinates(np.where(near[..., None], ground, 0.0))
-        found = _Shadows(lighting, grid, np.zeros(grid.shape, np.float32), place, near)
-        self._shadows = found
-        fine = [solids.points(i, CELL_M) for i in range(len(solids))]
-        return replace(found, first=self._shadow_map(robot, 0, poses, fine, CELL_M))
+        first = cast_shadow(every, lighting.position, grid)
+        seen = observed_shadow(self._image, self._table, self.camera, grid, first, float(lighting.strength.mean()))
+        return _Shadows(lighting, grid, first, seen, place, near)
 
-    def _shadow_map(
-        self, robot: PointmapSequence, t: int, poses: Doubles, casters: Sequence[Doubles], spacing_m: float
-    ) -> Floats:
-        assert self._shadows is not None
-        arm = robot_points(robot.xyz[t], robot.link_ids[t], self.camera, _stride(self.camera, spacing_m))
-        every = np.concatenate([arm, *(_apply(T, p) for T, p in zip(poses, casters, strict=True))])
-        return cast_shadow(every, self._shadows.lighting.position, self._shadows.grid)
+    def _casting(
+        self,
+        robot: PointmapSequence,
+        t: int,
+        poses: Doubles,
+        casters: Sequence[Doubles],
+        base_T_link: Doubles | None,
+    ) -> Doubles:
+        """Return the points (M, 3), base frame, of robot and objects that cast shadows in a frame."""
+        if self._caster is not None and base_T_link is not None:
+            arm = self._caster.points(base_T_link[t])
+        else:
+            arm = robot_points(robot.xyz[t], robot.link_ids[t], self.camera, _stride(self.camera))
+        return np.concatenate([arm, *(apply(T, p) for T, p in zip(poses, casters, strict=True))])
 
     def _unshadowed(self) -> Bytes:
         """Return the image with the shadows on its table removed."""
         if self._shadows is None:
             return self._image
         rgb = self._image.copy()
-        rows, columns = np.nonzero(self._table & self._shadows.inside)
+        pixels = np.flatnonzero(self._table & self._shadows.inside).astype(np.int32)
+        cells, place = self._cells(pixels)
+        first = self._shadows.first
         shade_plane(
-            rows, columns, self._shadows.place[rows, columns], self._shadows.first, np.zeros_like(self._shadows.first),
-            self._shadows.lighting.strength, np.zeros(len(rows), np.bool_), rgb,
+            pixels, cells, place, np.zeros(len(pixels), np.bool_), np.zeros(rgb.shape[:2], np.bool_),
+            np.ones(first.shape, np.uint8), first, self._shadows.seen, np.zeros_like(first),
+            self._shadows.lighting.strength, rgb,
         )  # fmt: skip
         return rgb
 
@@ -428,13 +525,13 @@ def _moved(solids: Solids, poses: Doubles) -> Bools:
     return np.asarray(np.maximum.accumulate(away, axis=0) > MOVED_M)
 
 
-def _apply(T: Doubles, p: Doubles) -> Doubles:
-    return np.asarray(p @ T[:3, :3].T + T[:3, 3])
+def _union(masks: Bools) -> Bools:
+    return np.asarray(masks.any(axis=0))
 
 
-def _stride(camera: PinholeCamera, spacing_m: float) -> int:
-    """Pixels between points of the robot that are about `spacing_m` apart at a distance of 1 m."""
-    return max(1, int(spacing_m * camera.K[0, 0]))
+def _stride(camera: PinholeCamera) -> int:
+    """Pixels between points of the robot that are a bit less than a cell apart at a distance of 1 m."""
+    return max(1, int(0.7 * CELL_M * camera.K[0, 0]))
 
 
 def _middle(robot: PointmapSequence, camera: PinholeCamera) -> Doubles:

@@ -10,15 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.generators.inpaint import grow_mask
+from kinema4d_ros.robot.model import Robot
 
-__all__ = ["GAMMA", "Lighting", "TableGrid", "cast_shadow", "estimate_lighting", "robot_points"]
+__all__ = [
+    "GAMMA",
+    "Lighting",
+    "RobotCaster",
+    "TableGrid",
+    "cast_shadow",
+    "estimate_lighting",
+    "observed_shadow",
+    "robot_points",
+]
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
@@ -35,6 +47,9 @@ _HIGH_M = 0.10
 """Points higher above the table than this cast the softer shadow."""
 _SOFT_M = (0.003, 0.009)
 """Standard deviations of the borders of low and of high shadows."""
+_PAD = 12
+_LOCAL_M, _WIDE_M = 0.02, 0.25
+"""Windows over which the first image's darkness and the lit table around it are averaged."""
 _LEAST_CELLS = 60
 _LEAST_STRENGTH = 0.06
 _LEAST_T = 5.0
@@ -121,7 +136,52 @@ def robot_points(xyz: Floats, ids: NDArray[np.uint8], camera: PinholeCamera, str
     return np.asarray(np.concatenate(layers) @ pose[:3, :3].T + pose[:3, 3])
 
 
-def cast_shadow(points: Doubles, lamp: Doubles, grid: TableGrid, *, soft: bool = True) -> Floats:
+class RobotCaster:
+    """Points of a robot's surface, also of the sides that the camera does not see.
+
+    Args:
+        robot: with shapes.
+        spacing_m: distance of neighbouring points.
+    """
+
+    def __init__(self, robot: Robot, spacing_m: float = CELL_M) -> None:
+        """Sample the visual shapes, evenly by area, and keep one point in a cube of `spacing_m`."""
+        rng = np.random.default_rng(0)
+        self._points: list[Doubles] = []
+        for link in robot.links:
+            found = [np.zeros((0, 3))]
+            for shape in link.visuals:
+                corners = apply(shape.link_T_geometry, shape.mesh.vertices)[shape.mesh.faces]
+                a, ab, ac = corners[:, 0], corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0]
+                areas = np.linalg.norm(np.cross(ab, ac), axis=1) / 2
+                if areas.sum() <= 0:
+                    continue
+                count = min(200_000, 100 + int(4 * areas.sum() / spacing_m**2))
+                chosen = rng.choice(len(areas), count, p=areas / areas.sum())
+                s, t = rng.random((2, count))
+                s, t = np.where(s + t > 1, 1 - s, s), np.where(s + t > 1, 1 - t, t)
+                found.append(a[chosen] + s[:, None] * ab[chosen] + t[:, None] * ac[chosen])
+            p = np.concatenate(found)
+            _, first = np.unique(np.floor(p / spacing_m).astype(np.int64), axis=0, return_index=True)
+            self._points.append(p[first])
+
+    @classmethod
+    def of(cls, robot: Robot) -> RobotCaster:
+        """Return the points of a robot; computed once."""
+        if robot not in _CASTERS:
+            _CASTERS[robot] = cls(robot)
+        return _CASTERS[robot]
+
+    def points(self, base_T_link: Doubles) -> Doubles:
+        """Return points (M, 3), base frame, for link poses (L, 4, 4)."""
+        placed = [p @ T[:3, :3].T + T[:3, 3] for p, T in zip(self._points, base_T_link, strict=True)]
+        return np.asarray(np.concatenate(placed))
+
+
+_CASTERS: WeakKeyDictionary[Robot, RobotCaster] = WeakKeyDictionary()
+
+
+def cast_shadow(points: Doubles, lamp: Doubles, grid: TableGrid) -> Floats:
     """Cast points (M, 3), base frame, from a lamp onto the table: (rows, columns) float32, 0 = lit, 1 = shadow."""
     rows, columns = grid.shape
     above = points[:, 2] - grid.height_m
@@ -131,17 +191,23 @@ def cast_shadow(points: Doubles, lamp: Doubles, grid: TableGrid, *, soft: bool =
     shadow = lamp[:2] + (p[:, :2] - lamp[:2]) * (room / (room - above))[:, None]
     column, row = np.rint((shadow - grid.low) / grid.cell_m).astype(np.int64).T
     inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+    if not inside.any():
+        return np.zeros(grid.shape, np.float32)
     row, column, high = row[inside], column[inside], above[inside] > _HIGH_M
-    close = np.ones((3, 3), np.uint8)
-    lit = np.ones(grid.shape, np.float32)
-    for layer, sigma_m in zip((~high, high), _SOFT_M, strict=True):
-        dark = np.zeros(grid.shape, np.uint8)
+    # Only the part of the table with shadows, and a border for the blur.
+    top, left = max(int(row.min()) - _PAD, 0), max(int(column.min()) - _PAD, 0)
+    part = slice(top, int(row.max()) + _PAD), slice(left, int(column.max()) + _PAD)
+    shadow_map = np.zeros(grid.shape, np.float32)
+    view = shadow_map[part]
+    row, column = row - top, column - left
+    lit = np.ones(view.shape, np.float32)
+    for layer, sigma_m, side in zip((~high, high), _SOFT_M, (3, 5), strict=True):
+        dark = np.zeros(view.shape, np.uint8)
         dark[row[layer], column[layer]] = 1
-        filled = cv2.morphologyEx(dark, cv2.MORPH_CLOSE, close).astype(np.float32)
-        if soft:
-            filled = np.asarray(cv2.GaussianBlur(filled, (0, 0), max(sigma_m / grid.cell_m, 0.5)), np.float32)
-        lit *= 1 - filled
-    return np.asarray(1 - lit, np.float32)
+        filled = cv2.morphologyEx(dark, cv2.MORPH_CLOSE, np.ones((side, side), np.uint8)).astype(np.float32)
+        lit *= 1 - cv2.GaussianBlur(filled, (0, 0), max(sigma_m / grid.cell_m, 0.5))
+    view[:] = 1 - lit
+    return shadow_map
 
 
 def estimate_lighting(
@@ -211,6 +277,32 @@ def estimate_lighting(
     if t_value < _LEAST_T or float(strength.mean()) < _LEAST_STRENGTH:
         return None
     return Lighting(lamp, strength, t_value)
+
+
+def observed_shadow(
+    image: NDArray[np.uint8], table: Bools, camera: PinholeCamera, grid: TableGrid, cast: Floats, strength: float
+) -> Floats:
+    """Correct the cast shadow (rows, columns) of the first image by the darkness that the image shows there.
+
+    The darkness is relative to the lit table around. Only what exceeds the table's own texture counts, so that a
+    chequered table changes nothing and a plain one shows its shadow.
+    """
+    logs, seen = _observed(image, table, camera, grid)
+    grey = np.mean(logs, axis=0).astype(np.float32)
+    lit = (seen & (cv2.blur(cast, (7, 7)) < 0.03)).astype(np.float32)
+    local, wide = (2 * round(size_m / grid.cell_m / 2) + 1 for size_m in (_LOCAL_M, _WIDE_M))
+
+    def mean(values: Floats, weight: Floats, size: int) -> Floats:
+        share = np.maximum(cv2.blur(weight, (size, size)), 1e-3)
+        return np.asarray(cv2.blur(values * weight, (size, size)) / share, np.float32)
+
+    dark = mean(grey, seen.astype(np.float32), local) - mean(grey, lit, wide)
+    texture = np.sqrt(np.maximum(mean(dark * dark, lit, wide), 0.0))
+    miss = np.clip((1 - np.exp(dark)) / max(strength, 0.05), 0.0, 1.0) - cv2.blur(cast, (local, local))
+    sure = np.clip(2.5 * texture / max(strength, 0.05), 0.04, 1.0)
+    change = np.sign(miss) * np.maximum(np.abs(miss) - sure, 0.0)
+    known = seen & (cv2.blur(lit, (wide, wide)) > 0.02) & (cv2.blur(cast, (wide // 3, wide // 3)) > 0.01)
+    return np.asarray(np.where(known, np.clip(cast + change, 0.0, 1.0), cast), np.float32)
 
 
 def _observed(
