@@ -38,7 +38,7 @@ from kinema4d_ros.generators.draft.shapes_fit import (
 )
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
-from kinema4d_ros.physics.objects import BIN_WALL_M
+from kinema4d_ros.physics.parts import BIN_WALL_M
 
 __all__ = ["NOISE_M", "NOISE_RELATIVE", "RobotFrame", "fit_scene"]
 

@@ -22,7 +22,8 @@ from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.draft import _kernels as kernels
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, LYING, OWN, SPHERE
 from kinema4d_ros.generators.draft.scene import Estimate
-from kinema4d_ros.physics.objects import BIN_WALL_M, Shape
+from kinema4d_ros.physics.objects import Shape
+from kinema4d_ros.physics.parts import BIN_WALL_M
 
 __all__ = ["KINDS", "Fit", "Pixels", "choose", "draw_fits", "fit_kind", "fit_shapes", "misfit_of", "shape_estimate"]
 

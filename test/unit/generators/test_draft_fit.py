@@ -14,7 +14,7 @@ from kinema4d_ros.core.pointmap import GripTrack
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, LYING, SPHERE, cast_hull, cast_shape
 from kinema4d_ros.generators.draft.fit import fit_scene
 from kinema4d_ros.generators.draft.scene import FittedObject, FittedScene
-from kinema4d_ros.physics.objects import BIN_WALL_M, LabObject, boxes_of
+from kinema4d_ros.physics.parts import BIN_WALL_M
 from kinema4d_ros.robot import Fingers
 
 Thing = tuple[int, Sequence[float], tuple[int, int, int]]
@@ -89,9 +89,11 @@ def _inside(kind: int, p: NDArray[np.float64], points: NDArray[np.float64]) -> N
     x, y, z = c * q[..., 0] + s * q[..., 1], c * q[..., 1] - s * q[..., 0], q[..., 2]
     if kind == LYING:
         return np.asarray((np.abs(x) < p[4] / 2) & (np.hypot(y, z - p[3] / 2) < p[3] / 2))
-    thing = LabObject("it", "bin" if kind == BIN else "box", (p[3], p[4], p[5]), (0, 0, 0), 0.1)
-    local = np.stack([x, y, z - p[5] / 2], -1)
-    return np.asarray(np.any([(np.abs(local - middle) < size / 2).all(-1) for middle, size in boxes_of(thing)], axis=0))
+    box = (np.abs(x) < p[3] / 2) & (np.abs(y) < p[4] / 2) & (z > 0) & (z < p[5])
+    if kind == BIN:
+        room = (np.abs(x) < p[3] / 2 - BIN_WALL_M) & (np.abs(y) < p[4] / 2 - BIN_WALL_M) & (z > BIN_WALL_M)
+        return np.asarray(box & ~room)
+    return np.asarray(box)
 
 
 def test_a_box_as_planes_is_hit_like_a_box() -> None:
