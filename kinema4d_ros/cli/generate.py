@@ -29,7 +29,7 @@ from kinema4d_ros.generators.spec import SPECS, load_generator
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.images import read_image
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.previews.report import clearance_text
+from kinema4d_ros.previews.report import clearance_text, outcomes_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]
@@ -95,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(
                 f"chunk {index}: robot off by {1000 * drift.robot_m:.1f} mm, world by {drift.world_rgb:.1f} grey levels"
             )
+    if made.report.outcomes:
+        print(f"outcome: {outcomes_text(made.report)}")
     print(f"least clearance {clearance_text(made.report)}")
     return 0
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from kinema4d_ros.cli.options import add_trajectory_options, read_plan
 from kinema4d_ros.cli.sim import graph_environment
-from kinema4d_ros.previews.report import clearance_text
+from kinema4d_ros.previews.report import clearance_text, outcomes_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]
@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     with PreviewClient(arguments.namespace) as client, tqdm(bar_format="{desc} {bar} {n_fmt}/{total_fmt}") as bar:
         report = client.preview(plan, lambda status: _show(bar, client, status), timeout_s=arguments.timeout)
     print(f"rollout {report.rollout_id}, plan {report.plan_hash}")
+    if report.outcomes:
+        print(f"outcome: {outcomes_text(report)}")
     print(f"least clearance {clearance_text(report)}")
     for warning in report.warnings:
         print(f"  {warning}")

@@ -13,7 +13,7 @@ from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.previews.report import clearance_text
+from kinema4d_ros.previews.report import clearance_text, outcomes_text
 from kinema4d_ros.robot import Robot
 
 __all__ = ["register", "run"]
@@ -79,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
             continue
         done += 1
         print(f"{name} ({recorded.topic}): {folder}, least clearance {clearance_text(made.report)}")
+        if made.report.outcomes:
+            print(f"  outcome: {outcomes_text(made.report)}")
         for warning in made.report.warnings:
             print(f"  {warning}")
     print(f"{done} of {found} plans previewed")

@@ -73,8 +73,10 @@ class CommandedMotion:
     def __post_init__(self) -> None:
         """Check that the commands are the robot's."""
         if not isinstance(self.robot, Robot) or not isinstance(self.commands, JointTrajectory):
-            found = f"a {type(self.robot).__name__} and a {type(self.commands).__name__}"
-            raise _refuse(f"the motion has {found}", "a Robot and its JointTrajectory")
+            raise _refuse(
+                f"the motion has a {type(self.robot).__name__} and a {type(self.commands).__name__}",
+                "a Robot and its JointTrajectory",
+            )
         if self.commands.names != self.robot.joint_names:
             raise _refuse(
                 f"the commands are of {', '.join(self.commands.names)}"[:300],

@@ -109,7 +109,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     SIM_TIME,
 )
 
-GENERATOR_ARGUMENTS: tuple[Argument, ...] = (PRESET, CHECKPOINT, DEVICE, NAMESPACE, PARAMS_FILE, SIM_TIME)
+GENERATOR_ARGUMENTS: tuple[Argument, ...] = (ROBOT, PRESET, CHECKPOINT, DEVICE, NAMESPACE, PARAMS_FILE, SIM_TIME)
 
 
 def read_arguments(arguments: Iterable[Argument], given: Mapping[str, str]) -> dict[str, str]:
@@ -164,7 +164,7 @@ def generator_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
 
 def _generator(values: Mapping[str, str]) -> NodeSpec:
     # ROS cannot pass an empty string on a command line, so empty values are left to the node's default.
-    given = {name: values[name] for name in ("preset", "checkpoint", "device") if values[name]}
+    given = {name: values[name] for name in ("robot", "preset", "checkpoint", "device") if values[name]}
     return NodeSpec("generator", "generates rollouts", given)
 
 

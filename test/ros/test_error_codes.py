@@ -234,8 +234,11 @@ def test_damaged_goals(scene: Scene, generator: Any, goal: Any) -> None:
         frames.depth[1].data = whole
         frames.times = times[::-1]
         assert result_code(generator, ask(generator, goal)) == ErrorCode.POINTMAP_BAD_INPUT
+        frames.times = times
+        goal.robot_sha256 = "f" * 64
+        assert result_code(generator, ask(generator, goal)) == ErrorCode.GENERATOR_OTHER_ROBOT
     finally:
-        frames.depth[1].data, frames.times = whole, times
+        frames.depth[1].data, frames.times, goal.robot_sha256 = whole, times, ""
 
 
 @pytest.mark.parametrize(

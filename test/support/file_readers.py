@@ -9,7 +9,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.outcomes import Outcome, patches_between
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory
 
@@ -316,7 +317,16 @@ def small_rollout() -> Rollout:
     xyz = rng.uniform(0.2, 1.0, (*shape, 3)).astype(np.float32)
     made_by = Provenance("composite", "plane", "a" * 64, "b" * 64, 7, 0.001, {"numpy": "2.0"})
     rgb = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
-    return Rollout(rgb, xyz, rng.random(shape) < 0.3, camera, np.array([0.0, 0.1]), made_by, plan_hash="c" * 64)
+    made = Rollout(rgb, xyz, rng.random(shape) < 0.3, camera, np.array([0.0, 0.1]), made_by, plan_hash="c" * 64)
+    other = made.copy()
+    other.rgb[1, :2] ^= 1
+    return replace(
+        made,
+        outcomes=(Outcome(0.8, "lifted", ((0.05, "touched"),)), Outcome(0.2, "slips")),
+        alternatives=(patches_between(made, other),),
+        basis=np.ones(shape, np.uint8),
+        unknowns=("it is dark",),
+    )
 
 
 def _rollout(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from kinema4d_msgs.msg import EvaluatedTrial, EvaluationResult, ExecutionStatus,
 from kinema4d_msgs.srv import Approve, Execute, Playback, ResetLab
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.outcomes import Outcome, patches_between
+from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
-from kinema4d_ros.generators import GenerateRequest, load_generator
+from kinema4d_ros.generators import CommandedMotion, GenerateRequest, load_generator
 from kinema4d_ros.io.images import studio
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.previews.report import make_report
@@ -46,6 +49,13 @@ __all__ = ["Seeds"]
 FRAMES = 3
 
 
+def _darker(frames: Frames) -> Frames:
+    """Return frames that differ in a small region."""
+    other = frames.copy()
+    other.rgb[:, 4:12, 4:12] //= 2
+    return other
+
+
 class Seeds:
     """Valid messages of one scene: an arm at home, a camera, a small motion and its results.
 
@@ -61,8 +71,16 @@ class Seeds:
         self.token = "0" * 32
         drawn = render_pointmaps(robot, self.plan.resample(FRAMES), camera, rgb=True)
         self._picture = studio(camera)
-        self._request = GenerateRequest(self._picture, drawn, None, self.plan_hash)
-        self._rollout = load_generator("composite").generate(self._request)
+        motion = CommandedMotion.of(robot, self.plan)
+        self._request = GenerateRequest(self._picture, drawn, None, self.plan_hash, motion=motion)
+        made = load_generator("composite").generate(self._request)
+        self._rollout = replace(
+            made,
+            outcomes=(Outcome(0.8, "lifted", ((0.5, "the fingers touch object_1"),)), Outcome(0.2, "slips")),
+            alternatives=(patches_between(made, _darker(made)),),
+            basis=np.ones(made.robot_mask.shape, np.uint8),
+            unknowns=("object_2 is hidden",),
+        )
         self._q = self.plan.resample(FRAMES).for_robot(robot)
         self._report = make_report(self._rollout, robot, self._q, plan=self.plan)
         self._links = [link.name for link in robot.links]

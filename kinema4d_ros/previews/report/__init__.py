@@ -12,6 +12,7 @@ from kinema4d_ros.previews.report.plan_report import (
     clearance_text,
     joint_margins,
     make_report,
+    outcomes_text,
 )
 from kinema4d_ros.previews.report.plot import clearance_plot
 
@@ -28,5 +29,6 @@ __all__ = [
     "find_motion",
     "joint_margins",
     "make_report",
+    "outcomes_text",
     "resting_links",
 ]

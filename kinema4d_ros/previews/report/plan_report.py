@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.core.errors import RolloutError
+from kinema4d_ros.core.outcomes import Outcome
 from kinema4d_ros.core.rollout import WARNING, DepthBasis, Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators.composite import MARGIN_PX
@@ -20,7 +21,7 @@ from kinema4d_ros.previews.report.grasped import find_grasped
 from kinema4d_ros.previews.report.motion import Motion, MovedRegion, find_motion
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["CONTACT_M", "Margins", "PlanReport", "clearance_text", "joint_margins", "make_report"]
+__all__ = ["CONTACT_M", "Margins", "PlanReport", "clearance_text", "joint_margins", "make_report", "outcomes_text"]
 
 # Margins of a plan to the position and speed limits of each joint.
 
@@ -96,6 +97,8 @@ class PlanReport:
         position_margin: (J,) least distance to a position limit, rad or m; negative = outside.
         velocity_ratio: (J,) largest speed / limit; above 1 = too fast.
         moved: largest displacement first.
+        outcomes: the rollout's, with times since the first frame; empty = the generator states none.
+        unknowns: the rollout's: why the generator cannot tell what happens; empty = it can.
         warnings: one sentence each.
         clearance_links: T names, the nearest link of each frame; not part of the message.
     """
@@ -125,6 +128,8 @@ class PlanReport:
     grasp_s: float = math.nan
     release_s: float = math.nan
     clearance_links: tuple[str, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    unknowns: tuple[str, ...] = ()
 
 
 def make_report(
@@ -198,6 +203,11 @@ def make_report(
         moved=motion.moved,
         warnings=tuple(warnings),
         clearance_links=clearance.link,
+        outcomes=tuple(
+            replace(one, events=tuple((moment - float(rollout.times[0]), text) for moment, text in one.events))
+            for one in rollout.outcomes
+        ),
+        unknowns=rollout.unknowns,
     )
 
 
@@ -208,6 +218,20 @@ def clearance_text(report: Any) -> str:
     basis = BASIS_TEXT.get(report.clearance_basis, "")
     where = f"'{report.min_clearance_link}' at {report.min_clearance_s:.2f} s"
     return f"{1000 * report.min_clearance_m:.0f} mm{' ' if basis else ''}{basis}: {where}"
+
+
+def outcomes_text(report: Any) -> str:
+    """Format the outcomes as in "83 % lifted, 17 % slips", of a `PlanReport` or of its message; "" without any.
+
+    >>> from types import SimpleNamespace
+    >>> outcomes_text(SimpleNamespace(outcomes=[Outcome(0.83, "lifted"), Outcome(0.1, "slips")]))
+    '83 % lifted, 10 % slips, 7 % not known'
+    """
+    parts = [f"{100 * one.probability:.0f} % {one.label}" for one in report.outcomes]
+    rest = 1.0 - sum(one.probability for one in report.outcomes)
+    if parts and rest >= 0.005:
+        parts.append(f"{100 * rest:.0f} % not known")
+    return ", ".join(parts)
 
 
 def _basis(rollout: Rollout, clearance: Clearance, frame: int | None) -> DepthBasis:
@@ -232,7 +256,7 @@ def _warnings(
     motion: Motion,
     basis: DepthBasis,
 ) -> list[str]:
-    out: list[str] = []
+    out = [f"The outcome cannot be told: {text}" for text in rollout.unknowns]
     distance = clearance.distance_m
     if first is not None:
         named = "The held object" if clearance.link[first] == HELD else f"Link '{clearance.link[first]}'"

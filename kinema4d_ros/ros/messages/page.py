@@ -16,6 +16,7 @@ from kinema4d_ros.core.rollout import DepthBasis
 from kinema4d_ros.physics.objects import ODD_SHAPES, LabObject, PlacedObject, Shape
 from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.ros.messages.errors import error_from_msg
+from kinema4d_ros.ros.messages.outcomes import outcomes_from_msg
 from kinema4d_ros.ros.messages.poses import pose_to_matrix
 from kinema4d_ros.ros.messages.rollout import MAX_TIME_S, predicted_frames, require_whole
 from kinema4d_ros.web.page import Progress
@@ -73,6 +74,8 @@ def report_from_msg(message: Any) -> PlanReport:
             for r in message.moved
         ),
         warnings=tuple(message.warnings),
+        outcomes=outcomes_from_msg(message.outcomes),
+        unknowns=tuple(message.unknowns),
     )
 
 

@@ -17,6 +17,7 @@ from kinema4d_msgs.msg import PlanReport as PlanReportMsg
 from kinema4d_ros.previews.report import PlanReport
 from kinema4d_ros.previews.report.plan_report import BASIS_TEXT
 from kinema4d_ros.ros.messages.errors import error_to_msg
+from kinema4d_ros.ros.messages.outcomes import outcomes_to_msg
 from kinema4d_ros.ros.messages.stamps import header
 
 __all__ = ["report_to_markers", "report_to_msg"]
@@ -45,6 +46,8 @@ def report_to_msg(report: PlanReport, stamp: Any) -> Any:
         joint_names=list(report.joint_names),
         position_margin=report.position_margin.tolist(),
         velocity_ratio=report.velocity_ratio.tolist(),
+        outcomes=outcomes_to_msg(report.outcomes),
+        unknowns=list(report.unknowns),
         warnings=list(report.warnings),
     )
     for name in (

@@ -10,11 +10,14 @@ import numpy as np
 
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_msgs.msg import RobotFrames
-from kinema4d_ros.core.errors import ErrorCode, PointmapError, RobotError
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError, PointmapError, RobotError
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
-from kinema4d_ros.generators import GenerateRequest
+from kinema4d_ros.core.trajectory import DENSE_SAMPLES, LEAST_DENSITY, JointTrajectory
+from kinema4d_ros.generators import CommandedMotion, GenerateRequest
 from kinema4d_ros.io.wire import WireFrames, decode_frames, encode_frames
+from kinema4d_ros.robot.description import description_sha256
 from kinema4d_ros.robot.gripper import Fingers
+from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.ros.messages.camera import camera_from_msg, info_from_camera, require_affordable
 from kinema4d_ros.ros.messages.images import (
     bytes_from_compressed,
@@ -27,6 +30,7 @@ from kinema4d_ros.ros.messages.images import (
 )
 from kinema4d_ros.ros.messages.poses import matrix_to_transform, transform_to_matrix
 from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.messages.trajectories import trajectory_from_msg, trajectory_to_msg
 
 __all__ = ["ReceivedFrames", "frames_from_msg", "frames_to_msg", "request_from_goal", "request_to_goal"]
 
@@ -145,18 +149,61 @@ def request_to_goal(
     goal.robot_frames = frames_to_msg(request.robot, robot_stamp, link_names)
     if request.robot.rgb is not None:
         goal.robot_rgb = encode_rgb(request.robot.rgb, "jpeg", head)
+    if request.motion is not None:
+        commands = request.motion.commands
+        # From the first frame, as the times of the frames.
+        shifted = replace(commands, times=commands.times - commands.times[0])
+        goal.commands = trajectory_to_msg(shifted, header(robot_stamp, request.camera.base_frame))
+        goal.robot_sha256 = description_sha256(request.motion.robot)
     return goal
 
 
-def request_from_goal(goal: Any) -> GenerateRequest:
-    """Convert a goal message to a request."""
+def request_from_goal(goal: Any, robot: Robot | None = None) -> GenerateRequest:
+    """Convert a goal message to a request.
+
+    Args:
+        goal: kinema4d_msgs/GenerateRollout goal.
+        robot: the receiver's own, for which commands are accepted; None accepts none.
+
+    Raises:
+        GeneratorError: GENERATOR_OTHER_ROBOT, the commands are those of another robot.
+        KinemaError: damaged images, inconsistent numbers or invalid commands.
+    """
+    motion = _motion_from_goal(goal, robot)
     # The raw image first: its size cannot be forged, while a few bytes of PNG may decode to gigabytes.
     camera = camera_from_msg(goal.robot_frames)
     image = rgb_from_image(goal.image, width=camera.width, height=camera.height)
-    robot = frames_from_msg(goal.robot_frames).sequence
-    camera = robot.camera
+    drawn = frames_from_msg(goal.robot_frames).sequence
+    camera = drawn.camera
     depth = depth_from_image(goal.depth) if len(goal.depth.data) else None
     if len(goal.robot_rgb):
         rgb = decode_rgb(goal.robot_rgb, width=camera.width, height=camera.height)
-        robot = replace(robot, camera=camera, rgb=rgb)
-    return GenerateRequest(image=image, robot=robot, depth=depth, plan_hash=goal.plan_hash, seed=goal.seed)
+        drawn = replace(drawn, camera=camera, rgb=rgb)
+    return GenerateRequest(image, drawn, depth, plan_hash=goal.plan_hash, seed=goal.seed, motion=motion)
+
+
+MAX_COMMANDS = DENSE_SAMPLES // LEAST_DENSITY
+"""Largest number of points of commands: as many as a plan with velocities may have."""
+
+
+def _motion_from_goal(goal: Any, robot: Robot | None) -> CommandedMotion | None:
+    """Return the commands of a goal for the receiver's robot; None without commands."""
+    if not goal.commands.points and not goal.robot_sha256:
+        return None
+    own = "" if robot is None else description_sha256(robot)
+    if robot is None or goal.robot_sha256 != own:
+        named = "no robot" if robot is None else f"'{robot.name}' ({own[:12]})"
+        raise GeneratorError(
+            f"the commands are for the robot {goal.robot_sha256[:12]!r}, this generator has {named}",
+            expected="commands for the generator's own robot",
+            hint="start the generator with robot:= the robot of the plans, from the same version of its files",
+            code=ErrorCode.GENERATOR_OTHER_ROBOT,
+        )
+    if len(goal.commands.points) > MAX_COMMANDS:
+        raise GeneratorError(
+            f"the commands have {len(goal.commands.points):,} points",
+            expected=f"at most {MAX_COMMANDS:,}",
+            code=ErrorCode.GENERATOR_BAD_REQUEST,
+        )
+    commands: JointTrajectory = trajectory_from_msg(goal.commands)
+    return CommandedMotion.of(robot, commands)

@@ -27,6 +27,12 @@ from kinema4d_ros.ros.messages.images import (
     encode_rgb,
     parallel,
 )
+from kinema4d_ros.ros.messages.outcomes import (
+    alternatives_from_msg,
+    alternatives_to_msg,
+    outcomes_from_msg,
+    outcomes_to_msg,
+)
 from kinema4d_ros.ros.messages.poses import matrix_to_transform
 from kinema4d_ros.ros.messages.stamps import header, is_time
 
@@ -76,12 +82,19 @@ def rollout_to_msg(rollout: Rollout, stamp: Any, *, rgb_format: Format = "jpeg",
     masks = parallel(lambda mask: encode_png(np.where(mask, np.uint8(255), np.uint8(0))), rollout.robot_mask)
     message.robot_mask = [compressed_from_bytes(data, "png", head) for data in masks]
     message.provenance = _provenance_to_msg(rollout.provenance)
+    message.outcomes = outcomes_to_msg(rollout.outcomes, float(rollout.times[0]))
+    message.alternatives = alternatives_to_msg(rollout.alternatives, (len(rollout), camera.height, camera.width))
+    if rollout.basis is not None:
+        message.basis = [compressed_from_bytes(data, "png", head) for data in parallel(encode_png, rollout.basis)]
+    message.unknowns = list(rollout.unknowns)
     return message
 
 
 def rollout_from_msg(message: Any) -> Rollout:
     """Decode a kinema4d_msgs/Rollout; raise a KinemaError for damaged images and inconsistent numbers."""
     camera = require_whole(message)
+    outcomes = outcomes_from_msg(message.outcomes)
+    shape = (len(message.times), camera.height, camera.width)
     return Rollout(
         *predicted_frames(message, camera).arrays,
         camera=camera,
@@ -89,7 +102,23 @@ def rollout_from_msg(message: Any) -> Rollout:
         provenance=_provenance_from_msg(message.provenance),
         rollout_id=message.rollout_id,
         plan_hash=message.plan_hash,
+        outcomes=outcomes,
+        alternatives=alternatives_from_msg(message.alternatives, shape),
+        basis=_basis_from_msg(message, camera),
+        unknowns=tuple(message.unknowns),
     )
+
+
+def _basis_from_msg(message: Any, camera: PinholeCamera) -> NDArray[np.uint8] | None:
+    """Decode the source of every point (T, H, W) uint8; None if the message does not state it."""
+    if not len(message.basis):
+        return None
+
+    def decode(image: Any) -> NDArray[np.uint8]:
+        data = bytes_from_compressed(image)
+        return decode_png(data, width=camera.width, height=camera.height, dtype=np.uint8)
+
+    return np.stack(parallel(decode, message.basis))
 
 
 def predicted_frames(message: Any, camera: PinholeCamera, part: slice = slice(None)) -> Frames:
@@ -115,6 +144,13 @@ def require_whole(message: Any) -> PinholeCamera:
         raise PointmapError(
             f"{frames} times, {counts[0]} images, {counts[1]} point frames, {counts[2]} masks",
             expected="at least one frame, and one of each per frame",
+            code=ErrorCode.WIRE_CORRUPT,
+        )
+    stated = (len(message.outcomes), len(message.alternatives), len(message.basis))
+    if stated[1] != max(0, stated[0] - 1) or stated[2] not in (0, frames):
+        raise PointmapError(
+            f"{stated[0]} outcomes, frames of {stated[1]} alternatives and {stated[2]} bases of {frames} frames",
+            expected="frames for every outcome but the first, and one basis per frame or none",
             code=ErrorCode.WIRE_CORRUPT,
         )
     camera = camera_from_msg(message)

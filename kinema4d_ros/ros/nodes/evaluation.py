@@ -186,6 +186,7 @@ class Evaluation(KinemaNode):
             lab=_sign(record.lab.success),
             predicted=_sign(model.success if model else None),
             confidence=model.confidence if model else 0.0,
+            probability=math.nan if model is None or model.probability is None else model.probability,
             model=label,
             reason=record.lab.error or (model.error or model.reason if model else ""),
         )

@@ -45,6 +45,12 @@ class Settings:
         f"The generator: {SPECS}. auto: nano where it can run, composite otherwise.",
         read_only=True,
     )
+    robot: str = parameter(
+        "yam",
+        "Robot whose commands are accepted: a name, or the path of a .urdf or .xacro file. Goals with commands for "
+        "another robot are refused.",
+        read_only=True,
+    )
     checkpoint: str = parameter("", "Folder of the model's weights; empty: those of the preset.", read_only=True)
     allow_base: bool = parameter(
         False, "Run the base model alone if the adapter is missing; results and diagnostics warn.", read_only=True
@@ -65,7 +71,8 @@ def worker_command(settings: Settings) -> list[str]:
     offered = {name: getattr(settings, name) for name in ("table_height_m", "device", "warm_start")}
     chosen = {"checkpoint": settings.checkpoint, "allow_base": settings.allow_base or None}
     options = json.dumps({"offered": offered, **chosen})
-    return [sys.executable, "-m", "kinema4d_ros.ros.nodes.generator_worker", "{fd}", settings.preset, options]
+    module = "kinema4d_ros.ros.nodes.generator_worker"
+    return [sys.executable, "-m", module, "{fd}", settings.preset, options, settings.robot]
 
 
 REPORTED = ("variant", "weights", "flow shift", "normalisation")

@@ -51,6 +51,7 @@ OVER_DDS: dict[ErrorCode, str] = {
     ErrorCode.CANCELLED: FAULTS + "test_feedback_then_cancellation_within_a_step",
     ErrorCode.GENERATOR_BAD_REQUEST: FAULTS + "test_broken_requests_are_refused",
     ErrorCode.METRIC_REFUSED: BACK_END,
+    ErrorCode.GENERATOR_OTHER_ROBOT: CODES + "test_damaged_goals",
     ErrorCode.NO_ROLLOUT: CODES + "test_nothing_to_play",
     ErrorCode.PLAYBACK_BAD_COMMAND: GRAPH + "test_playback_is_controlled",
     ErrorCode.ROLLOUT_INVALID: BACK_END,

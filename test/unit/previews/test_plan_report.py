@@ -11,9 +11,10 @@ import pytest
 from support.scenes import cast_world, overhead_camera, rollout_of, rollout_with, slider
 
 from kinema4d_ros.core.errors import RolloutError
+from kinema4d_ros.core.outcomes import Outcome, patches_between
 from kinema4d_ros.core.rollout import WARNING, Provenance
 from kinema4d_ros.core.trajectory import JointTrajectory
-from kinema4d_ros.previews.report import PlanReport, clearance_text, make_report
+from kinema4d_ros.previews.report import PlanReport, clearance_text, make_report, outcomes_text
 
 CAMERA = overhead_camera()
 TABLE = cast_world(CAMERA)
@@ -50,6 +51,22 @@ def test_a_safe_plan_has_no_warnings(tmp_path: Path) -> None:
     assert report.first_contact_link == ""
     assert report.max_penetration_m == 0.0
     assert report.warnings == ()
+
+
+def test_outcomes_and_unknowns_are_listed(tmp_path: Path) -> None:
+    still = rollout_of(CAMERA, [TABLE] * 2)
+    rollout = replace(
+        still,
+        times=still.times + 3.0,
+        outcomes=(Outcome(0.8, "lifted", ((3.05, "touched"),)), Outcome(0.15, "slips")),
+        alternatives=(patches_between(still, still),),
+        unknowns=("object_1 is hidden; measured depth would help.",),
+    )
+    report = make_report(rollout, slider(tmp_path, BRICK), [[0.2], [0.21]])
+    assert outcomes_text(report) == "80 % lifted, 15 % slips, 5 % not known"
+    assert report.outcomes[0].events[0][0] == pytest.approx(0.05)
+    assert report.warnings == ("The outcome cannot be told: object_1 is hidden; measured depth would help.",)
+    assert outcomes_text(make_report(still, slider(tmp_path, BRICK), [[0.2], [0.21]])) == ""
 
 
 def test_margins_come_from_the_plan_itself(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from defusedxml.ElementTree import fromstring
 from kinema4d_ros.core.errors import RobotError
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot, robot_description
+from kinema4d_ros.robot.description import description_sha256
 
 
 def uris(text: str) -> list[str]:
@@ -60,3 +61,28 @@ def test_robots_without_a_file_have_no_description(yam: Robot) -> None:
         robot_description(replace(yam, path=None))
     with pytest.raises(RobotError, match="uri is 'http'"):
         robot_description(yam, "http")  # type: ignore[arg-type]
+
+
+def test_the_hash_names_the_robot_and_not_its_folder(yam: Robot, tmp_path: Path) -> None:
+    """The same URDF elsewhere has the same hash; what changes the motion or a contact changes it."""
+    known = description_sha256(yam)
+    assert len(known) == 64
+    assert description_sha256(Robot.load("yam")) == known
+    text = '<robot name="r"><link name="a"><collision><geometry><box size="1 1 {z}"/></geometry></collision></link>'
+    text += '<link name="b"/><joint name="j" type="revolute"><parent link="a"/><child link="b"/>'
+    text += '<axis xyz="{axis}"/><limit lower="0" upper="1" effort="1" velocity="1"/></joint></robot>'
+    found = []
+    for folder, z, axis in (
+        ("one", "1", "0 0 1"),
+        ("two", "1", "0 0 1"),
+        ("three", "1", "0 1 0"),
+        ("four", "2", "0 0 1"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "r.urdf").write_text(text.format(z=z, axis=axis))
+        found.append(description_sha256(Robot.load(tmp_path / folder / "r.urdf")))
+    assert found[0] == found[1]
+    assert len({known, *found}) == 4
+    assert yam.gripper is not None
+    wider = replace(yam, gripper=replace(yam.gripper, width_open_m=yam.gripper.width_open_m + 0.01))
+    assert description_sha256(wider) != known

@@ -29,6 +29,9 @@ def test_arguments_choose_nodes() -> None:
     assert "recorder" in names(record="true")
     only = generator_graph(read_arguments(GENERATOR_ARGUMENTS, {}))
     assert [spec.name for spec in only] == ["generator"]
+    for graph, arguments in ((generator_graph, GENERATOR_ARGUMENTS), (sim_graph, SIM_ARGUMENTS)):
+        specs = graph(read_arguments(arguments, {"robot": "other.urdf"}))
+        assert next(spec for spec in specs if spec.name == "generator").parameters["robot"] == "other.urdf"
 
 
 def test_the_gate_always_runs() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.scenes import cast_world, overhead_camera, rollout_of, slider
 
+from kinema4d_ros.core.outcomes import Outcome
 from kinema4d_ros.core.rollout import Provenance
 from kinema4d_ros.previews.report import PlanReport, make_report
 from kinema4d_ros.ros.messages.page import report_from_msg
@@ -34,7 +35,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_a_report_round_trips(report: PlanReport) -> None:
-    sent = replace(report, grasp_s=0.1, clearance_basis="plane")
+    outcomes = (Outcome(0.8, "lifted", ((0.05, "the fingers touch object_1"),)), Outcome(0.2, "slips"))
+    sent = replace(report, grasp_s=0.1, clearance_basis="plane", outcomes=outcomes, unknowns=("it is dark",))
     read = report_from_msg(report_to_msg(sent, STAMP))
     assert read.clearance_basis == "plane"
     assert read.grasp_s == 0.1
