@@ -380,28 +380,6 @@ def servo_lead(model: mujoco.MjModel) -> NDArray[np.float64]:
     return np.asarray(-model.actuator_biasprm[:, 2] / model.actuator_gainprm[:, 0])
 
 
-def joint_addresses(model: mujoco.MjModel, robot: Robot) -> NDArray[np.intp]:
-    """Return the places (J,) of `robot.joint_names` in `qpos`."""
-    return np.array([int(model.joint(name).qposadr[0]) for name in robot.joint_names], dtype=np.intp)
-
-
-def place_arm(model: mujoco.MjModel, data: mujoco.MjData, robot: Robot, positions: NDArray[np.float64]) -> None:
-    """Set the joints to positions (J,), radians or metres, with mimic joints at theirs."""
-    data.qpos[joint_addresses(model, robot)] = positions
-    for joint in robot.joints:
-        if joint.mimic:
-            leader = positions[robot.joint_names.index(joint.mimic.joint)]
-            data.qpos[model.joint(joint.name).qposadr[0]] = joint.mimic.multiplier * leader + joint.mimic.offset
-
-
-def servo_lead(model: mujoco.MjModel) -> NDArray[np.float64]:
-    """Return the time (J,) in seconds by which servo commands lead: command = position + lead * velocity.
-
-    A position servo damps all motion; leading the command by damping / stiffness makes it damp only the error.
-    """
-    return np.asarray(-model.actuator_biasprm[:, 2] / model.actuator_gainprm[:, 0])
-
-
 def tune_servos(model: mujoco.MjModel, robot: Robot, materials: Materials) -> None:
     """Set servo stiffness from each joint's effort, and critical damping for the joint's inertia at home."""
     data = mujoco.MjData(model)

@@ -176,7 +176,7 @@ class DraftGenerator:
         return Simulated(scene, members, runs, outcomes, _unknowns(scene, runs, request))
 
     def scene_of(self, request: GenerateRequest, cancel: Cancel | None = None) -> FittedScene:
-        """Fit the objects of a request; the last scene is kept, so that another plan for the same image costs no fit."""
+        """Fit the objects of a request; the last scene is kept: another plan for the same image costs no fit."""
         key = _scene_key(request)
         if self._last is None or self._last[0] != key:
             self._last = (key, self._fit(request, cancel))
@@ -200,9 +200,7 @@ class DraftGenerator:
             cancel=cancel,
         )
 
-    def _draw(
-        self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome
-    ) -> Drawing:
+    def _draw(self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome) -> Drawing:
         run = made.runs[outcome.representative]
         shapes = [_estimate(placed) for placed in made.members[outcome.representative].objects]
         return drawer.draw(request.robot, run.base_T_object, shapes)
@@ -278,7 +276,8 @@ def _unknowns(scene: FittedScene, runs: Sequence[MemberRun], request: GenerateRe
         near = bool(len(away)) and float(away.min()) <= NEAR_M
         if one.misfit > MISFIT and (touched or near):
             found.append(
-                f"the shape of {one.name} is uncertain (misfit {one.misfit:.1f}, at most {MISFIT:g}): {help_} would help"
+                f"the shape of {one.name} is uncertain (misfit {one.misfit:.1f}, more than {MISFIT:g}): "
+                f"{help_} would help"
             )
     if not all(run.stable for run in runs):
         lost = sum(not run.stable for run in runs)

@@ -10,12 +10,10 @@ hypothesis of an object appears in about its share of the members. Member 0 has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import ConvexHull
 from scipy.special import ndtri
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
@@ -24,22 +22,18 @@ from kinema4d_ros.generators.draft.priors import Priors
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
 from kinema4d_ros.physics.ensemble import Member
 from kinema4d_ros.physics.model import Materials, Room
-from kinema4d_ros.physics.objects import LabObject, PlacedObject
+from kinema4d_ros.physics.objects import LabObject, PlacedObject, volume_of
 from kinema4d_ros.robot.model import Robot
 
 __all__ = ["CameraSpread", "draw_members", "open_room"]
 
 Array = NDArray[np.float64]
 
-_FILL = {"box": 1.0, "cylinder": np.pi / 4, "sphere": np.pi / 6, "bin": 0.35}
-_OTHER_FILL = 0.5
-"""Share of its bounding box that a shape fills; a bin has thin walls, and other shapes are open or taper."""
 _GREY = (0.5, 0.5, 0.5)
 _FAR_M = 3.0
 """Half the side of a table whose edges are unknown, and the distance of walls that are unknown."""
 _LEVEL = 0.02
 """Sine of the angle below which a line of sight is parallel to the table."""
-_KNOWN = {field.name for field in fields(LabObject)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,22 +160,16 @@ def _variants(one: FittedObject, priors: Priors, draw: _Draws) -> list[tuple[Lab
     made = []
     for k, which in enumerate(chosen):
         estimate = one.estimates[which]
-        more: dict[str, Any] = {}
-        if "center_of_mass" in _KNOWN:
-            more["center_of_mass"] = tuple((centers[k] * np.array(estimate.size) / 2).tolist())
-        if estimate.vertices is not None:
-            more["vertices"] = estimate.vertices
-        mass = float(np.clip(density[k] * _volume(estimate), *priors.mass))
-        thing = LabObject(one.name, estimate.shape, estimate.size, _GREY, mass, float(friction[k]), **more)
+        uniform = LabObject(one.name, estimate.shape, estimate.size, _GREY, 1.0, vertices=estimate.vertices)
+        dx, dy, dz = (centers[k] * np.array(estimate.size) / 2).tolist()
+        thing = replace(
+            uniform,
+            mass=float(np.clip(density[k] * volume_of(uniform), *priors.mass)),
+            friction=float(friction[k]),
+            center_of_mass=(dx, dy, dz),
+        )
         made.append((thing, estimate.base_T_object))
     return made
-
-
-def _volume(estimate: Estimate) -> float:
-    """Return the volume in cubic metres."""
-    if estimate.vertices is not None:
-        return float(ConvexHull(estimate.vertices).volume)
-    return float(np.prod(estimate.size) * _FILL.get(estimate.shape, _OTHER_FILL))
 
 
 def _camera_errors(camera: CameraSpread | None, draw: _Draws) -> list[Array | None]:
