@@ -135,13 +135,16 @@ class DraftGenerator:
             other = self._draw(drawer, request, made, outcome)
             alternatives.append(patches_between(main.frames, other.frames, main.basis, other.basis))
         report(Progress("draw", len(shown), len(shown)))
+        # Few members cannot show rare outcomes: of K members, one more that may do anything stays open. A judge that
+        # counts it half arrives at the mean of Jeffreys' posterior.
+        certain = len(made.members) / (len(made.members) + 1)
         return Rollout(
             *main.frames.arrays,
             request.camera,
             request.times,
             self._provenance(request, made),
             plan_hash=request.plan_hash,
-            outcomes=tuple(Outcome(o.probability, o.label, _events(o)) for o in shown),
+            outcomes=tuple(Outcome(o.probability * certain, o.label, _events(o)) for o in shown),
             alternatives=tuple(alternatives),
             basis=main.basis,
             unknowns=made.unknowns[:MAX_UNKNOWNS],

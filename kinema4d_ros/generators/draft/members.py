@@ -19,7 +19,7 @@ from scipy.special import ndtri
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.transforms import axis_angle, invert, make
 from kinema4d_ros.generators.draft.priors import Priors
-from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
+from kinema4d_ros.generators.draft.scene import FittedObject, FittedScene
 from kinema4d_ros.physics.ensemble import Member
 from kinema4d_ros.physics.model import Materials, Room
 from kinema4d_ros.physics.objects import LabObject, PlacedObject, volume_of
@@ -162,6 +162,9 @@ def _variants(one: FittedObject, priors: Priors, draw: _Draws) -> list[tuple[Lab
         estimate = one.estimates[which]
         uniform = LabObject(one.name, estimate.shape, estimate.size, _GREY, 1.0, vertices=estimate.vertices)
         dx, dy, dz = (centers[k] * np.array(estimate.size) / 2).tolist()
+        if estimate.shape == "sphere":
+            # A ball at rest lies on its heavy side.
+            dx, dy, dz = 0.0, 0.0, -abs(dz)
         thing = replace(
             uniform,
             mass=float(np.clip(density[k] * volume_of(uniform), *priors.mass)),

@@ -18,7 +18,7 @@ from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.pointmap import GripTrack
 from kinema4d_ros.core.task import Lifted, PushedBy, Task
 from kinema4d_ros.core.transforms import apply, invert, rotation_angle
-from kinema4d_ros.generators.draft.scene import FittedScene
+from kinema4d_ros.generators.draft.scene import Estimate, FittedScene
 from kinema4d_ros.physics.ensemble import Contact, MemberRun
 
 __all__ = ["DraftOutcome", "Fate", "FateKind", "cluster_outcomes", "smoothed", "success_share"]
@@ -182,16 +182,16 @@ def _require(
 
 def _fates(run: MemberRun, scene: FittedScene, grip: GripTrack | None) -> tuple[Fate, ...]:
     return tuple(
-        _fate(run.base_T_object[:, i], np.array(one.estimates[0].size), one.held, grip)
+        _fate(run.base_T_object[:, i], one.estimates[0], one.held, grip)
         for i, one in enumerate(scene.objects)
     )
 
 
-def _fate(poses: Array, size: Array, held: bool, grip: GripTrack | None) -> Fate:
-    """Classify the path (T, 4, 4) of an object."""
+def _fate(poses: Array, shape: Estimate, held: bool, grip: GripTrack | None) -> Fate:
+    """Classify the path (T, 4, 4) of an object of a shape and size."""
     position = poses[:, :3, 3]
     rise, moved = Lifted().value(position), PushedBy().value(position)
-    gripped = _gripped(poses, size, grip)
+    gripped = _gripped(poses, np.array(shape.size), grip)
     up = Lifted().holds(position)
     # An object held at the start is up already; it is down again when it has sunk by the height of a lift.
     lowered = held and bool(rise[-1] < -Lifted().height_m)
@@ -205,7 +205,7 @@ def _fate(poses: Array, size: Array, held: bool, grip: GripTrack | None) -> Fate
         last_up = int(np.flatnonzero(up)[-1]) if up.any() else int(np.argmax(rise))
         landed = last_up + int(np.argmax(rise[last_up:] < rise[-1] + MOVED_M))
         kind = "put down" if gripped[landed] else "dropped"
-    elif tilt > TOPPLED_RAD:
+    elif tilt > TOPPLED_RAD and shape.shape != "sphere":  # a ball rolls
         kind = "toppled"
     elif PushedBy().holds(position)[-1]:
         kind = "pushed"
