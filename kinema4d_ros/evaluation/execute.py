@@ -14,10 +14,11 @@ from kinema4d_ros.core.errors import FileFormatError, KinemaError
 from kinema4d_ros.core.task import Task
 from kinema4d_ros.evaluation.judges import make_judge
 from kinema4d_ros.evaluation.pictures import STRIP_FRAMES, write_comparison
-from kinema4d_ros.evaluation.settings import TRUTH, EvaluationSettings, model_label
+from kinema4d_ros.evaluation.settings import ORACLE, TRUTH, EvaluationSettings, model_label
 from kinema4d_ros.evaluation.store import TrialStore
 from kinema4d_ros.evaluation.trial import LabOutcome, ModelOutcome, Trial, TrialRecord, failure_text
 from kinema4d_ros.generators import Generator, load_generator
+from kinema4d_ros.generators.draft.generator import DraftGenerator
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.policies.guard import GuardedPolicy
@@ -25,6 +26,7 @@ from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import PolicySpec, make_policy
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.worlds import LabWorld, ModelWorld, Run, true_rollout
+from kinema4d_ros.worlds.truth import scene_from_truth
 
 __all__ = ["Executor", "evaluation_camera"]
 
@@ -146,10 +148,10 @@ class Executor:
             return Run(run.commands, verdict, 0, time.perf_counter() - began, rollout)
         predicted = ModelWorld(
             world.scene,
-            self._generator(model),
+            self._oracle(world) if model == ORACLE else self._generator(model),
             self._kinematics,
             judge=self._judge,
-            depth=self._settings.depth,
+            depth=self._settings.depth or model == ORACLE,
             frames=self._settings.frames,
         )
         if run is not None:
@@ -172,11 +174,16 @@ class Executor:
             self._policies[trial.policy] = known
         return known
 
+    def _oracle(self, world: LabWorld) -> Generator:
+        # The drawing sees what a depth camera sees; shapes and poses are the true ones.
+        scene = scene_from_truth(world.start, world.eye.capture(world.start, truth=True), room=world.lab.room)
+        return DraftGenerator(fit=lambda request, cancel: scene, threads=1)
+
     def _generator(self, model: str) -> Generator:
         if model not in self._generators:
             self._generators[model] = load_generator(
                 model,
-                offered={"locks": self._store.folder / "locks", "turn": self._turn},
+                offered={"locks": self._store.folder / "locks", "turn": self._turn, "threads": 1},
                 checkpoint=self._settings.checkpoints.get(model, ""),
             )
         return self._generators[model]

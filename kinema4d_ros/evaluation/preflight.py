@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.evaluation.execute import evaluation_camera
-from kinema4d_ros.evaluation.settings import TRUTH, EvaluationSettings, has_weights, node_names
+from kinema4d_ros.evaluation.settings import LAB_MODELS, EvaluationSettings, has_weights, node_names
 from kinema4d_ros.generators import GeneratorSpec, load_generator
 from kinema4d_ros.generators.pool import FIND_S, GeneratorPool
 from kinema4d_ros.kinematics import choose_kinematics
@@ -89,7 +89,7 @@ def check_setup(settings: EvaluationSettings, *, find_s: float = FIND_S) -> Setu
             notes += _find_nodes(model, find_s)
         elif has_weights(model):
             weights[model] = _weights(GeneratorSpec.parse(model).text, settings.checkpoints.get(model, ""))
-        elif model != TRUTH:
+        elif model not in LAB_MODELS:
             made = load_generator(model, checkpoint=settings.checkpoints.get(model, ""))
             if hasattr(made, "close"):
                 made.close()

@@ -15,10 +15,25 @@ from kinema4d_ros.lab.profile import CONSTANT, profile_names
 from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.policies.registry import PolicySpec, policy_kinds
 
-__all__ = ["TRUTH", "EvaluationSettings", "has_weights", "model_label", "model_modes", "node_names"]
+__all__ = [
+    "LAB_MODELS",
+    "ORACLE",
+    "TRUTH",
+    "EvaluationSettings",
+    "has_weights",
+    "model_label",
+    "model_modes",
+    "node_names",
+]
 
 TRUTH = "truth"
 """Model name for which the judge sees the lab's own images; separates the judge's errors from a model's."""
+
+ORACLE = "oracle"
+"""Model name for a draft with the lab's true shapes and poses but drawn physics: what a perfect fit could know."""
+
+LAB_MODELS = (TRUTH, ORACLE)
+"""Models that read the lab's truth, to compare others with."""
 
 MAX_RUNS = 100_000
 MODES: tuple[Mode, ...] = ("open", "closed")
@@ -30,18 +45,18 @@ def model_label(model: str, mode: str) -> str:
 
 
 def model_modes(models: Sequence[str], modes: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """List every model in every mode; "truth" has the mode "open" only."""
-    return tuple((model, mode) for model in models for mode in (("open",) if model == TRUTH else modes))
+    """List every model in every mode; "truth" and "oracle" have the mode "open" only."""
+    return tuple((model, mode) for model in models for mode in (("open",) if model in LAB_MODELS else modes))
 
 
 def node_names(model: str) -> tuple[str, ...]:
     """Return the namespaces of the generator nodes of a model; empty if it runs in this process."""
-    return () if model == TRUTH else GeneratorSpec.parse(model).nodes
+    return () if model in LAB_MODELS else GeneratorSpec.parse(model).nodes
 
 
 def has_weights(model: str) -> bool:
     """Return whether a model is a preset, with weights in a folder of this machine."""
-    return model != TRUTH and GeneratorSpec.parse(model).kind == "preset"
+    return model not in LAB_MODELS and GeneratorSpec.parse(model).kind == "preset"
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class EvaluationSettings:
         policies: specs, see `policies.registry`.
         scenarios: names of the lab's scenarios.
         runs: scenes of each scenario; their seeds are `seed`, `seed + 1`, ...
-        models: specs of generators, see `generators.load`; or "truth".
+        models: specs of generators, see `generators.spec`; or "truth" or "oracle".
         modes: "open", "closed" or both.
         task: "pick", "place" or "push".
         seed: of the first scene.

@@ -1,6 +1,7 @@
 """`load_generator(spec)`: create a generator from a spec of the command line or of a start-up parameter.
 
 composite              the static scene with the exact robot composited into it
+draft                  physics: the commanded motion simulated with the objects that the image shows (needs depth)
 nano, wan14b, ...      a preset of config/model
 path/to/preset.yaml    a user's preset
 ros, ros:NAMESPACE     the generator node of a running graph
@@ -29,14 +30,15 @@ from kinema4d_ros.io.resources import share_directory
 
 __all__ = ["SPECS", "GeneratorSpec", "best_preset", "load_generator", "preset_names"]
 
-SPECS = "auto, composite, a preset's name or YAML file, ros:NAMESPACE, or package.module:Class"
+SPECS = "auto, composite, draft, a preset's name or YAML file, ros:NAMESPACE, or package.module:Class"
 """For help texts."""
 
-Kind = Literal["composite", "preset", "ros", "class"]
+Kind = Literal["composite", "draft", "preset", "ros", "class"]
 
 # Modules above the core layer are imported by name on first use.
 _BUILT_IN = {
     "composite": "kinema4d_ros.generators.composite:CompositeGenerator",
+    "draft": "kinema4d_ros.generators.draft.generator:DraftGenerator",
     "preset": "kinema4d_model.pipeline.backend:DiffusionGenerator",
     "ros": "kinema4d_ros.ros.generate_client:RemoteGenerator",
     "pool": "kinema4d_ros.generators.pool:GeneratorPool",
@@ -75,6 +77,8 @@ class GeneratorSpec:
             text = best_preset()
         if text == "composite":
             return cls("composite", text)
+        if text == "draft":
+            return cls("draft", text)
         parts = text.split("+")
         if all(_NODE.fullmatch(part) for part in parts):
             nodes = tuple(part.partition(":")[2].strip("/") for part in parts)
@@ -86,8 +90,8 @@ class GeneratorSpec:
             return cls("preset", text)
         raise GeneratorError(
             f"generator '{text}' is unknown",
-            expected=f"auto, composite, {', '.join(preset_names())}, the path of a preset's YAML file, ros:NAMESPACE, "
-            "nodes joined by + (ros:gpu1+ros:gpu2, each once), or package.module:Class",
+            expected=f"auto, composite, draft, {', '.join(preset_names())}, the path of a preset's YAML file, "
+            "ros:NAMESPACE, nodes joined by + (ros:gpu1+ros:gpu2, each once), or package.module:Class",
             code=ErrorCode.GENERATOR_UNAVAILABLE,
         )
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from kinema4d_ros.evaluation.rates import Interval
-from kinema4d_ros.evaluation.settings import TRUTH
+from kinema4d_ros.evaluation.settings import ORACLE, TRUTH
 from kinema4d_ros.evaluation.summary import EvaluationSummary, ModelSummary
 from kinema4d_ros.evaluation.summary.cells import Cell
 from kinema4d_ros.evaluation.summary.correction_check import CorrectionRow
@@ -106,6 +106,11 @@ def verdict(model: ModelSummary) -> str:
     informs, trust = _trust(cell.lab.estimate, cell.agreement, cell.count)
     if model.label.partition("/")[0] == TRUTH:
         return f"Not a model but the lab's own images: all errors here are the judge's. {trust} {_wrong(cell)}"
+    if model.label.partition("/")[0] == ORACLE:
+        trust = (
+            "Not a model of the camera's picture: a draft that is given the lab's true shapes and poses, but not its "
+            f"physics. What separates a draft from it is the fit. {trust}"
+        )
     parts = [_mixed(model), trust, _bias(cell), _parts(model), _wrong(cell), _winner(model), _advice(model, informs)]
     return " ".join(part for part in parts if part)
 

@@ -107,6 +107,7 @@ class DraftGenerator:
         self._priors = read_priors(priors or None)
         self._fit = fit or self._fit_request
         self._last: tuple[bytes, FittedScene] | None = None
+        self._drawer: tuple[bytes, SceneDrawer] | None = None
 
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
@@ -118,14 +119,7 @@ class DraftGenerator:
         stage = Progress("draw", 0, len(shown))
         raise_if_cancelled(cancel, stage)
         report(stage)
-        drawer = SceneDrawer(
-            request.image,
-            request.robot,
-            made.scene,
-            depth=request.depth,
-            max_range_m=self._max_range_m,
-            shadows=self._shadows,
-        )
+        drawer = self._drawer_of(request, made.scene)
         main = self._draw(drawer, request, made, shown[0])
         alternatives: list[Patches] = []
         for number, outcome in enumerate(shown[1:], 1):

@@ -182,8 +182,7 @@ def _require(
 
 def _fates(run: MemberRun, scene: FittedScene, grip: GripTrack | None) -> tuple[Fate, ...]:
     return tuple(
-        _fate(run.base_T_object[:, i], one.estimates[0], one.held, grip)
-        for i, one in enumerate(scene.objects)
+        _fate(run.base_T_object[:, i], one.estimates[0], one.held, grip) for i, one in enumerate(scene.objects)
     )
 
 
