@@ -32,7 +32,8 @@ LEAST_SHARE, LEAST_PIXELS = 1.5e-4, 12
 """Least size of an object's visible part."""
 REACH_M = 1.2
 """Objects farther from the robot's base than this are surroundings."""
-WALL_M = 0.006
+WALL_M, WALL_SHARE = 0.005, 0.1
+"""A flat piece is part of a wall if its plane, of this half thickness, contains this share of the surroundings."""
 _DARK = 8.0
 
 
@@ -192,8 +193,10 @@ def _add_parts_of_walls(labels: NDArray[np.int32], surroundings: Mask, seen: Obs
         points = seen.eye + seen.rays[mine] * seen.smooth[mine][:, None]
         centre = points.mean(0)
         _, _, axes = np.linalg.svd(points - centre, full_matrices=False)
-        flat = np.abs((points - centre) @ axes[2]).max() < WALL_M
-        surroundings[k] = bool(flat and step * (np.abs((around - centre) @ axes[2]) < WALL_M).sum() > len(points))
+        slack = WALL_M + 2 * seen.noise_m
+        flat = np.percentile(np.abs((points - centre) @ axes[2]), 95) < slack
+        # Any plane crosses a wall somewhere; the wall's own contains a good part of it.
+        surroundings[k] = bool(flat and (np.abs((around - centre) @ axes[2]) < slack).mean() > WALL_SHARE)
 
 
 def _window(mask: Mask, margin: int) -> tuple[slice, slice]:
