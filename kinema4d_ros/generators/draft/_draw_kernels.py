@@ -16,6 +16,7 @@ __all__ = [
     "paint_shapes",
     "robot_normals",
     "shade_plane",
+    "wear_own_pixels",
 ]
 
 Floats = NDArray[np.float32]
@@ -393,9 +394,18 @@ def robot_normals(xyz: Floats, ids: Bytes, base_R: Doubles, out: Floats) -> None
 
 
 @njit(cache=True, nogil=True)
+def _level(n: Floats, shaded: Bytes, shape: Doubles, key: Doubles, c: int) -> float:
+    """Return the relative light on a normal (3,), base frame, in one channel; `shaded` (3,) is the rendered colour."""
+    lamp = max(n[0] * key[0] + n[1] * key[1] + n[2] * key[2], 0.0)
+    bright = (np.float64(shaded[0]) + shaded[1] + shaded[2]) / 765.0
+    level = shape[0, c] + shape[1, c] * n[0] + shape[2, c] * n[1] + shape[3, c] * n[2]
+    return float(max(level + shape[4, c] * lamp + shape[5, c] * bright, 0.02))
+
+
+@njit(cache=True, nogil=True)
 def light_robot(
-    normals: Floats, ids: Bytes, shaded: Bytes, gains: Doubles, shape: Doubles, key: Doubles, encode: Bytes,
-    image: Bytes, same: Bools, out: Bytes,
+    normals: Floats, ids: Bytes, shaded: Bytes, gains: Doubles, shape: Doubles, key: Doubles,
+    encode: Bytes, image: Bytes, same: Bools, out: Bytes,
 ) -> None:  # fmt: skip
     """Colour the robot's pixels (H, W, 3): gains (256, 3) by link id times the light on the normal, `shape` (6, 3).
 
@@ -409,17 +419,48 @@ def light_robot(
             i = ids[v, u]
             if i == 0:
                 continue
-            if same[v, u]:
-                for c in range(3):
-                    out[v, u, c] = image[v, u, c]
-                continue
-            x, y, z = normals[v, u, 0], normals[v, u, 1], normals[v, u, 2]
-            lamp = max(x * key[0] + y * key[1] + z * key[2], 0.0)
-            bright = (np.float64(shaded[v, u, 0]) + shaded[v, u, 1] + shaded[v, u, 2]) / 765.0
             for c in range(3):
-                level = shape[0, c] + shape[1, c] * x + shape[2, c] * y + shape[3, c] * z + shape[4, c] * lamp
-                level = max(level + shape[5, c] * bright, 0.02) * gains[i, c]
-                out[v, u, c] = encode[min(int(level * last), last)]
+                if same[v, u]:
+                    out[v, u, c] = image[v, u, c]
+                else:
+                    level = _level(normals[v, u], shaded[v, u], shape, key, c) * gains[i, c]
+                    out[v, u, c] = encode[min(int(level * last), last)]
+
+
+@njit(cache=True, nogil=True)
+def wear_own_pixels(
+    xyz: Floats, normals: Floats, ids: Bytes, shaded: Bytes, first_T_now: Doubles, K: Doubles, first_xyz: Floats,
+    first_normals: Floats, first_ids: Bytes, first_shaded: Bytes, shape: Doubles, key: Doubles, image: Bytes,
+    same: Bools, out: Bytes,
+) -> None:  # fmt: skip
+    """Give robot pixels the colour of the same point of their link in the first image, where it was visible there.
+
+    `first_T_now` (256, 3, 4) maps a link's points of this frame, camera frame, to those of frame 0. The colour is
+    scaled by the light on both normals.
+    """
+    height, width = ids.shape
+    for v in range(height):
+        for u in range(width):
+            i = ids[v, u]
+            if i == 0 or same[v, u]:
+                continue
+            M, p = first_T_now[i], xyz[v, u]
+            z = M[2, 0] * p[0] + M[2, 1] * p[1] + M[2, 2] * p[2] + M[2, 3]
+            if z <= _NEAR_M:
+                continue
+            x = M[0, 0] * p[0] + M[0, 1] * p[1] + M[0, 2] * p[2] + M[0, 3]
+            y = M[1, 0] * p[0] + M[1, 1] * p[1] + M[1, 2] * p[2] + M[1, 3]
+            b = int(np.floor((K[0, 0] * x + K[0, 1] * y) / z + K[0, 2]))
+            a = int(np.floor(K[1, 1] * y / z + K[1, 2]))
+            if not (0 <= a < height and 0 <= b < width) or first_ids[a, b] != i:
+                continue
+            if abs(first_xyz[a, b, 2] - z) > _HIDDEN_M:
+                continue
+            before = _level(first_normals[a, b], first_shaded[a, b], shape, key, 1)
+            now = _level(normals[v, u], shaded[v, u], shape, key, 1)
+            ratio = min(max(now / before, 0.4), 2.5) ** (1.0 / 2.2)
+            for c in range(3):
+                out[v, u, c] = np.uint8(min(image[a, b, c] * ratio + 0.5, 255.0))
 
 
 @njit(cache=True, nogil=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators._kernels import shade_frames
-from kinema4d_ros.generators.draft._draw_kernels import light_robot, robot_normals
+from kinema4d_ros.generators.draft._draw_kernels import light_robot, robot_normals, wear_own_pixels
 from kinema4d_ros.generators.draft.shadows import GAMMA
 from kinema4d_ros.generators.inpaint import grow_mask
 
@@ -26,7 +26,7 @@ _LEAST_PIXELS = 300
 _LEAST_LINK = 40
 _MOST_PIXELS = 6000
 _ROUNDS = 5
-_LEVELS = 1024
+_LEVELS = 8192
 _PART_HEIGHT_M = 0.015
 _PART_NEAR_M = 0.10
 """A part is higher above the table than the first, and its depth differs less from the robot's than the second."""
@@ -48,33 +48,53 @@ class RobotLook:
 
     Attributes:
         gains: (256, 3) float64 by link id.
-        shape: (6, 3) float64, weights of 1, the normal's x, y, z in the base frame, the lamp, the rendered brightness.
+        shape: (6, 3) float64, relative light: weights of 1, the normal's x, y, z in the base frame, the lamp, and the
+            rendered brightness.
         key: (3,) float64, unit direction to the lamp, base frame; 0 = unknown.
         encode: (N,) uint8 of linear light from 0 to 1.
+        image: (H, W, 3) uint8, the first image.
+        xyz: (H, W, 3) float32, its robot, metres, camera frame.
+        ids: (H, W) uint8, its links where the image surely shows them, 0 elsewhere.
+        normals: (H, W, 3) float32, base frame.
+        shaded: (H, W, 3) uint8, the rendered robot.
     """
 
     gains: Doubles
     shape: Doubles
     key: Doubles
     encode: Bytes
+    image: Bytes
+    xyz: Floats
+    ids: Bytes
+    normals: Floats
+    shaded: Bytes
 
     def paint(
         self,
-        xyz: Floats,
-        ids: Bytes,
+        robot: PointmapSequence,
+        t: int,
         shaded: Bytes,
-        base_R: Doubles,
-        image: Bytes,
+        first_T_now: Doubles | None,
         same: Bools,
         normals: Floats,
         out: Bytes,
     ) -> None:
         """Colour the robot of one frame (H, W, 3) into `out`; `normals` is working memory (H, W, 3).
 
-        Where `same` (H, W), the robot has not moved and keeps the pixels of the image.
+        Where `same` (H, W), the robot has not moved and keeps the pixels of the image. With `first_T_now`
+        (256, 3, 4), by link id, from the camera frame to the same point of the link in frame 0, a moved link wears its
+        own pixels where the first image shows them.
         """
-        robot_normals(xyz, ids, base_R, normals)
-        light_robot(normals, ids, shaded, self.gains, self.shape, self.key, self.encode, image, same, out)
+        xyz, ids, camera = robot.xyz[t], robot.link_ids[t], robot.camera
+        robot_normals(xyz, ids, np.ascontiguousarray(camera.base_T_camera[:3, :3]), normals)
+        light_robot(
+            normals, ids, shaded, self.gains, self.shape, self.key, self.encode, self.image, same, out
+        )  # fmt: skip
+        if first_T_now is not None:
+            wear_own_pixels(
+                xyz, normals, ids, shaded, first_T_now, camera.K, self.xyz, self.normals, self.ids, self.shaded,
+                self.shape, self.key, self.image, same, out,
+            )  # fmt: skip
 
 
 def shaded_robot(robot: PointmapSequence) -> Bytes:
@@ -115,7 +135,8 @@ def fit_look(
     features = np.column_stack([np.ones(len(n)), n, np.maximum(n @ lamp, 0.0), bright])
     links = ids.ravel()[where]
     gains, shape = _alternate(features, light, links)
-    return RobotLook(gains, shape, lamp, _encoding())
+    sure = np.where(used, ids, 0).astype(np.uint8)
+    return RobotLook(gains, shape, lamp, _encoding(), image, xyz, sure, normals, shaded)
 
 
 def _encoding() -> Bytes:
@@ -143,8 +164,7 @@ def _alternate(features: Doubles, light: Doubles, links: NDArray[np.uint8]) -> t
             gain = np.clip(above / below, 0.02, 20.0)
             miss = np.abs(target - gain[links] * base)
             weight = 1.0 / np.maximum(miss / max(1.5 * float(np.median(miss)), 1e-4), 1.0)
-        shape[:, c] *= level
-        gains[:, c] = gain
+        gains[:, c] = level * gain
     seen = np.flatnonzero(counts >= _LEAST_LINK)
     if len(seen):
         # Links are numbered from the base outwards: one that is not visible looks like the nearest that is.

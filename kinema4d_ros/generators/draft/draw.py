@@ -249,7 +249,8 @@ class SceneDrawer:
             robot: T frames of the exact robot, of the same camera; the first is that of the image.
             base_T_object: (T, N, 4, 4) float64, metres, of the scene's objects in their order.
             estimates: the N shapes that were simulated.
-            base_T_link: (T, L, 4, 4) float64, metres, of the robot's links; None = only its visible side casts shadows.
+            base_T_link: (T, L, 4, 4) float64, metres, of the robot's links; with them, the links have their own pixels
+                where the first image shows them, and also their hidden sides cast shadows.
         """
         count, things = len(robot), len(self.scene.objects)
         poses = np.ascontiguousarray(base_T_object, np.float64)
@@ -293,15 +294,22 @@ class SceneDrawer:
                     self._paint(scratch, seen[t], seen[0], first, tint, rgb, xyz, basis[t])
                 painted = shaded[t]
                 if self.look is not None:
-                    points_t, ids = robot.xyz[t], robot.link_ids[t]
-                    self.look.paint(
-                        points_t, ids, painted, self._base_R, self._image, memory.same, memory.normals, memory.rgb
-                    )
+                    back = self._backwards(base_T_link, t)
+                    self.look.paint(robot, t, painted, back, memory.same, memory.normals, memory.rgb)
                     painted = memory.rgb
                 compose_over(robot.xyz[t], robot.link_ids[t], painted, self._soft, rgb, xyz, mask, basis[t])
 
         map_frames(draw_some, [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)])
         return Drawing(frames, basis)
+
+    def _backwards(self, base_T_link: Doubles | None, t: int) -> Doubles | None:
+        """Return (256, 3, 4) by link id: from the camera frame to the link's same point in frame 0; None = unknown."""
+        if base_T_link is None:
+            return None
+        moves = base_T_link[0] @ np.linalg.inv(base_T_link[t])
+        back = np.zeros((256, 3, 4))
+        back[1 : len(moves) + 1] = (self.camera.camera_T_base @ moves @ self.camera.base_T_camera)[:, :3]
+        return back
 
     def _keep_around(self, robot: PointmapSequence, t: int, memory: _Memory, rgb: Bytes) -> None:
         """Find the pixels of frame 0's robot and its margin near which it is where it was; they keep the image."""
