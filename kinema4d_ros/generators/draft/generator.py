@@ -197,6 +197,21 @@ class DraftGenerator:
             cancel=cancel,
         )
 
+    def _drawer_of(self, request: GenerateRequest, scene: FittedScene) -> SceneDrawer:
+        """Return the drawer of the request's scene; the last one is kept, with its background, lamp and colours."""
+        key = _scene_key(request)
+        if self._drawer is None or self._drawer[0] != key or self._drawer[1].scene is not scene:
+            made = SceneDrawer(
+                request.image,
+                request.robot,
+                scene,
+                depth=request.depth,
+                max_range_m=self._max_range_m,
+                shadows=self._shadows,
+            )
+            self._drawer = (key, made)
+        return self._drawer[1]
+
     def _draw(self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome) -> Drawing:
         run = made.runs[outcome.representative]
         shapes = [_estimate(placed) for placed in made.members[outcome.representative].objects]
