@@ -7,6 +7,7 @@ Observation ─ find_segments ─> one label for each object's visible pixels
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -66,6 +67,15 @@ class Observation:
     noise_m: float
     table_offset_m: float
 
+    @cached_property
+    def edges(self) -> Mask:
+        """(H, W) bool, steps of a noisy depth: pixels there may lie between two surfaces and would join them."""
+        if self.noise_m <= QUIET_M:
+            return np.zeros(self.stands.shape, bool)
+        kernel = np.ones((3, 3), np.uint8)
+        far = np.where(np.isfinite(self.smooth), self.smooth, 0.0).astype(np.float32)
+        return np.asarray(cv2.dilate(far, kernel) - cv2.erode(far, kernel) > EDGE_JUMPS * self.jump_m)
+
     @property
     def jump_m(self) -> float:
         """Least step of depth between two objects, metres."""
@@ -100,7 +110,7 @@ def find_segments(image: NDArray[np.uint8], seen: Observation) -> tuple[NDArray[
     """
     labels = np.zeros(seen.stands.shape, np.int32)
     hue = np.zeros((*labels.shape, 2), np.float32)
-    surface = seen.stands & ~_edges(seen)
+    surface = seen.stands & ~seen.edges
     count = label_regions(surface, seen.smooth, hue, seen.jump_m, 1.0, labels)
     labels = _grow(labels, seen.stands, seen.smooth, seen.jump_m)
     surroundings = _surroundings(labels, count, seen)
@@ -160,15 +170,6 @@ def _mixed(depth: NDArray[np.float32], known: Mask, smooth: NDArray[np.float32],
     """Find pixels between two surfaces: far from the median of their surroundings."""
     with np.errstate(invalid="ignore"):
         return np.asarray(known & (np.abs(depth - smooth) > max(JUMP_M, NOISE_SIGMAS * noise)))
-
-
-def _edges(seen: Observation) -> Mask:
-    """Find pixels at steps of a noisy depth: they may lie between two surfaces and would join them."""
-    if seen.noise_m <= QUIET_M:
-        return np.zeros(seen.stands.shape, bool)
-    kernel = np.ones((3, 3), np.uint8)
-    far = np.where(np.isfinite(seen.smooth), seen.smooth, 0.0).astype(np.float32)
-    return np.asarray(cv2.dilate(far, kernel) - cv2.erode(far, kernel) > EDGE_JUMPS * seen.jump_m)
 
 
 def _hue(image: NDArray[np.uint8]) -> NDArray[np.float32]:
