@@ -47,7 +47,7 @@ RobotFrame = PointmapSequence | tuple[NDArray[np.uint8], NDArray[np.float32]]
 
 NOISE_M, NOISE_RELATIVE = 0.002, 0.001
 """Standard deviation of a depth: metres, plus a share of the depth. Noise seen on the table is added."""
-FOOTPRINT_M = 0.002
+FOOTPRINT_M = 0.003
 """Pixels closer together than this on the object do not count as independent measurements."""
 CORRELATION = 8.0
 """Pixels that count as one independent measurement, because errors of model and camera are common to neighbours."""
@@ -62,6 +62,8 @@ HULL_MISFIT = 0.15
 """From this on a hull is tried."""
 PIECES_M = 0.05
 """Pieces of one colour that are closer than this may be one object behind something nearer."""
+SMALL_SHARE = 6e-4
+"""Things with fewer pixels, as a share of the image, that no shape explains are not taken for objects."""
 HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
 PAD_SLACK_M = 0.006
@@ -148,6 +150,11 @@ def fit_scene(
         if one is not None:
             found.append(one)
     found = work.join_pieces(found, image)
+    small = SMALL_SHARE * labels.size
+    scraps = [one for one in found if one.misfit > 1 and int(one.mask.sum()) < small]
+    if scraps:
+        found = [one for one in found if one not in scraps]
+        notes.append(f"{len(scraps)} small things above the table could not be made out; a nearer view would help")
     found.sort(key=lambda f: float(np.median(seen.smooth[f.mask])))
     objects = []
     for number, one in enumerate(found, 1):
