@@ -34,7 +34,7 @@ _PART_NEAR_M = 0.10
 """A part is higher above the table than the first, and its depth differs less from the robot's than the second."""
 _PART_REACH = 0.10
 """Missing parts are looked for this far around the robot, as a share of the image's width."""
-_COLOUR_REACH = 0.06
+_COLOUR_REACH = 0.045
 """The same without depth, where a part is told by its colour."""
 _STANDS_OUT = 34.0
 """Mean difference in grey levels from the inpainted background above which a pixel belongs to a part."""
