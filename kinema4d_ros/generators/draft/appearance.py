@@ -14,7 +14,7 @@ from kinema4d_ros.generators.draft._draw_kernels import light_robot, robot_norma
 from kinema4d_ros.generators.draft.shadows import GAMMA
 from kinema4d_ros.generators.inpaint import grow_mask
 
-__all__ = ["RobotLook", "attached_parts", "fit_look", "shaded_robot"]
+__all__ = ["RobotLook", "attached_parts", "fit_look", "shaded_robot", "spread_colours"]
 
 Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
@@ -24,6 +24,8 @@ Floats = NDArray[np.float32]
 _LEAST_PIXELS = 300
 """Robot pixels of the first image below which its colours are not known."""
 _LEAST_LINK = 40
+_BORDER_PX = 4.0
+"""Width of the borders of links whose colours are not used."""
 _MOST_PIXELS = 6000
 _ROUNDS = 5
 _LEVELS = 8192
@@ -32,7 +34,7 @@ _PART_NEAR_M = 0.10
 """A part is higher above the table than the first, and its depth differs less from the robot's than the second."""
 _PART_REACH = 0.10
 """Missing parts are looked for this far around the robot, as a share of the image's width."""
-_COLOUR_REACH = 0.06
+_COLOUR_REACH = 0.045
 """The same without depth, where a part is told by its colour."""
 _STANDS_OUT = 34.0
 """Mean difference in grey levels from the inpainted background above which a pixel belongs to a part."""
@@ -53,6 +55,7 @@ class RobotLook:
         key: (3,) float64, unit direction to the lamp, base frame; 0 = unknown.
         encode: (N,) uint8 of linear light from 0 to 1.
         image: (H, W, 3) uint8, the first image.
+        own: (H, W, 3) uint8, the same without the mixed colours at the borders of the links.
         xyz: (H, W, 3) float32, its robot, metres, camera frame.
         ids: (H, W) uint8, its links where the image surely shows them, 0 elsewhere.
         normals: (H, W, 3) float32, base frame.
@@ -64,6 +67,7 @@ class RobotLook:
     key: Doubles
     encode: Bytes
     image: Bytes
+    own: Bytes
     xyz: Floats
     ids: Bytes
     normals: Floats
@@ -93,8 +97,29 @@ class RobotLook:
         if first_T_now is not None:
             wear_own_pixels(
                 xyz, normals, ids, shaded, first_T_now, camera.K, self.xyz, self.normals, self.ids, self.shaded,
-                self.shape, self.key, self.image, same, out,
+                self.shape, self.key, self.own, same, out,
             )  # fmt: skip
+
+
+def spread_colours(image: Bytes, labels: Bytes, reach_px: float) -> tuple[Bytes, Bytes]:
+    """Continue the colours of labelled pixels past their borders, which mix them with what is beside them.
+
+    Returns labels (H, W), also of pixels up to `reach_px` from a labelled one, and the image (H, W, 3) with the colour
+    of the nearest labelled pixel there.
+    """
+    spread, picture = labels.copy(), image.copy()
+    if not labels.any():
+        return spread, picture
+    away, nearest = cv2.distanceTransformWithLabels(
+        (labels == 0).astype(np.uint8), cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL
+    )
+    rows, columns = np.nonzero(labels)
+    source = np.zeros((int(nearest.max()) + 1, 2), np.int64)
+    source[nearest[rows, columns]] = np.stack([rows, columns], 1)
+    fill = (away > 0) & (away <= reach_px)
+    row, column = source[nearest[fill]].T
+    spread[fill], picture[fill] = labels[row, column], image[row, column]
+    return spread, picture
 
 
 def shaded_robot(robot: PointmapSequence) -> Bytes:
@@ -135,8 +160,9 @@ def fit_look(
     features = np.column_stack([np.ones(len(n)), n, np.maximum(n @ lamp, 0.0), bright])
     links = ids.ravel()[where]
     gains, shape = _alternate(features, light, links)
-    sure = np.where(used, ids, 0).astype(np.uint8)
-    return RobotLook(gains, shape, lamp, _encoding(), image, xyz, sure, normals, shaded)
+    spread, own = spread_colours(image, np.where(used, ids, 0).astype(np.uint8), _BORDER_PX)
+    sure = np.where(spread == ids, spread, 0).astype(np.uint8)
+    return RobotLook(gains, shape, lamp, _encoding(), image, own, xyz, sure, normals, shaded)
 
 
 def _encoding() -> Bytes:

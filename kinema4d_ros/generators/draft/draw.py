@@ -33,7 +33,7 @@ from kinema4d_ros.generators.draft._draw_kernels import (
     paint_shapes,
     shade_plane,
 )
-from kinema4d_ros.generators.draft.appearance import RobotLook, attached_parts, fit_look, shaded_robot
+from kinema4d_ros.generators.draft.appearance import RobotLook, attached_parts, fit_look, shaded_robot, spread_colours
 from kinema4d_ros.generators.draft.scene import Estimate, FittedScene
 from kinema4d_ros.generators.draft.shadows import (
     CELL_M,
@@ -447,24 +447,13 @@ class SceneDrawer:
 
         The borders of the masks mix object and background; they get the colour of the nearest pixel inside.
         """
-        labels, picture = np.zeros(self._image.shape[:2], np.uint8), self._image.copy()
+        labels = np.zeros(self._image.shape[:2], np.uint8)
         cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
         for i, mask in enumerate(self._masks):
             inner = cv2.erode(mask.astype(np.uint8), cross) != 0
             sure = inner if inner.sum() > 0.3 * mask.sum() else mask
             labels[sure & ~self._hole] = i + 1
-        if not labels.any():
-            return labels, picture
-        away, nearest = cv2.distanceTransformWithLabels(
-            (labels == 0).astype(np.uint8), cv2.DIST_L2, 5, labelType=cv2.DIST_LABEL_PIXEL
-        )
-        rows, columns = np.nonzero(labels)
-        source = np.zeros((int(nearest.max()) + 1, 2), np.int64)
-        source[nearest[rows, columns]] = np.stack([rows, columns], 1)
-        fill = (away > 0) & (away <= _FILL_PX)
-        from_row, from_column = source[nearest[fill]].T
-        picture[fill], labels[fill] = self._image[from_row, from_column], labels[from_row, from_column]
-        return labels, picture
+        return spread_colours(self._image, labels, _FILL_PX)
 
     def _find_shadows(
         self, robot: PointmapSequence, best: Sequence[Estimate], base_T_link: Doubles | None

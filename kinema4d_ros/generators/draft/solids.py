@@ -58,7 +58,8 @@ class Solids:
         """Sample an object's volume: points (M, 3) float64, object frame, about `spacing_m` apart."""
         half = self.boxes[index]
         spacing = max(spacing_m, float(np.prod(2 * half) / _MOST_POINTS) ** (1 / 3))
-        lines = [np.linspace(-h, h, max(2, int(np.ceil(2 * h / spacing)) + 1)) for h in half]
+        # An odd number, so that round shapes have points where they are widest.
+        lines = [np.linspace(-h, h, 2 * max(1, int(np.ceil(h / spacing))) + 1) for h in half]
         p = np.stack(np.meshgrid(*lines, indexing="ij"), -1).reshape(-1, 3)
         inside = np.zeros(len(p), np.bool_)
         for part in range(self.part_start[index], self.part_start[index + 1]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -11,9 +13,11 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import GeneratorError
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.core.transforms import make
+from kinema4d_ros.generators.draft._draw_kernels import cast_shapes
 from kinema4d_ros.generators.draft.draw import FITTED, MEASURED, PLANE, ROBOT, SceneDrawer
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
 from kinema4d_ros.generators.draft.shadows import estimate_lighting, robot_points
+from kinema4d_ros.generators.draft.solids import make_solids
 
 WIDTH, HEIGHT, FRAMES = 240, 160, 3
 TABLE = np.array([150, 146, 140])
@@ -199,6 +203,52 @@ def test_the_robot_is_drawn_in_the_colours_of_the_picture() -> None:
     inner = drawing.frames.robot_mask[2] & (robot().link_ids[0] == 0)
     colour = np.median(drawing.frames.rgb[2][inner], axis=0)
     assert np.abs(colour - (30, 60, 180)).max() < 25
+
+
+def test_a_turned_link_wears_its_own_paint() -> None:
+    """The far half of the beam is blue, the near half orange; the beam turns by 90 degrees about the post."""
+    image, _ = photo(boxes_of_arm(False), [], painted=(200, 120, 30), lamp=False)
+    arm, view = robot(), camera()
+    p = arm.xyz[0].astype(np.float64) @ view.base_T_camera[:3, :3].T + view.base_T_camera[:3, 3]
+    image[(arm.link_ids[0] == 2) & (p[..., 0] > 0.12)] = (30, 60, 200)
+    links = np.tile(np.eye(4), (FRAMES, 2, 1, 1))
+    links[1:, 1, :2, :2] = [[0, -1], [1, 0]]
+    drawer = SceneDrawer(image, arm, FittedScene((), 0.0), quick_fill=True)
+    rgb = drawer.frames(arm, np.zeros((FRAMES, 0, 4, 4)), [], links).rgb[2].astype(int)
+    p = arm.xyz[2].astype(np.float64) @ view.base_T_camera[:3, :3].T + view.base_T_camera[:3, 3]
+    top = (arm.link_ids[2] == 2) & (p[..., 2] > 0.2949)
+    far, near = top & (p[..., 1] > 0.14) & (p[..., 1] < 0.20), top & (p[..., 1] < 0.10) & (p[..., 1] > 0.05)
+    assert min(far.sum(), near.sum()) > 20
+    assert (rgb[far][:, 2] > rgb[far][:, 0] + 60).mean() > 0.9
+    assert (rgb[near][:, 0] > rgb[near][:, 2] + 60).mean() > 0.9
+
+
+def test_shapes_are_cast_where_they_are() -> None:
+    """A hull of a box's corners is that box, and every shape spans its size."""
+    corners = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) * np.asarray(CUBE) / 2
+    pose = make(None, SPOT)
+    kinds: list[tuple[Any, NDArray[np.float64] | None]] = [
+        ("box", None), ("cylinder", None), ("sphere", None), ("bin", None), ("hull", corners)
+    ]  # fmt: skip
+    seen = []
+    for shape, vertices in kinds:
+        solids = make_solids([Estimate(shape, CUBE, pose, 1.0, vertices)])
+        p = solids.points(0, 0.004)
+        assert np.allclose(np.ptp(p, axis=0), CUBE, atol=2e-3)
+        z, who = np.full((HEIGHT, WIDTH), np.inf, np.float32), np.zeros((HEIGHT, WIDTH), np.uint8)
+        normal, windows = np.zeros((HEIGHT, WIDTH, 3), np.float32), np.zeros((1, 4), np.int64)
+        poses = (camera().camera_T_base @ pose)[None]
+        cast_shapes(*solids.arrays, poses, np.ones(1, np.bool_), camera().K, z, who, normal, windows)
+        seen.append(z)
+    true = cast_world(camera(), [(SPOT.tolist(), CUBE)], plane_z=None)[..., 2]
+    hit = np.isfinite(true)
+    assert np.array_equal(np.isfinite(seen[0]), hit)
+    assert np.abs(seen[0][hit] - true[hit]).max() < 1e-5
+    assert np.allclose(seen[4], seen[0], atol=1e-5)
+    for other in seen[1:4]:
+        inside = np.isfinite(other)
+        assert 0.4 * hit.sum() < inside.sum() <= hit.sum()
+        assert (other[inside] >= true[inside] - 1e-5).all()
 
 
 @pytest.mark.parametrize("with_depth", [True, False])
