@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from kinema4d_ros.core.outcomes import PointBasis
+
 __all__ = [
     "cast_shapes",
     "compose_over",
@@ -28,7 +30,8 @@ Bools = NDArray[np.bool_]
 _NEAR_M = 0.01
 _HIDDEN_M = 0.006
 """A point this far behind the fitted surface at its pixel of the first image was hidden there."""
-_UNSEEN, _FITTED, _ROBOT = 0, 2, 4
+_UNSEEN = 0
+_FITTED, _ROBOT = int(PointBasis.FITTED), int(PointBasis.ROBOT)
 
 
 @njit(cache=True, nogil=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.outcomes import PointBasis
 from kinema4d_ros.core.pointmap import PointmapSequence, map_frames
 from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.core.transforms import apply
@@ -51,10 +52,7 @@ from kinema4d_ros.generators.draft.solids import Solids, make_solids
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["FITTED", "MEASURED", "PLANE", "ROBOT", "UNKNOWN", "Drawing", "SceneDrawer"]
-
-UNKNOWN, MEASURED, FITTED, PLANE, ROBOT = 0, 1, 2, 3, 4
-"""Source of a pixel's point: none, a depth camera, a fitted shape, the assumed table, the exact robot."""
+__all__ = ["Drawing", "SceneDrawer"]
 
 MOVED_M = 0.0015
 """An object no corner of which moves farther than this is at rest."""
@@ -87,7 +85,7 @@ class Drawing:
 
     Attributes:
         frames: rgb, xyz and the robot's mask.
-        basis: (T, H, W) uint8, the source of every point: `UNKNOWN`, `MEASURED`, `FITTED`, `PLANE` or `ROBOT`.
+        basis: (T, H, W) uint8, the source of every point: see `PointBasis`.
     """
 
     frames: Frames
@@ -343,11 +341,14 @@ class SceneDrawer:
 
     def _points(self, measured: Bools, fitted: Bools, fitted_z: Floats) -> tuple[Floats, Bytes]:
         """Return z (H, W) and its source: measured depth where allowed, else fitted shapes, else the table."""
-        z, source = self._plane.copy(), np.where(np.isfinite(self._plane), PLANE, UNKNOWN).astype(np.uint8)
-        z[fitted], source[fitted] = fitted_z[fitted], FITTED
+        z, source = (
+            self._plane.copy(),
+            np.where(np.isfinite(self._plane), PointBasis.PLANE, PointBasis.UNKNOWN).astype(np.uint8),
+        )
+        z[fitted], source[fitted] = fitted_z[fitted], PointBasis.FITTED
         if self._depth is not None:
             given = measured & np.isfinite(self._depth)
-            z[given], source[given] = self._depth[given], MEASURED
+            z[given], source[given] = self._depth[given], PointBasis.MEASURED
         return z, source
 
     def _still(self, solids: Solids, seen: Doubles, moved: Bools, first: _Cast, tint: Doubles) -> _Still:
@@ -366,7 +367,7 @@ class SceneDrawer:
             for target, drawn in zip((rgb, xyz, basis), full, strict=True):
                 target[hole] = drawn[hole]
         pixels = np.zeros(0, np.int32)
-        bare = hole & (basis == PLANE)
+        bare = hole & (basis == PointBasis.PLANE)
         if self._shadows is not None:
             pixels = np.flatnonzero((bare | (self._table & ~hole)) & self._shadows.inside).astype(np.int32)
         return _Still(rgb, xyz, basis, pixels, *self._cells(pixels), bare.ravel()[pixels])

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import mujoco
 import numpy as np
+from numpy.typing import NDArray
 
 import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
@@ -38,6 +39,7 @@ from kinema4d_ros.generators.protocol import (
     raise_if_cancelled,
     request_sha256,
 )
+from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.physics.ensemble import Member, MemberRun, run_members
 from kinema4d_ros.physics.objects import PlacedObject
 
@@ -199,7 +201,7 @@ class DraftGenerator:
 
     def _drawer_of(self, request: GenerateRequest, scene: FittedScene) -> SceneDrawer:
         """Return the drawer of the request's scene; the last one is kept, with its background, lamp and colours."""
-        key = _scene_key(request)
+        key, motion = _scene_key(request), _require_motion(request)
         if self._drawer is None or self._drawer[0] != key or self._drawer[1].scene is not scene:
             made = SceneDrawer(
                 request.image,
@@ -208,6 +210,8 @@ class DraftGenerator:
                 depth=request.depth,
                 max_range_m=self._max_range_m,
                 shadows=self._shadows,
+                model=motion.robot,
+                base_T_link=_link_poses(motion, request.times[:1])[0],
             )
             self._drawer = (key, made)
         return self._drawer[1]
@@ -215,7 +219,8 @@ class DraftGenerator:
     def _draw(self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome) -> Drawing:
         run = made.runs[outcome.representative]
         shapes = [_estimate(placed) for placed in made.members[outcome.representative].objects]
-        return drawer.draw(request.robot, run.base_T_object, shapes)
+        poses = _link_poses(_require_motion(request), request.times)
+        return drawer.draw(request.robot, run.base_T_object, shapes, base_T_link=poses)
 
     def _provenance(self, request: GenerateRequest, made: Simulated) -> Provenance:
         basis: DepthBasis = "measured" if request.depth is not None else "plane"
@@ -244,6 +249,11 @@ def _require_motion(request: GenerateRequest) -> CommandedMotion:
             code=ErrorCode.GENERATOR_BAD_REQUEST,
         )
     return request.motion
+
+
+def _link_poses(motion: CommandedMotion, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the poses (T, L, 4, 4) of the links at the frames' times, metres, base frame."""
+    return forward_all(motion.robot, motion.commands.at(times))
 
 
 def _scene_key(request: GenerateRequest) -> bytes:

@@ -11,10 +11,11 @@ from support.scenes import Box, cast_world
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import GeneratorError
+from kinema4d_ros.core.outcomes import PointBasis
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.draft._draw_kernels import cast_shapes
-from kinema4d_ros.generators.draft.draw import FITTED, MEASURED, PLANE, ROBOT, SceneDrawer
+from kinema4d_ros.generators.draft.draw import SceneDrawer
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
 from kinema4d_ros.generators.draft.shadows import estimate_lighting, robot_points
 from kinema4d_ros.generators.draft.solids import make_solids
@@ -135,7 +136,11 @@ def test_the_first_frame_is_the_picture(drawn) -> None:  # type: ignore[no-untyp
     true = cast_world(camera(), [*boxes_of_arm(False), *CUBES])
     assert np.nanmedian(np.abs(drawing.frames.xyz[0] - true)) < 1e-4
     codes = set(np.unique(drawing.basis[0]).tolist())
-    assert codes <= ({MEASURED, ROBOT} if measured else {PLANE, FITTED, ROBOT, 0})
+    assert codes <= (
+        {PointBasis.MEASURED, PointBasis.ROBOT}
+        if measured
+        else {PointBasis.PLANE, PointBasis.FITTED, PointBasis.ROBOT, 0}
+    )
 
 
 def test_an_object_at_rest_keeps_its_pixels(drawn) -> None:  # type: ignore[no-untyped-def]
@@ -152,7 +157,7 @@ def test_a_moved_object_has_its_own_pixels_and_the_points_of_its_pose(drawn) -> 
     true = cast_world(camera(), moved)
     mine = (true[..., 2] < cast_world(camera())[..., 2] - 1e-4) & ~drawing.frames.robot_mask[2]
     assert np.abs(drawing.frames.xyz[2][mine] - true[mine]).max() < 1e-4
-    assert (drawing.basis[2][mine] == FITTED).all()
+    assert (drawing.basis[2][mine] == PointBasis.FITTED).all()
     p = true.astype(np.float64) @ camera().base_T_camera[:3, :3].T + camera().base_T_camera[:3, 3]
     side = p[..., 1] - (SPOT + AWAY)[1]
     assert red(drawing.frames.rgb[2])[mine & (side < -0.006)].mean() > 0.85
@@ -161,7 +166,7 @@ def test_a_moved_object_has_its_own_pixels_and_the_points_of_its_pose(drawn) -> 
 
 def test_where_it_stood_is_table(drawn) -> None:  # type: ignore[no-untyped-def]
     _, drawer, drawing, _ = drawn
-    gone = drawer.scene.objects[0].mask & (drawing.basis[2] == PLANE)
+    gone = drawer.scene.objects[0].mask & (drawing.basis[2] == PointBasis.PLANE)
     assert gone.sum() > 100
     table = cast_world(camera())
     assert np.abs(drawing.frames.xyz[2][gone] - table[gone]).max() < 1e-4
