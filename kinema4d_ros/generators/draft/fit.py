@@ -1,0 +1,343 @@
+"""Fit of the objects on a table to an image with measured depth.
+
+    image, depth, exact robot ─ segments ─> visible pixels of each object
+    pixels + support (table, another object's top, a bin's floor, or the fingers) ─ shapes_fit ─> weighted estimates
+
+Objects are fitted from the lowest to the highest, so that what an object may stand on is known. Nothing is assumed
+about hidden sides except that objects are compact; `FittedObject.estimates` spread as far as the pixels allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import ErrorCode, GeneratorError
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.generators.carry import PAST_TIPS_M
+from kinema4d_ros.generators.composite import MARGIN_PX
+from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, OTHER, OWN, SPHERE, UNKNOWN
+from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
+from kinema4d_ros.generators.draft.segments import Observation, find_segments, observe
+from kinema4d_ros.generators.draft.shapes_fit import (
+    KINDS,
+    Fit,
+    Pixels,
+    choose,
+    draw_fits,
+    fit_shapes,
+    misfit_of,
+    shape_estimate,
+)
+from kinema4d_ros.generators.inpaint import grow_mask
+from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
+from kinema4d_ros.physics.objects import BIN_WALL_M
+
+__all__ = ["NOISE_M", "NOISE_RELATIVE", "RobotFrame", "fit_scene"]
+
+RobotFrame = PointmapSequence | tuple[NDArray[np.uint8], NDArray[np.float32]]
+"""The exact robot of frame 0: a sequence, of which the first frame is used, or its link_ids and xyz."""
+
+NOISE_M, NOISE_RELATIVE = 0.002, 0.001
+"""Standard deviation of a depth: metres, plus a share of the depth. Noise seen on the table is added."""
+FOOTPRINT_M = 0.002
+"""Pixels closer together than this on the object do not count as independent measurements."""
+CORRELATION = 8.0
+"""Pixels that count as one independent measurement, because errors of model and camera are common to neighbours."""
+PIXELS = 700
+"""Pixels that a fit looks at: all along the outline, a grid elsewhere."""
+NEAR_M = 0.15
+"""Objects farther from the gripper's path than this are fitted coarsely."""
+COARSE_DRAWS = 8
+SURE_MISFIT = 0.25
+"""Below this the rarer shapes are not tried for coarse objects."""
+HIDDEN_NOTE = 0.5
+EXPLAINED_M = 0.01
+PAD_SLACK_M = 0.006
+"""An object whose width is within this of the fingers' opening, or more, touches both pads."""
+HANGS_NATS = 3.0
+"""Evidence for a free underside, against standing on the table, from which an object between the fingers hangs."""
+OFFSET_NOTE_M = 0.003
+
+
+@dataclass(eq=False)
+class _Found:
+    """An object while it is being fitted."""
+
+    mask: NDArray[np.bool_]
+    pixels: Pixels
+    fits: list[tuple[Fit, float]]
+    misfit: float
+    base_m: float
+    coarse: bool
+    held: bool = False
+
+    @property
+    def best(self) -> Fit:
+        return self.fits[0][0]
+
+
+def fit_scene(
+    image: NDArray[np.uint8],
+    depth: NDArray[np.float32],
+    robot: RobotFrame,
+    camera: PinholeCamera,
+    *,
+    table_height_m: float,
+    grip: GripTrack | None = None,
+    near: NDArray[np.float64] | None = None,
+    draws: int = 32,
+    seed: int = 0,
+    noise_m: float = NOISE_M,
+    noise_relative: float = NOISE_RELATIVE,
+    cancel: Cancel | None = None,
+) -> FittedScene:
+    """Fit the objects that stand on the table or are between the fingers.
+
+    Args:
+        image: (H, W, 3) uint8 RGB, rectified.
+        depth: (H, W) float32 measured z in metres, NaN = unknown.
+        robot: exact robot of the same moment in the same camera.
+        camera: rectified, with its pose.
+        table_height_m: of the supporting plane above the robot's base.
+        grip: of the same moment (its first frame is used); None: nothing is held.
+        near: (N, 3) float64 path of the gripper, metres, base frame: objects away from it are fitted coarsely.
+        draws: hypotheses for each object.
+        seed: of the draws.
+        noise_m: standard deviation of the depth, metres.
+        noise_relative: the same as a share of the depth, added.
+        cancel: called between objects.
+
+    Raises:
+        GeneratorError: GENERATOR_BAD_REQUEST for arrays of other shapes or types.
+        Cancelled: as `cancel` asked.
+    """
+    ids, sequence_grip = _robot_frame(robot)
+    _check(image, depth, ids, camera, draws)
+    if grip is None:
+        grip = sequence_grip
+    if not np.isfinite(depth).any():
+        return FittedScene((), table_height_m, ("the depth image is empty: no object can be measured",), 0.0)
+    margin = max(1.0, MARGIN_PX * camera.width / 720)
+    robot_mask = grow_mask(ids != 0, margin) if ids.any() else np.zeros(ids.shape, bool)
+    seen = observe(depth, robot_mask, camera, table_height_m)
+    labels, standing = find_segments(image, seen)
+    notes = list(_table_notes(seen))
+    work = _Work(camera, seen, table_height_m, grip, near, noise_m, noise_relative)
+    found: list[_Found] = []
+    masks = [labels == k for k in range(1, int(labels.max()) + 1)]
+    order = np.argsort([np.percentile(seen.height[mask], 5) for mask in masks], kind="stable")
+    for step, k in enumerate(order):
+        raise_if_cancelled(cancel, Progress("fit", step, len(masks)))
+        one = work.fit(masks[k], found)
+        if one is not None:
+            found.append(one)
+    found.sort(key=lambda f: float(np.median(seen.smooth[f.mask])))
+    objects = []
+    for number, one in enumerate(found, 1):
+        raise_if_cancelled(cancel, Progress("draw", number - 1, len(found)))
+        name = f"object_{number}"
+        estimates = _estimates(one, draws, seed + 7919 * number)
+        objects.append(FittedObject(name, one.mask, estimates, one.misfit, "measured", one.held))
+        notes += work.notes(name, one, found)
+    return FittedScene(tuple(objects), table_height_m, tuple(notes), work.unexplained(found, standing))
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What every object's fit needs."""
+
+    camera: PinholeCamera
+    seen: Observation
+    table_m: float
+    grip: GripTrack | None
+    near: NDArray[np.float64] | None
+    noise_m: float
+    noise_relative: float
+
+    def fit(self, mask: NDArray[np.bool_], found: Sequence[_Found]) -> _Found | None:
+        """Fit one object; None if too little of it was measured."""
+        pixels = self.pixels(mask)
+        if int(pixels.own.sum()) < 6:
+            return None
+        coarse = self._away(pixels.points)
+        one = self._fit_on(mask, pixels, self.table_m, coarse)
+        for base in self._supports(pixels, found):
+            other = self._fit_on(mask, pixels, base, coarse)
+            if other.best.cost(pixels) < one.best.cost(pixels):
+                one = other
+        return self._if_held(one)
+
+    def _fit_on(self, mask: NDArray[np.bool_], pixels: Pixels, base: float, coarse: bool) -> _Found:
+        kinds = (BOX, CYLINDER, SPHERE) if coarse else KINDS
+        fits = fit_shapes(pixels, base, kinds=kinds, quick=coarse)
+        misfit = misfit_of(fits[0].hits(pixels), pixels)
+        if coarse and misfit > SURE_MISFIT:
+            rest = fit_shapes(pixels, base, kinds=tuple(set(KINDS) - set(kinds)), quick=True)
+            fits = sorted(fits + rest, key=lambda f: f.cost(pixels))
+            misfit = misfit_of(fits[0].hits(pixels), pixels)
+        return _Found(mask, pixels, choose(fits, pixels), misfit, base, coarse)
+
+    def _away(self, points: NDArray[np.float64]) -> bool:
+        if self.near is None or not len(self.near):
+            return False
+        path = np.asarray(self.near, np.float64)[:, None, :]
+        return bool(np.linalg.norm(path - points[None, :: max(1, len(points) // 50)], axis=-1).min() > NEAR_M)
+
+    def _supports(self, pixels: Pixels, found: Sequence[_Found]) -> list[float]:
+        """List heights of other objects' tops and bin floors that the object may stand on."""
+        points = pixels.points
+        centre, lowest = np.median(points[:, :2], 0), float(np.percentile(points[:, 2], 10))
+        heights = []
+        for other in found:
+            p = other.best.p
+            c, s = math.cos(p[2]), math.sin(p[2])
+            dx, dy = centre - p[:2]
+            inside = max(abs(c * dx + s * dy) - p[3] / 2, abs(c * dy - s * dx) - p[4] / 2) < 0.005
+            if other.held or not inside:
+                continue
+            if other.best.kind == BIN:
+                heights.append(float(p[6]) + BIN_WALL_M)
+            elif other.best.kind in (BOX, CYLINDER) and other.best.top < lowest + 0.008:
+                heights.append(other.best.top)
+        return heights
+
+    def _if_held(self, one: _Found) -> _Found:
+        """Fit with a free underside what is between the fingers; held if it hangs, or if both pads touch it."""
+        if self.grip is None:
+            return one
+        pose, width, fingers = self.grip.base_T_grip[0], float(self.grip.width_m[0]), self.grip.fingers
+        p_grip = (one.pixels.points - pose[:3, 3]) @ pose[:3, :3]
+        reach = np.array([width / 2 + PAD_SLACK_M, fingers.pad_width_m / 2 + PAD_SLACK_M])
+        between = (np.abs(p_grip[:, :2]) < reach).all(1)
+        between &= (p_grip[:, 2] > -fingers.length_m) & (p_grip[:, 2] < fingers.tip_m + PAST_TIPS_M + PAD_SLACK_M)
+        if between.sum() < max(3, 0.02 * len(between)):
+            return one
+        up = -pose[:3, 2]
+        pixels, floor = one.pixels, self.table_m
+        if up[2] < math.cos(math.radians(4.0)):
+            # The object is tilted with the gripper.
+            x = np.cross(np.array([0.0, 1.0, 0.0]) if abs(up[1]) < 0.9 else np.array([1.0, 0.0, 0.0]), up)
+            x /= np.linalg.norm(x)
+            frame = np.eye(4)
+            frame[:3, :3], frame[:3, 3] = np.stack([x, np.cross(up, x), up], 1), pose[:3, 3]
+            pixels, floor = pixels.turned(frame), -math.inf
+        fits = fit_shapes(pixels, floor, kinds=(BOX, CYLINDER, SPHERE), free_base=True)
+        hangs = one.base_m == self.table_m and fits[0].cost(pixels) < one.best.cost(one.pixels) - HANGS_NATS
+        x_extent = np.ptp(np.percentile(p_grip[:, 0], [3, 97])) if len(p_grip) else 0.0
+        if not hangs and x_extent < width - PAD_SLACK_M:
+            return one
+        misfit = misfit_of(fits[0].hits(pixels), pixels)
+        return _Found(one.mask, pixels, choose(fits, pixels), misfit, floor, one.coarse, True)
+
+    def pixels(self, mask: NDArray[np.bool_]) -> Pixels:
+        """Choose the pixels around an object: every one along its outline, a grid elsewhere."""
+        seen = self.seen
+        rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+        extra = 4 + max(len(rows), len(columns)) // 3
+        top, left = max(int(rows[0]) - extra, 0), max(int(columns[0]) - extra, 0)
+        part = (slice(top, int(rows[-1]) + extra + 1), slice(left, int(columns[-1]) + extra + 1))
+        own, unknown = mask[part], seen.unknown[part]
+        kernel = np.ones((3, 3), np.uint8)
+        thick = own.astype(np.uint8)
+        band = (cv2.dilate(thick, kernel, iterations=2) > 0) & ~(cv2.erode(thick, kernel, iterations=2) > 0)
+        v, u = np.mgrid[0 : own.shape[0], 0 : own.shape[1]]
+        along = max(1, math.ceil(float(band.sum()) / (0.6 * PIXELS)))
+        rest = max(2, math.ceil(math.sqrt(float((~band).sum()) / (0.4 * PIXELS))))
+        take_band = band & ((u + v) % along == 0)
+        take_rest = ~band & (u % rest == 0) & (v % rest == 0)
+        chosen = take_band | take_rest
+        depth = seen.depth[part][chosen].astype(np.float64)
+        kinds = np.where(own, OWN, OTHER).astype(np.uint8)
+        kinds[unknown] = UNKNOWN
+        kinds = kinds[chosen]
+        depth[kinds == UNKNOWN] = 1.0
+        sigma = np.hypot(self.noise_m + self.noise_relative * depth, seen.noise_m)
+        footprint = float(np.median(seen.smooth[mask])) / float(self.camera.K[0, 0])
+        independent = min(1.0, (footprint / FOOTPRINT_M) ** 2) / CORRELATION
+        weight = np.where(take_band, float(along), float(rest * rest))[chosen] * independent
+        rays = np.ascontiguousarray(seen.rays[part][chosen])
+        return Pixels(seen.eye, rays, depth, sigma, kinds, weight, np.eye(4))
+
+    def notes(self, name: str, one: _Found, found: Sequence[_Found]) -> list[str]:
+        """Say in words what could not be known of an object."""
+        notes = []
+        hits = one.best.hits(one.pixels)
+        hit = np.isfinite(hits)
+        weight = one.pixels.weight
+        total = float(weight[hit].sum())
+        nearer = hit & (one.pixels.kinds == OTHER) & (one.pixels.depth < hits - 3 * one.pixels.sigma)
+        unknown = hit & (one.pixels.kinds == UNKNOWN)
+        hidden = float(weight[nearer | unknown].sum()) / max(total, 1e-9)
+        if hidden > HIDDEN_NOTE:
+            by = "the robot or missing depth" if weight[unknown].sum() > weight[nearer].sum() else "nearer objects"
+            notes.append(f"{name} is hidden to {100 * hidden:.0f} % by {by}; its hidden extent is a guess")
+        if one.misfit > 1:
+            notes.append(f"{name} is not explained by any shape; a second view would help")
+        return notes
+
+    def unexplained(self, found: Sequence[_Found], standing: NDArray[np.bool_]) -> float:
+        """Return the share of standing pixels that no object's best shape explains within a centimetre."""
+        total = int((standing & ~self.seen.unknown).sum())
+        if not total:
+            return 0.0
+        explained = 0.0
+        for one in found:
+            own = one.pixels.own
+            good = np.abs(one.best.hits(one.pixels) - one.pixels.depth) < EXPLAINED_M
+            share = float(one.pixels.weight[own & good].sum() / max(one.pixels.weight[own].sum(), 1e-9))
+            explained += share * int((one.mask & ~self.seen.unknown).sum())
+        return float(np.clip(1 - explained / total, 0.0, 1.0))
+
+
+def _estimates(one: _Found, draws: int, seed: int) -> tuple[Estimate, ...]:
+    count = min(draws, COARSE_DRAWS) if one.coarse else draws
+    shares = np.array([share for _, share in one.fits])
+    numbers = np.floor(shares * count).astype(int)
+    numbers[0] += count - int(numbers.sum())
+    chosen = []
+    for k, ((fit, _), number) in enumerate(zip(one.fits, numbers.tolist(), strict=True)):
+        first = [fit] if number else []
+        thin = 1 if one.coarse else 2
+        chosen += first + draw_fits(one.pixels, fit, one.base_m, number - 1, (seed + k) % (1 << 31), thin=thin)
+    return tuple(shape_estimate(fit, one.pixels.base_T_frame, 1.0 / count) for fit in chosen)
+
+
+def _table_notes(seen: Observation) -> list[str]:
+    if abs(seen.table_offset_m) <= OFFSET_NOTE_M:
+        return []
+    where = "above" if seen.table_offset_m > 0 else "below"
+    return [
+        f"the table appears {1000 * abs(seen.table_offset_m):.0f} mm {where} its given height;"
+        " check table_height_m and the camera's calibration"
+    ]
+
+
+def _robot_frame(robot: RobotFrame) -> tuple[NDArray[np.uint8], GripTrack | None]:
+    if isinstance(robot, PointmapSequence):
+        return robot.link_ids[0], robot.grip.at(slice(0, 1)) if robot.grip is not None else None
+    return robot[0], None
+
+
+def _check(
+    image: NDArray[np.uint8], depth: NDArray[np.float32], ids: NDArray[np.uint8], camera: PinholeCamera, draws: int
+) -> None:
+    size = (camera.height, camera.width)
+    for name, array, shape in (("image", image, (*size, 3)), ("depth", depth, size), ("link_ids", ids, size)):
+        if array.shape != shape:
+            raise GeneratorError(
+                f"{name} is {array.shape}",
+                expected=f"{shape}, the camera's size",
+                hint="use camera.scaled(width, height)",
+                code=ErrorCode.GENERATOR_BAD_REQUEST,
+            )
+    if image.dtype != np.uint8:
+        raise GeneratorError(f"image is {image.dtype}", expected="uint8 RGB", code=ErrorCode.GENERATOR_BAD_REQUEST)
+    if draws < 1:
+        raise GeneratorError(f"draws is {draws}", expected="1 or more", code=ErrorCode.GENERATOR_BAD_REQUEST)
