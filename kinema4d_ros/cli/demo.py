@@ -202,7 +202,7 @@ def _plan(client: Any, robot: Robot, lab: bool) -> tuple[Any, str]:
     state = client.newest(names.JOINT_STATES)
     q = robot.positions(list(state.name), np.array(state.position)[None])[0]
     markers = client.newest(names.LAB_OBJECTS)
-    target = next(marker.ns for marker in markers.markers if marker.text == "target")
+    target = next(marker.ns for marker in markers.markers if "target" in marker.text.split())
     return plan_pick_and_place(choose_kinematics(robot), q, objects_from_markers(markers), target), target
 
 

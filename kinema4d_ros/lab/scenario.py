@@ -8,13 +8,14 @@
     passage:     {opening_m, post_width_m, post_height_m}  two posts on either side of the target (optional)
     occlusion:   {hidden: [lo, hi], width_m, height_m, gap_m}  one object between camera and target (optional)
 
-The same name, seed and camera position give the same layout, on every machine.
+The same name, seed and camera position give the same layout, on every machine. `odd_share` replaces targets and
+distractors by shapes that no box, cylinder or sphere fits; `twins` adds distractors of the target's colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,66 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.core.transforms import apply, invert
 from kinema4d_ros.io.resources import share_directory, share_path
-from kinema4d_ros.physics.objects import LabObject, PlacedObject, Shape
+from kinema4d_ros.lab.occlusion import hidden_fraction
+from kinema4d_ros.physics.objects import ODD_SHAPES, LabObject, PlacedObject, Shape, volume_of
+from kinema4d_ros.physics.parts import odd_size
 
-__all__ = ["Scenario", "ScenarioError", "demo_eye", "hidden_fraction", "make_scenario", "scenario_names"]
-
-
-def hidden_fraction(target: PlacedObject, others: Sequence[PlacedObject], p_eye: ArrayLike) -> float:
-    """Estimate the share (0 to 1) of the target's side and top that other objects hide from a point (3,), base frame.
-
-    Casts rays from points of the target's surface to the eye; spheres and bins are replaced by their bounding
-    cylinder and box. Accurate to a few percent: for layouts, not for rendering.
-    """
-    eye = np.asarray(p_eye, dtype=np.float64)
-    points = apply(target.base_T_object, _surface(target.object))
-    # Only the half that faces the eye is visible.
-    points = points[(points - target.position) @ (eye - target.position) > 0]
-    hidden = np.zeros(len(points), dtype=bool)
-    for other in others:
-        object_T_base = invert(other.base_T_object)
-        start = apply(object_T_base, points)
-        hidden |= _crosses(other.object, start, apply(object_T_base, eye[None])[0] - start)
-    return float(hidden.mean())
-
-
-def _surface(thing: LabObject) -> NDArray[np.float64]:
-    x, y, z = (np.array(thing.size) / 2).tolist()
-    levels = np.linspace(-0.9, 0.9, 7)
-    if thing.shape in ("box", "bin"):
-        a, b = (g.ravel() for g in np.meshgrid(levels, levels))
-        one = np.ones_like(a)
-        sides = ((one, a, b), (-one, a, b), (a, one, b), (a, -one, b), (a, b, one))
-        unit: NDArray[np.float64] = np.concatenate([np.stack(side, 1) for side in sides])
-        return np.asarray(unit * np.array([x, y, z]))
-    turn, level = (g.ravel() for g in np.meshgrid(np.linspace(0, 2 * np.pi, 24, endpoint=False), levels))
-    width = np.sqrt(1 - level**2) if thing.shape == "sphere" else np.ones_like(level)
-    side = np.stack([x * width * np.cos(turn), y * width * np.sin(turn), z * level], 1)
-    if thing.shape == "sphere":
-        return side
-    top = np.stack([0.7 * x * np.cos(turn[:24]), 0.7 * y * np.sin(turn[:24]), np.full(24, z)], 1)
-    return np.concatenate([side, top])
-
-
-def _crosses(thing: LabObject, start: NDArray[np.float64], ray: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return (N,) whether the segments start + t ray, 0 < t < 1, intersect the object, in its frame."""
-    half = np.array(thing.size) / 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t0, t1 = (-half - start) / ray, (half - start) / ray
-    near, far = np.minimum(t0, t1), np.maximum(t0, t1)
-    if thing.shape in ("cylinder", "sphere"):
-        a = np.sum(ray[:, :2] ** 2, axis=1)
-        b = np.sum(start[:, :2] * ray[:, :2], axis=1)
-        c = np.sum(start[:, :2] ** 2, axis=1) - half[0] ** 2
-        root = np.sqrt(np.maximum(b * b - a * c, 0.0))
-        misses = b * b < a * c
-        enter = np.maximum(np.where(misses, np.inf, (-b - root) / a), near[:, 2])
-        leave = np.minimum(np.where(misses, -np.inf, (-b + root) / a), far[:, 2])
-    else:
-        enter, leave = near.max(axis=1), far.min(axis=1)
-    return np.asarray((enter < leave) & (leave > 0.0) & (enter < 1.0))
+__all__ = ["Scenario", "ScenarioError", "demo_eye", "make_scenario", "scenario_names"]
 
 
 MIN_GAP_M = 0.006
@@ -104,6 +51,21 @@ _COLOURS: dict[str, tuple[float, float, float]] = {
     "pink": (0.88, 0.47, 0.58),
     "white": (0.88, 0.88, 0.86),
     "slate": (0.30, 0.34, 0.40),
+}
+_ODD_WIDTH_M: dict[Shape, list[float]] = {
+    "mug": [0.040, 0.056],
+    "bottle": [0.030, 0.046],
+    "hollow_box": [0.036, 0.056],
+    "taper": [0.040, 0.058],
+    "ell": [0.046, 0.060],
+}
+"""Widths of the odd shapes' bodies, which the YAM can hold."""
+_ODD_HEIGHT_M: dict[Shape, list[float]] = {
+    "mug": [0.042, 0.060],
+    "bottle": [0.070, 0.105],
+    "hollow_box": [0.030, 0.050],
+    "taper": [0.035, 0.055],
+    "ell": [0.028, 0.045],
 }
 _TARGET_COLOURS = ("red", "blue", "green", "yellow", "orange")
 
@@ -146,10 +108,24 @@ def demo_eye() -> NDArray[np.float64]:
     return read_camera(share_path("calibration/demo_lab.yaml")).base_T_camera[:3, 3]
 
 
-def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike | None = None) -> Scenario:
+def make_scenario(
+    name: str,
+    seed: int = 0,
+    camera_position: ArrayLike | None = None,
+    *,
+    odd_share: float = 0.0,
+    twins: float = 0.0,
+) -> Scenario:
     """Draw the layout of a scenario for a seed.
 
-    `camera_position` (3,) metres, base frame, is the viewpoint for occluders; by default the demo camera's.
+    Args:
+        name: of a file in `config/lab/`.
+        seed: 0 or more.
+        camera_position: (3,) metres, base frame: the viewpoint for occluders; by default the demo camera's.
+        odd_share: probability, 0 to 1, that the target is one of `ODD_SHAPES`, with its own range of sizes; the same
+            for each distractor but for the posts of a passage and the occluder.
+        twins: probability, 0 to 1, that one distractor, if the scenario has any besides posts and occluder, has the
+            colour of the target; its shape is another one.
 
     Raises:
         ScenarioError: `SCENARIO_UNKNOWN`, with the known names.
@@ -162,12 +138,14 @@ def make_scenario(name: str, seed: int = 0, camera_position: ArrayLike | None = 
         )
     if seed < 0:
         raise ScenarioError(f"seed is {seed}", expected="0 or more")
+    if not (0.0 <= odd_share <= 1.0 and 0.0 <= twins <= 1.0):
+        raise ScenarioError(f"odd_share is {odd_share}, twins is {twins}", expected="probabilities from 0 to 1")
     config = _read(name)
     eye = demo_eye() if camera_position is None else np.asarray(camera_position, dtype=np.float64)
     # The name is part of the seed, so that equal seeds of two scenarios give different scenes.
     rng = np.random.default_rng([seed, *name.encode()])
     for _ in range(LAYOUTS):
-        layout = _Layout(config, rng, eye)
+        layout = _Layout(config, rng, eye, odd_share, twins)
         if layout.build():
             objects = tuple(layout.placed)
             return Scenario(name, seed, objects, objects[0].name, layout.goal, int(rng.integers(1 << 16)))
@@ -190,8 +168,16 @@ def _read(name: str) -> dict[str, Any]:
 class _Layout:
     """One attempt at a layout; `build` returns whether every object could be placed."""
 
-    def __init__(self, config: dict[str, Any], rng: np.random.Generator, eye: NDArray[np.float64]) -> None:
+    def __init__(
+        self,
+        config: dict[str, Any],
+        rng: np.random.Generator,
+        eye: NDArray[np.float64],
+        odd_share: float,
+        twins: float,
+    ) -> None:
         self._config, self._rng, self._eye = config, rng, eye
+        self._odd_share, self._twins = odd_share, twins
         self.placed: list[PlacedObject] = []
         self.goal = np.zeros(2)
         self._colours = [str(c) for c in rng.permutation(list(_COLOURS))]
@@ -204,9 +190,11 @@ class _Layout:
             return False
         if "occlusion" in config and not self._place_occluder(config["occlusion"]):
             return False
+        twin = self._happens(self._twins)
         while len(self.placed) - 1 < count:
-            if not self._place_distractor(config["distractors"]):
+            if not self._place_distractor(config["distractors"], twin):
                 return False
+            twin = False
         if "occlusion" in config:
             low, high = config["occlusion"]["hidden"]
             if not low <= hidden_fraction(self.placed[0], self.placed[1:], self._eye) <= high:
@@ -216,8 +204,14 @@ class _Layout:
     def _between(self, limits: list[float]) -> float:
         return float(self._rng.uniform(limits[0], limits[1]))
 
-    def _make(self, shapes: list[Shape], width: list[float], height: list[float], colour: str) -> LabObject:
+    def _happens(self, probability: float) -> bool:
+        # Without a draw at 0, so that the default layouts do not depend on these options.
+        return probability > 0.0 and float(self._rng.uniform()) < probability
+
+    def _make(self, shapes: Sequence[Shape], width: list[float], height: list[float], colour: str) -> LabObject:
         shape: Shape = shapes[int(self._rng.integers(len(shapes)))]
+        if shape in ODD_SHAPES:
+            return self._make_odd(shape, colour)
         w, h = self._between(width), self._between(height)
         size = (w, w, h)
         if shape == "sphere":
@@ -228,11 +222,20 @@ class _Layout:
         mass = float(np.clip(_DENSITY * fill * size[0] * size[1] * size[2], 0.015, 0.15))
         return LabObject(f"{colour}_{shape}", shape, size, _COLOURS[colour], mass)
 
+    def _make_odd(self, shape: Shape, colour: str) -> LabObject:
+        size = odd_size(shape, self._between(_ODD_WIDTH_M[shape]), self._between(_ODD_HEIGHT_M[shape]))
+        thing = LabObject(f"{colour}_{shape}", shape, size, _COLOURS[colour], 0.0)
+        return replace(thing, mass=float(np.clip(_DENSITY * volume_of(thing), 0.015, 0.15)))
+
+    def _shapes(self, config: dict[str, Any]) -> Sequence[Shape]:
+        shapes: Sequence[Shape] = ODD_SHAPES if self._happens(self._odd_share) else config["shapes"]
+        return shapes
+
     def _place_target(self) -> None:
         config = self._config["target"]
         choices = [c for c in self._colours if c in _TARGET_COLOURS]
         self._colours.remove(choices[0])
-        thing = self._make(config["shapes"], config["width_m"], config["height_m"], choices[0])
+        thing = self._make(self._shapes(config), config["width_m"], config["height_m"], choices[0])
         workspace = self._config["workspace"]
         radius = self._between(workspace["radius_m"])
         bearing = np.radians(self._between(workspace["bearing_deg"]))
@@ -276,11 +279,18 @@ class _Layout:
                     return True
         return False
 
-    def _place_distractor(self, config: dict[str, Any]) -> bool:
+    def _place_distractor(self, config: dict[str, Any], twin: bool = False) -> bool:
         target = self.placed[0]
         if not self._colours:
             return False
-        thing = self._make(config["shapes"], config["width_m"], config["height_m"], self._colours.pop())
+        shapes = self._shapes(config)
+        if twin:
+            # Another shape, so that the two have different names.
+            shapes = [s for s in shapes if s != target.object.shape] or [
+                s for s in ODD_SHAPES if s != target.object.shape
+            ]
+        colour = target.name.split("_")[0] if twin else self._colours.pop()
+        thing = self._make(shapes, config["width_m"], config["height_m"], colour)
         for _ in range(TRIES):
             distance = target.object.radius + thing.radius + self._between(config["gap_to_target_m"])
             bearing = self._rng.uniform(-np.pi, np.pi)

@@ -16,9 +16,10 @@ from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import apply, invert, make, rotation_angle, slerp
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
+from kinema4d_ros.lab.grips import FINGER_GAP_M, grips_of
 from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
-from kinema4d_ros.physics.objects import PlacedObject
+from kinema4d_ros.physics.objects import PLAIN_SHAPES, PlacedObject
 from kinema4d_ros.robot.gripper import Fingers
 
 __all__ = ["Motion", "home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan", "tool_down"]
@@ -137,8 +138,6 @@ Array = NDArray[np.float64]
 APPROACH_M = 0.09
 """Height of the pre-grasp pose above the grasp; the descent from it is a straight line."""
 LIFT_M = 0.10
-FINGER_GAP_M = 0.014
-"""Gap between each open finger and the object during the descent."""
 SQUEEZE_M = 0.006
 """Each finger is commanded this far into the object, which produces the grip force."""
 BELOW_TIPS_M = 0.0016
@@ -267,25 +266,24 @@ def _raised(pose: Array, by: float) -> Array:
 def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
     """Append a pick and return `tool_T_object` of the grasp."""
     others = [o for o in state.objects.values() if o is not placed]
-    x, y, z = placed.position
-    width = min(placed.object.size[:2])
+    gripper = motion.kinematics.robot.gripper
     fingers = finger_shape(motion.kinematics.robot)
-    height = max(z - 0.004, z - placed.object.height / 2 + (fingers.tip_m + BELOW_TIPS_M) + 0.006)
+    widest = 0.0 if gripper is None else gripper.width_open_m
     start = motion.q.copy()
-    options: list[tuple[float, Array, Array]] = []
+    options: list[tuple[float, Array, Array, float]] = []
     refusal: NoSolution | None = None
-    for yaw in _grasp_yaws(placed):
-        grasp = tool_down(x, y, height, yaw)
+    for grip in grips_of(placed, fingers, widest, fingers.tip_m + BELOW_TIPS_M):
+        grasp = tool_down(grip.x, grip.y, grip.z, grip.yaw)
         try:
             q = motion.kinematics.inverse(_raised(grasp, APPROACH_M), seed=start)
         except NoSolution as error:
             refusal = refusal or error
             continue
-        room = min(_finger_room(grasp, width, fingers, others), 0.02)
-        options.append((room - 0.004 * float(np.max(np.abs(q - start))), grasp, q))
+        room = min(_finger_room(grasp, grip.width_m, fingers, others), 0.02)
+        options.append((room - 0.004 * float(np.max(np.abs(q - start))), grasp, q, grip.width_m))
     if not options:
         raise refusal or KinematicsError(f"no grasp for '{placed.name}'", expected="a graspable object")
-    for _, grasp, q in sorted(options, key=lambda option: -option[0]):
+    for _, grasp, q, width in sorted(options, key=lambda option: -option[0]):
         try:
             _append_grasp(motion, grasp, q, width)
         except NoSolution as error:
@@ -310,18 +308,6 @@ def _append_grasp(motion: Motion, grasp: Array, above: Array, width: float) -> N
 def _gripper_column(motion: Motion) -> int:
     gripper = motion.kinematics.robot.gripper
     return motion.kinematics.robot.joint_names.index("" if gripper is None else gripper.joint)
-
-
-def _grasp_yaws(placed: PlacedObject) -> Sequence[float]:
-    """List closing directions to try, radians: both face pairs of a box in two orientations, else 16 directions."""
-    R = placed.base_T_object[:3, :3]
-    if placed.object.shape in ("box", "bin"):
-        # Use the axis closest to horizontal, so that a tipped box is also gripped by its faces.
-        flat = R[:, int(np.argmin(np.abs(R[2])))]
-        first, count = float(np.arctan2(flat[1], flat[0])), 4
-    else:
-        first, count = 0.0, 16
-    return [first + 2 * np.pi * i / count for i in range(count)]
 
 
 def _finger_room(grasp: Array, width: float, fingers: Fingers, others: Sequence[PlacedObject]) -> float:
@@ -351,8 +337,16 @@ def _place(motion: Motion, held: PlacedObject, goal: Array) -> None:
     motion.line_to(lifted)
     motion.to_pose(_raised(release, lifted[2, 3] - release[2, 3]))
     motion.line_to(release, speed=0.7).wait(0.2)
-    motion.grip(min(held.object.size[:2]) + 2 * FINGER_GAP_M).wait(0.1)
+    motion.grip(_held_width(motion, held) + 2 * FINGER_GAP_M).wait(0.1)
     motion.line_to(_raised(release, APPROACH_M))
+
+
+def _held_width(motion: Motion, held: PlacedObject) -> float:
+    """Return the width of a held object between the fingers, metres; of an odd shape from the gripper's command."""
+    gripper = motion.kinematics.robot.gripper
+    if gripper is None or held.object.shape in PLAIN_SHAPES:
+        return min(held.object.size[:2])
+    return float(gripper.width_from_position(motion.q[_gripper_column(motion)])) + 2 * SQUEEZE_M
 
 
 def _push(motion: Motion, placed: PlacedObject, direction: Array, distance_m: float) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.transforms import to_quaternion
 from kinema4d_ros.kinematics.gripping import finger_links
-from kinema4d_ros.physics.objects import LabObject, PlacedObject, boxes_of
+from kinema4d_ros.physics.objects import LabObject, Part, PlacedObject, part_masses, parts_of
 from kinema4d_ros.robot.model import Geometry, Joint, Link, Robot, TriangleMesh
 
 __all__ = ["TIMESTEP_S", "Materials", "Room", "build_model", "build_spec", "tune_servos"]
@@ -282,28 +282,32 @@ def _add_object(spec: Any, placed: PlacedObject, materials: Materials) -> None:
     body = spec.worldbody.add_body(name=thing.name)
     _place(body, placed.base_T_object)
     body.add_freejoint(name=thing.name)
-    geoms = _object_geoms(body, thing)
-    for geom in geoms:
+    for geom, mass in zip(_object_geoms(spec, body, thing), part_masses(thing), strict=True):
         geom.rgba = [*thing.rgb, 1.0]
-        geom.mass = thing.mass / len(geoms)
+        geom.mass = mass
         _world_geom(geom, materials, thing.friction)
 
 
-def _object_geoms(body: Any, thing: LabObject) -> list[Any]:
-    x, _, z = thing.size
-    if thing.shape == "sphere":
-        return [body.add_geom(name=thing.name, type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[x / 2, 0.0, 0.0])]
-    if thing.shape == "cylinder":
-        return [body.add_geom(name=thing.name, type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[x / 2, z / 2, 0.0])]
-    return [
-        body.add_geom(
-            name=thing.name if i == 0 else f"{thing.name}_{i}",
-            type=mujoco.mjtGeom.mjGEOM_BOX,
-            size=size / 2,
-            pos=center,
-        )
-        for i, (center, size) in enumerate(boxes_of(thing))
-    ]
+def _object_geoms(spec: Any, body: Any, thing: LabObject) -> list[Any]:
+    """Add one geom for each convex part; the first one has the object's name."""
+    names = [thing.name if i == 0 else f"{thing.name}_{i}" for i in range(len(parts_of(thing)))]
+    return [_add_part(spec, body, name, part) for name, part in zip(names, parts_of(thing), strict=True)]
+
+
+def _add_part(spec: Any, body: Any, name: str, part: Part) -> Any:
+    x, y, z = (side / 2 for side in part.size)
+    if part.vertices is not None:
+        # The compiler moves a mesh to its centre of mass and its principal axes, and the geom's pose with it.
+        spec.add_mesh(name=name, uservert=part.vertices.ravel(), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
+        geom = body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_MESH, meshname=name)
+    elif part.kind == "box":
+        geom = body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_BOX, size=[x, y, z])
+    elif part.kind == "cylinder":
+        geom = body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[x, z, 0.0])
+    else:
+        geom = body.add_geom(name=name, type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[x, 0.0, 0.0])
+    _place(geom, part.object_T_part)
+    return geom
 
 
 def tune_servos(model: mujoco.MjModel, robot: Robot, materials: Materials) -> None:

@@ -13,7 +13,7 @@ from visualization_msgs.msg import Marker
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
 from kinema4d_ros.core.rollout import DepthBasis
-from kinema4d_ros.physics.objects import LabObject, PlacedObject, Shape
+from kinema4d_ros.physics.objects import ODD_SHAPES, LabObject, PlacedObject, Shape
 from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.ros.messages.errors import error_from_msg
 from kinema4d_ros.ros.messages.poses import pose_to_matrix
@@ -92,20 +92,22 @@ def _require_drawable(message: Any, times: NDArray[np.float64], clearance: NDArr
 def objects_from_markers(message: Any) -> dict[str, PlacedObject]:
     """Return the lab's objects by name, the scenario's target first, from its visualization_msgs/MarkerArray.
 
-    A marker's size is the object's bounding box; mass and friction are not in the message.
+    A marker's size is the object's bounding box, its text the words "target" for the target and the shape of an odd
+    one; mass and friction are not in the message.
     """
     found: list[tuple[bool, PlacedObject]] = []
     for marker in message.markers:
         if marker.action != Marker.ADD or marker.type not in _SHAPES or not marker.ns:
             continue
+        words = marker.text.split()
         thing = LabObject(
             name=marker.ns,
-            shape=_SHAPES[marker.type],
+            shape=next((shape for shape in ODD_SHAPES if shape in words), _SHAPES[marker.type]),
             size=(marker.scale.x, marker.scale.y, marker.scale.z),
             rgb=(marker.color.r, marker.color.g, marker.color.b),
             mass=0.0,
         )
-        found.append((marker.text == "target", PlacedObject(thing, pose_to_matrix(marker.pose))))
+        found.append(("target" in words, PlacedObject(thing, pose_to_matrix(marker.pose))))
     return {placed.name: placed for _, placed in sorted(found, key=lambda entry: not entry[0])}
 
 

@@ -21,6 +21,7 @@ from kinema4d_ros.calibration.pose_estimate import changed
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.lab import LabSimulation, LabState
 from kinema4d_ros.lab.picture import LabCamera
+from kinema4d_ros.physics.objects import ODD_SHAPES
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import GoalServer
 from kinema4d_ros.ros.messages.camera import info_from_camera
@@ -315,12 +316,13 @@ def _marker(head: Any, number: int, placed: Any, pose: Any, target: bool) -> Any
     marker.type = kinds.get(thing.shape, Marker.CUBE)
     marker.scale.x = marker.scale.y = 2.0 * thing.radius
     marker.scale.z = thing.height
-    if thing.shape == "box":
+    if thing.shape == "box" or thing.shape in ODD_SHAPES:
         marker.scale.x, marker.scale.y, marker.scale.z = (float(side) for side in thing.size)
     r, g, b = (float(channel) for channel in thing.rgb[:3])
     marker.color = ColorRGBA(r=r, g=g, b=b, a=1.0)
-    # Marks the scenario's target object for RViz and scripts.
-    marker.text = "target" if target else ""
+    # Marks the scenario's target object for RViz and scripts; a marker's type cannot name an odd shape.
+    words = ["target"] if target else []
+    marker.text = " ".join([*words, thing.shape] if thing.shape in ODD_SHAPES else words)
     return marker
 
 

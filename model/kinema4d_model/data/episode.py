@@ -108,7 +108,7 @@ class ObjectTrack:
 
     Attributes:
         name: as in `Episode.names`.
-        shape: "box", "cylinder", "sphere", "bin", or "" when unknown.
+        shape: of `physics.objects.LabObject`, or "" when unknown.
         size: (x, y, z) metres of its bounding box.
         rgb: 0 to 1, sRGB.
         base_T_object: (T, 4, 4) float64, metres.

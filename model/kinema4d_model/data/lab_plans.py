@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.errors import DataError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_rpy, make
+from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
+from kinema4d_ros.lab.grips import Grip, grips_of
 from kinema4d_ros.lab.scripted import Motion, tool_down
-from kinema4d_ros.physics.objects import PlacedObject
+from kinema4d_ros.physics.objects import PLAIN_SHAPES, PlacedObject
 
 __all__ = [
     "RATE_HZ",
@@ -254,10 +256,10 @@ def grasp_plan(
         Unreachable: no grasp is reachable.
     """
     motion = Motion(kinematics, start)
-    tool = _append_grasp(motion, ghost, grasp, rng)
+    tool, open_m = _append_grasp(motion, ghost, grasp, rng)
     facts = {"close_z_m": float(tool[2, 3]), "gap_m": grasp.gap_m, "squeeze_m": grasp.squeeze_m}
     facts |= {"rise_m": grasp.rise_m, "early_m": grasp.early_m}
-    return Plan(_paced(motion, rng), tool, _open_width(ghost, grasp), facts=facts)
+    return Plan(_paced(motion, rng), tool, open_m, facts=facts)
 
 
 def place_plan(
@@ -271,21 +273,24 @@ def place_plan(
 ) -> Plan:
     """Plan a pick and a release above `goal` (2,) x, y at height `goal_z` metres: the table or another object."""
     motion = Motion(kinematics, start)
-    tool = _append_grasp(motion, ghost, grasp, rng)
+    tool, open_m = _append_grasp(motion, ghost, grasp, rng)
     # Rotating with the arm's bearing keeps the last joint within its limits.
     turn = float(np.arctan2(goal[1], goal[0]) - np.arctan2(ghost.position[1], ghost.position[0]))
     c, s = np.cos(turn), np.sin(turn)
     release = make([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ tool
     grip_above_foot = tool[2, 3] - (ghost.position[2] - ghost.object.height / 2)
-    release[:3, 3] = [goal[0], goal[1], goal_z + grip_above_foot + 0.003]
+    # An odd shape may be held beside its centre, which is what goes to the goal.
+    aside = tool[:2, 3] - ghost.position[:2]
+    release[:2, 3] = goal + np.array([c * aside[0] - s * aside[1], s * aside[0] + c * aside[1]])
+    release[2, 3] = goal_z + grip_above_foot + 0.003
     over = _raised(release, float(rng.uniform(0.05, 0.08)))
     high = max(float(motion.tool_pose()[2, 3]), float(over[2, 3]))
     motion.line_to(_at_height(motion.tool_pose(), high))
     motion.to_pose(_at_height(over, high)).line_to(release, speed=0.7).wait(0.15)
-    motion.grip(_open_width(ghost, grasp)).wait(0.1)
+    motion.grip(open_m).wait(0.1)
     motion.line_to(_raised(release, float(rng.uniform(*APPROACH_M))))
     facts = {"goal_z_m": goal_z, "close_z_m": float(tool[2, 3])}
-    return Plan(_paced(motion, rng), tool, _open_width(ghost, grasp), goal=np.asarray(goal), facts=facts)
+    return Plan(_paced(motion, rng), tool, open_m, goal=np.asarray(goal), facts=facts)
 
 
 def push_plan(kinematics: Kinematics, start: Array, ghost: PlacedObject, rng: np.random.Generator) -> Plan:
@@ -321,28 +326,32 @@ def push_plan(kinematics: Kinematics, start: Array, ghost: PlacedObject, rng: np
     raise Unreachable("no direction to push in")
 
 
-def _append_grasp(motion: Motion, ghost: PlacedObject, grasp: Grasp, rng: np.random.Generator) -> Array:
-    thing = ghost.object
-    x, y, _ = ghost.position
-    low = max(TIP_M, 0.3 * thing.height)
-    close_z = float(rng.uniform(low, max(low, thing.height - EDGE_M)))
-    if thing.shape == "sphere":
-        close_z = max(TIP_M, thing.height / 2 + float(rng.uniform(-0.003, 0.002)))
-    lowest = max(TIP_M, close_z - grasp.rise_m - grasp.early_m)
-    approach, lift = float(rng.uniform(*APPROACH_M)), float(rng.uniform(*LIFT_M))
-    width = min(thing.size[:2])
-    shut = width - 2 * grasp.squeeze_m
+def _append_grasp(motion: Motion, ghost: PlacedObject, grasp: Grasp, rng: np.random.Generator) -> tuple[Array, float]:
+    """Append a pick; return base_T_tool (4, 4) where the fingers close and the width between them before, metres."""
     reach = reach_of(motion.kinematics)
-    ceiling = reach.ceiling(x, y) - close_z
-    approach, lift = min(approach, ceiling), min(lift, ceiling)
-    if lift < LEAST_LIFT_M:
-        raise Unreachable("too high")
+    if ghost.object.shape not in PLAIN_SHAPES:
+        grips = _odd_grips(motion, ghost, rng, reach)
+        approach, lift = float(rng.uniform(*APPROACH_M)), float(rng.uniform(*LIFT_M))
+    else:
+        close_z = _close_height(ghost, rng)
+        approach, lift = float(rng.uniform(*APPROACH_M)), float(rng.uniform(*LIFT_M))
+        x, y, _ = ghost.position
+        ceiling = reach.ceiling(x, y) - close_z
+        if min(lift, ceiling) < LEAST_LIFT_M:
+            raise Unreachable("too high")
+        width = min(ghost.object.size[:2])
+        grips = [Grip(x, y, close_z, yaw, width) for yaw in _yaws(ghost, rng, reach)]
     motion.mark()
-    for yaw in _yaws(ghost, rng, reach):
+    for grip in grips:
+        close_z, open_m, shut = grip.z, grip.width_m + 2 * grasp.gap_m, grip.width_m - 2 * grasp.squeeze_m
+        lowest = max(TIP_M, close_z - grasp.rise_m - grasp.early_m)
+        ceiling = reach.ceiling(grip.x, grip.y) - close_z
+        if min(lift, ceiling) < LEAST_LIFT_M:
+            continue
         try:
-            tool = tool_down(x, y, close_z, yaw)
-            motion.grip(_open_width(ghost, grasp))
-            motion.to_pose(_at_height(tool, close_z + approach))
+            tool = tool_down(grip.x, grip.y, close_z, grip.yaw)
+            motion.grip(open_m)
+            motion.to_pose(_at_height(tool, close_z + min(approach, ceiling)))
             if grasp.early_m:
                 motion.line_to(tool).grip(shut).wait(0.1)
                 motion.line_to(_at_height(tool, lowest), speed=0.7).wait(0.1)
@@ -351,16 +360,31 @@ def _append_grasp(motion: Motion, ghost: PlacedObject, grasp: Grasp, rng: np.ran
                 if close_z - lowest > 1e-3:
                     motion.line_to(tool)
                 motion.grip(shut).wait(0.15)
-            motion.line_to(_at_height(tool, close_z + lift), speed=float(rng.uniform(0.6, 0.9)))
+            motion.line_to(_at_height(tool, close_z + min(lift, ceiling)), speed=float(rng.uniform(0.6, 0.9)))
         except NoSolution:
             motion.rewind()
             continue
-        return tool
+        return tool, open_m
     raise Unreachable("no grasp")
 
 
-def _open_width(ghost: PlacedObject, grasp: Grasp) -> float:
-    return min(ghost.object.size[:2]) + 2 * grasp.gap_m
+def _close_height(ghost: PlacedObject, rng: np.random.Generator) -> float:
+    """Draw the height of the closing tool above the table, metres; a sphere is held near its middle."""
+    thing = ghost.object
+    low = max(TIP_M, 0.3 * thing.height)
+    close_z = float(rng.uniform(low, max(low, thing.height - EDGE_M)))
+    if thing.shape == "sphere":
+        close_z = max(TIP_M, thing.height / 2 + float(rng.uniform(-0.003, 0.002)))
+    return close_z
+
+
+def _odd_grips(motion: Motion, ghost: PlacedObject, rng: np.random.Generator, reach: Reach) -> list[Grip]:
+    """Return up to two reachable grips of an odd shape in random order; none if it is too wide for the gripper."""
+    robot = motion.kinematics.robot
+    widest = 0.0 if robot.gripper is None else robot.gripper.width_open_m
+    grips = grips_of(ghost, finger_shape(robot), widest, TIP_M)
+    order = rng.permutation(len(grips))
+    return [grips[i] for i in order if reach.turns(grips[i].x, grips[i].y, grips[i].yaw)][:2]
 
 
 def _yaws(ghost: PlacedObject, rng: np.random.Generator, reach: Reach) -> list[float]:

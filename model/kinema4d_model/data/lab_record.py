@@ -219,7 +219,8 @@ def _task(scene: Scene) -> Task:
 
 
 def _called(cast: Cast) -> str:
-    return f"{colour_word(cast.target.object.rgb)} {cast.target.object.shape}"
+    thing = cast.target.object
+    return f"{colour_word(thing.rgb)} {thing.shape}".replace("_", " ")
 
 
 def _require_seen(first: LabImage, eye: LabCamera, state: LabState, target: str) -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from kinema4d_model.data.lab_config import Ranges
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.lab import LabObject, PlacedObject, Style
+from kinema4d_ros.physics.objects import ODD_SHAPES, volume_of
+from kinema4d_ros.physics.parts import odd_size
 
 __all__ = ["SceneDraw", "colour_word"]
 
@@ -81,7 +83,12 @@ class SceneDraw:
             shape = "cylinder"
         depth = width * self.between((1.0, 1.5)) if shape == "box" else width
         size = (width, width, width) if shape == "sphere" else (width, depth, height)
-        mass = float(np.clip(_DENSITY * _FILL[shape] * size[0] * size[1] * size[2], 0.015, 0.15))
+        if shape in ODD_SHAPES:
+            size = odd_size(shape, width, height)
+            volume = volume_of(LabObject(name, shape, size, (0.0, 0.0, 0.0), 0.0))
+        else:
+            volume = _FILL[shape] * size[0] * size[1] * size[2]
+        mass = float(np.clip(_DENSITY * volume, 0.015, 0.15))
         return LabObject(f"{name}_{shape}", shape, size, self.colour(), mass)
 
     def tall(self) -> tuple[float, float]:

@@ -6,7 +6,9 @@ import pytest
 from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics import Kinematics, choose_kinematics
-from kinema4d_ros.lab.scenario import Scenario, ScenarioError, demo_eye, hidden_fraction, make_scenario, scenario_names
+from kinema4d_ros.lab.occlusion import hidden_fraction
+from kinema4d_ros.lab.scenario import Scenario, ScenarioError, demo_eye, make_scenario, scenario_names
+from kinema4d_ros.physics.objects import ODD_SHAPES
 from kinema4d_ros.robot import Robot
 
 SEEDS = range(40)
@@ -87,6 +89,58 @@ def test_occlusion_refers_to_the_given_camera() -> None:
     eye = (0.2, 1.0, 0.6)
     target, *others = make_scenario("dynamic", 3, eye).objects
     assert 0.05 < hidden_fraction(target, others, eye) <= 0.6
+
+
+def colours(scenario: Scenario) -> list[str]:
+    return [o.name.split("_")[0] for o in scenario.objects]
+
+
+def test_odd_targets_are_all_odd_shapes_that_a_gripper_can_hold() -> None:
+    seen = set()
+    for seed in SEEDS:
+        target = make_scenario("canonical", seed, odd_share=1.0).objects[0].object
+        seen.add(target.shape)
+        assert 0.020 <= target.size[1] <= 0.060
+        assert 0.015 <= target.mass <= 0.15
+        assert target.name.endswith(target.shape)
+    assert seen == set(ODD_SHAPES)
+
+
+def test_odd_share_is_the_share_of_odd_shapes() -> None:
+    odd = [make_scenario("canonical", seed, odd_share=0.3).objects[0].object.shape in ODD_SHAPES for seed in range(60)]
+    assert 0.15 < np.mean(odd) < 0.5
+    others = [o.object.shape for seed in range(6) for o in make_scenario("cluttered", seed, odd_share=0.5).objects[1:]]
+    assert any(shape in ODD_SHAPES for shape in others)
+    assert any(shape not in ODD_SHAPES for shape in others)
+
+
+def test_one_twin_has_the_colour_of_the_target_and_another_name() -> None:
+    for odd_share in (0.0, 1.0):
+        for seed in range(8):
+            scenario = make_scenario("cluttered", seed, odd_share=odd_share, twins=1.0)
+            first, *others = colours(scenario)
+            assert others.count(first) == 1
+            assert len({o.name for o in scenario.objects}) == len(scenario.objects)
+            twin = next(o.object for o in scenario.objects[1:] if o.name.startswith(first))
+            assert twin.rgb == scenario.objects[0].object.rgb
+    without = [colours(make_scenario("cluttered", seed)) for seed in range(8)]
+    assert all(others.count(first) == 0 for first, *others in without)
+
+
+def test_a_scenario_without_distractors_has_no_twin() -> None:
+    assert len(make_scenario("canonical", 0, twins=1.0).objects) == 1
+
+
+def test_dynamic_layouts_with_odd_targets_keep_their_occlusion() -> None:
+    scenario = make_scenario("dynamic", 2, odd_share=1.0, twins=1.0)
+    target, *others = scenario.objects
+    assert 0.05 < hidden_fraction(target, others, demo_eye()) <= 0.6
+
+
+@pytest.mark.parametrize("options", [{"odd_share": -0.1}, {"odd_share": 1.5}, {"twins": 2.0}])
+def test_shares_outside_of_zero_to_one_are_rejected(options: dict[str, float]) -> None:
+    with pytest.raises(ScenarioError, match="probabilities from 0 to 1"):
+        make_scenario("canonical", 0, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from kinema4d_ros.lab import (
     LabSimulation,
     PlacedObject,
     ScenarioError,
+    make_scenario,
     pick_and_place_plan,
     pick_plan,
     place_plan,
@@ -19,6 +21,7 @@ from kinema4d_ros.lab import (
     scenario_names,
     scripted,
 )
+from kinema4d_ros.physics.objects import ODD_SHAPES, Shape
 
 
 @pytest.mark.parametrize(("name", "seeds"), [("canonical", range(6)), ("cluttered", range(3)), ("dynamic", range(3))])
@@ -118,3 +121,25 @@ def test_grasp_clearance_uses_the_robots_finger_width(shared_lab: LabSimulation)
     wide = dataclasses.replace(fingers, width_m=2 * fingers.width_m)
     rooms = [scripted._finger_room(grasp, 0.04, shape, [other]) for shape in (fingers, wide)]
     assert rooms[0] - rooms[1] == pytest.approx(fingers.width_m / 2, abs=0.01)
+
+
+@pytest.mark.parametrize("shape", ODD_SHAPES)
+def test_picks_lift_odd_shapes(shape: Shape, shared_lab: LabSimulation, yam_kinematics: Kinematics) -> None:
+    """The first two odd targets of this shape."""
+    drawn = (make_scenario("canonical", seed, odd_share=1.0) for seed in range(100))
+    for scenario in islice((s for s in drawn if s.objects[0].object.shape == shape), 2):
+        before = shared_lab.reset(scenario)
+        after = shared_lab.run(pick_plan(before, before.target, yam_kinematics))
+        rise = after.objects[before.target].position[2] - before.objects[before.target].position[2]
+        assert rise == pytest.approx(0.10, abs=0.015), scenario.seed
+        assert {"left_finger", "right_finger"} <= set(shared_lab.touching(before.target))
+
+
+def test_an_ell_held_beside_its_centre_is_placed_at_its_goal(
+    shared_lab: LabSimulation, yam_kinematics: Kinematics
+) -> None:
+    drawn = (make_scenario("canonical", seed, odd_share=1.0) for seed in range(100))
+    before = shared_lab.reset(next(s for s in drawn if s.objects[0].object.shape == "ell"))
+    after = shared_lab.run(pick_and_place_plan(before, before.target, yam_kinematics))
+    assert np.linalg.norm(after.objects[before.target].position[:2] - before.goal) < 0.015
+    assert after.objects[before.target].base_T_object[2, 2] > 0.99

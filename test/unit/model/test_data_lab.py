@@ -22,7 +22,7 @@ from kinema4d_model.data.episode_files import encode_episode
 from kinema4d_model.data.lab_config import LabConfig, load_config, parse_config
 from kinema4d_model.data.lab_episode import episode_kind, make_episode
 from kinema4d_model.data.lab_layout import _beside
-from kinema4d_model.data.lab_plans import SIGMAS, VARIANTS, Grasp, Plan, disturb, grasp_plan
+from kinema4d_model.data.lab_plans import SIGMAS, VARIANTS, Grasp, Plan, disturb, grasp_plan, place_plan
 from kinema4d_model.data.lab_record import outcome_of
 from kinema4d_model.data.lab_scene import SceneDraw, colour_word
 from kinema4d_model.data.make import Demonstration, make_dataset, pending_jobs
@@ -36,6 +36,7 @@ from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.lab import LabObject, PlacedObject
 from kinema4d_ros.lab.scripted import tool_down
+from kinema4d_ros.physics.objects import ODD_SHAPES
 from kinema4d_ros.render import render_pointmaps
 from kinema4d_ros.robot import Robot
 
@@ -338,3 +339,19 @@ def test_misses_depend_on_the_robot_s_finger_size() -> None:
     assert set(np.round(moved, 9)) == {0.0, 0.01}, (
         "across the fingers, or along them, where the pad width does not matter"
     )
+
+
+@pytest.mark.parametrize("shape", ODD_SHAPES)
+def test_odd_shapes_have_grasps_whose_opening_fits_their_width(shape: str) -> None:
+    robot = Robot.load("yam")
+    kinematics, rng = choose_kinematics(robot), np.random.default_rng(4)
+    config = small_config()
+    draw = SceneDraw({**config.scene, "target": {**config.scene["target"], "shapes": [shape]}}, rng)
+    target = draw.thing("target", width_m=(0.046, 0.050), height_m=(0.045, 0.055))
+    assert target.shape == shape
+    ghost = draw.standing(target, np.array([0.3, 0.0]))
+    grasp = Grasp.drawn(rng)
+    plan = place_plan(kinematics, robot.home_position(), ghost, np.array([0.28, 0.1]), 0.0, grasp, rng)
+    width = plan.open_m - 2 * grasp.gap_m
+    assert 0.015 < width <= target.size[1] + 1e-9
+    assert np.hypot(*(plan.tool[:2, 3] - ghost.position[:2])) < 0.03
