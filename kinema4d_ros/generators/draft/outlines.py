@@ -22,7 +22,8 @@ from kinema4d_ros.generators.draft import _outline_kernels as kernels
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CX, CY, CYLINDER, SPHERE, SX, SY, SZ, YAW, Z0
 from kinema4d_ros.generators.draft.detection import DIRECTIONS, Detected, Detection, Detector, load_detector
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
-from kinema4d_ros.physics.objects import BIN_WALL_M, Shape
+from kinema4d_ros.physics.objects import Shape
+from kinema4d_ros.physics.parts import BIN_WALL_M
 
 __all__ = ["OutlineOptions", "fit_image", "fit_outlines"]
 

@@ -33,6 +33,8 @@ from kinema4d_ros.kinematics import Kinematics, choose_kinematics, forward_all
 from kinema4d_ros.lab import SMALL, LabCamera, LabObject, PlacedObject, Style, make_scenario, scenario_names
 from kinema4d_ros.lab.scripted import Motion, tool_down
 from kinema4d_ros.lab.simulation import LabState
+from kinema4d_ros.physics.objects import ODD_SHAPES
+from kinema4d_ros.physics.parts import odd_size
 from kinema4d_ros.robot.model import Robot
 from kinema4d_ros.runtime.pool import Lost, Recipe, run_jobs
 
@@ -42,6 +44,8 @@ FIRST_SEED = 1_000_000
 SIZE = (96, 144)
 """Rows and columns of a view."""
 SHARD = 50
+ODD_SHARE = 0.25
+"""Share of objects that are no box, cylinder, sphere or bin, by default."""
 _CENTRE = np.array([0.30, 0.0])
 _SHAPES = ("box", "box", "cylinder", "cylinder", "sphere", "bin")
 
@@ -51,13 +55,13 @@ def _kinematics() -> Kinematics:
     return choose_kinematics(Robot.load("yam"))
 
 
-def draw_view(seed: int, size: tuple[int, int] = SIZE) -> Views:
-    """Render the view of a seed: one image of `size` rows and columns."""
+def draw_view(seed: int, size: tuple[int, int] = SIZE, odd: float = ODD_SHARE) -> Views:
+    """Render the view of a seed: one image of `size` rows and columns; `odd` is the share of shapes without a primitive."""
     for attempt in range(20):
         rng = np.random.default_rng([seed, attempt])
         camera = _camera(rng)
         try:
-            objects = _scenario(seed, rng, camera) if rng.uniform() < 0.45 else _layout(rng)
+            objects = _scenario(seed, rng, camera, odd) if rng.uniform() < 0.45 else _layout(rng, odd)
         except KinemaError:
             continue
         q, held = _arm(rng, objects)
@@ -164,12 +168,13 @@ def _window(
     return PinholeCamera(columns, rows, K, base_T_camera=camera.base_T_camera)
 
 
-def _scenario(seed: int, rng: np.random.Generator, camera: PinholeCamera) -> list[PlacedObject]:
+def _scenario(seed: int, rng: np.random.Generator, camera: PinholeCamera, odd: float) -> list[PlacedObject]:
     names = scenario_names()
     name = names[int(rng.choice(len(names), p=None))]
     if rng.uniform() < 0.4:
         name = "dynamic"
-    objects = list(make_scenario(name, FIRST_SEED + seed % FIRST_SEED, camera.base_T_camera[:3, 3]).objects)
+    eye = camera.base_T_camera[:3, 3]
+    objects = list(make_scenario(name, FIRST_SEED + seed % FIRST_SEED, eye, odd_share=odd, twins=odd).objects)
     if rng.uniform() < 0.5:
         objects = [replace(p, object=replace(p.object, rgb=_colour(rng))) for p in objects]
     if rng.uniform() < 0.25:
@@ -185,8 +190,13 @@ def _colour(rng: np.random.Generator) -> tuple[float, float, float]:
     return colorsys.hsv_to_rgb(rng.uniform(), rng.uniform(0.35, 1.0), rng.uniform(0.3, 0.98))
 
 
-def _object(rng: np.random.Generator, number: int) -> LabObject:
-    shape: Any = _SHAPES[int(rng.integers(len(_SHAPES)))]
+def _object(rng: np.random.Generator, number: int, odd: float = 0.0) -> LabObject:
+    if rng.uniform() < odd:
+        unusual = [s for s in ODD_SHAPES if s != "hull"]
+        shape: Any = unusual[int(rng.integers(len(unusual)))]
+        size = odd_size(shape, float(rng.uniform(0.028, 0.065)), float(rng.uniform(0.03, 0.11)))
+        return LabObject(f"object_{number}_{shape}", shape, size, _colour(rng), 0.05)
+    shape = _SHAPES[int(rng.integers(len(_SHAPES)))]
     width = float(np.exp(rng.uniform(np.log(0.018), np.log(0.09))))
     height = float(np.exp(rng.uniform(np.log(0.016), np.log(0.13))))
     size = (width, width, height)
@@ -200,14 +210,14 @@ def _object(rng: np.random.Generator, number: int) -> LabObject:
     return LabObject(f"object_{number}_{shape}", shape, size, _colour(rng), 0.05)
 
 
-def _layout(rng: np.random.Generator) -> list[PlacedObject]:
+def _layout(rng: np.random.Generator, odd: float) -> list[PlacedObject]:
     """Place up to ten objects of any size, some nearly touching, some of one colour, some stacked."""
     count = int(rng.integers(1, 11))
     near = _CENTRE + rng.normal(0, 0.05, 2)
     spread, gap = rng.uniform(0.05, 0.2), rng.uniform(0.001, 0.02)
     placed: list[PlacedObject] = []
     for number in range(count):
-        thing = _object(rng, number)
+        thing = _object(rng, number, odd)
         if placed and rng.uniform() < 0.2:
             thing = replace(thing, rgb=placed[-1].object.rgb)
         for _ in range(40):
@@ -276,22 +286,23 @@ def _style(rng: np.random.Generator) -> Style:
     return style
 
 
-def make_views(out: Path, first: int, count: int, workers: int = 1) -> Iterator[int]:
+def make_views(out: Path, first: int, count: int, workers: int = 1, odd: float = ODD_SHARE) -> Iterator[int]:
     """Render views of `count` seeds into shards of OUT and yield the first seed of each; existing shards are kept."""
     out.mkdir(parents=True, exist_ok=True)
     starts = [s for s in range(first, first + count, SHARD) if not (out / f"views-{s}.npz").is_file()]
-    recipe = Recipe("kinema4d_model.detection.scenes:shard_maker", (str(out),))
+    recipe = Recipe("kinema4d_model.detection.scenes:shard_maker", (str(out), odd))
     for done in run_jobs(recipe, starts, workers=workers):
         if isinstance(done, Lost):
             raise DataError(f"views from seed {done.job} on were not made: {done.reason}", expected="a shard per job")
         yield int(done.value)
 
 
-def shard_maker(turn: int, out: str) -> Callable[[int], int]:
+def shard_maker(turn: int, out: str, odd: float) -> Callable[[int], int]:
     """Build a worker of the pool: it renders one shard per job, which is the shard's first seed."""
 
     def make_shard(start: int) -> int:
-        Views.join([draw_view(seed) for seed in range(start, start + SHARD)]).save(Path(out) / f"views-{start}.npz")
+        views = [draw_view(seed, odd=odd) for seed in range(start, start + SHARD)]
+        Views.join(views).save(Path(out) / f"views-{start}.npz")
         return start
 
     return make_shard
@@ -303,11 +314,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/detector/data"))
     parser.add_argument("--first", type=int, default=FIRST_SEED, help=f"first seed, {FIRST_SEED} or more")
     parser.add_argument("--count", type=int, default=3000)
+    parser.add_argument("--odd", type=float, default=ODD_SHARE, help="share of mugs, bottles and other odd shapes")
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args(argv)
     if arguments.first < FIRST_SEED:
         parser.error(f"--first is {arguments.first}; expected {FIRST_SEED} or more")
-    for start in make_views(arguments.out, arguments.first, arguments.count, arguments.workers):
+    for start in make_views(arguments.out, arguments.first, arguments.count, arguments.workers, arguments.odd):
         print(f"views-{start}.npz", flush=True)
     return 0
 
