@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -23,8 +23,9 @@ from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.generators.carry import PAST_TIPS_M
 from kinema4d_ros.generators.composite import MARGIN_PX
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, OTHER, OWN, SPHERE, UNKNOWN
+from kinema4d_ros.generators.draft.hull import Hull, fit_hulls
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
-from kinema4d_ros.generators.draft.segments import Observation, find_segments, observe
+from kinema4d_ros.generators.draft.segments import Observation, find_segments, median_lab, observe, two_colours
 from kinema4d_ros.generators.draft.shapes_fit import (
     KINDS,
     Fit,
@@ -37,7 +38,7 @@ from kinema4d_ros.generators.draft.shapes_fit import (
 )
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
-from kinema4d_ros.physics.objects import BIN_WALL_M
+from kinema4d_ros.physics.parts import BIN_WALL_M
 
 __all__ = ["NOISE_M", "NOISE_RELATIVE", "RobotFrame", "fit_scene"]
 
@@ -57,6 +58,10 @@ NEAR_M = 0.15
 COARSE_DRAWS = 8
 SURE_MISFIT = 0.25
 """Below this the rarer shapes are not tried for coarse objects."""
+HULL_MISFIT = 0.15
+"""From this on a hull is tried."""
+PIECES_M = 0.05
+"""Pieces of one colour that are closer than this may be one object behind something nearer."""
 HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
 PAD_SLACK_M = 0.006
@@ -77,10 +82,15 @@ class _Found:
     base_m: float
     coarse: bool
     held: bool = False
+    hulls: tuple[tuple[Hull, float], ...] = ()
 
     @property
-    def best(self) -> Fit:
-        return self.fits[0][0]
+    def best(self) -> Fit | Hull:
+        return self.hulls[0][0] if self.hulls else self.fits[0][0]
+
+    @property
+    def cost(self) -> float:
+        return self.best.cost(self.pixels)
 
 
 def fit_scene(
@@ -138,6 +148,7 @@ def fit_scene(
         one = work.fit(masks[k], found)
         if one is not None:
             found.append(one)
+    found = work.join_pieces(found, image)
     found.sort(key=lambda f: float(np.median(seen.smooth[f.mask])))
     objects = []
     for number, one in enumerate(found, 1):
@@ -167,12 +178,29 @@ class _Work:
         if int(pixels.own.sum()) < 6:
             return None
         coarse = self._away(pixels.points)
-        one = self._fit_on(mask, pixels, self.table_m, coarse)
-        for base in self._supports(pixels, found):
-            other = self._fit_on(mask, pixels, base, coarse)
-            if other.best.cost(pixels) < one.best.cost(pixels):
-                one = other
+        tops, floors = self._supports(pixels, found)
+        # What is inside a bin cannot stand on the table.
+        bases = floors[-1:] or [self.table_m, *tops]
+        one = min((self._fit_on(mask, pixels, base, coarse) for base in bases), key=lambda found: found.cost)
         return self._if_held(one)
+
+    def join_pieces(self, found: Sequence[_Found], image: NDArray[np.uint8]) -> list[_Found]:
+        """Join visible parts of one object that something nearer or the robot separates, if the evidence says so."""
+        found = list(found)
+        colours = [median_lab(image, one.mask) for one in found]
+        pairs = [(i, j) for i in range(len(found)) for j in range(i)]
+        pairs.sort(key=lambda ij: min(found[ij[0]].mask.sum(), found[ij[1]].mask.sum()))
+        gone: set[int] = set()
+        for i, j in pairs:
+            a, b = found[i], found[j]
+            if {i, j} & gone or a.coarse or b.coarse or two_colours(colours[i], colours[j]) or not _close(a, b):
+                continue
+            others = [one for k, one in enumerate(found) if k not in (i, j) and k not in gone]
+            union = self.fit(a.mask | b.mask, others)
+            if union is not None and union.cost < a.cost + b.cost and union.misfit < 1:
+                found[j] = union
+                gone.add(i)
+        return [one for k, one in enumerate(found) if k not in gone]
 
     def _fit_on(self, mask: NDArray[np.bool_], pixels: Pixels, base: float, coarse: bool) -> _Found:
         kinds = (BOX, CYLINDER, SPHERE) if coarse else KINDS
@@ -182,7 +210,7 @@ class _Work:
             rest = fit_shapes(pixels, base, kinds=tuple(set(KINDS) - set(kinds)), quick=True)
             fits = sorted(fits + rest, key=lambda f: f.cost(pixels))
             misfit = misfit_of(fits[0].hits(pixels), pixels)
-        return _Found(mask, pixels, choose(fits, pixels), misfit, base, coarse)
+        return _or_hull(_Found(mask, pixels, choose(fits, pixels), misfit, base, coarse))
 
     def _away(self, points: NDArray[np.float64]) -> bool:
         if self.near is None or not len(self.near):
@@ -190,23 +218,24 @@ class _Work:
         path = np.asarray(self.near, np.float64)[:, None, :]
         return bool(np.linalg.norm(path - points[None, :: max(1, len(points) // 50)], axis=-1).min() > NEAR_M)
 
-    def _supports(self, pixels: Pixels, found: Sequence[_Found]) -> list[float]:
-        """List heights of other objects' tops and bin floors that the object may stand on."""
+    def _supports(self, pixels: Pixels, found: Sequence[_Found]) -> tuple[list[float], list[float]]:
+        """List the heights of other objects' tops, and of bins' floors, that the object may stand on."""
         points = pixels.points
         centre, lowest = np.median(points[:, :2], 0), float(np.percentile(points[:, 2], 10))
-        heights = []
+        tops, floors = [], []
         for other in found:
-            p = other.best.p
-            c, s = math.cos(p[2]), math.sin(p[2])
-            dx, dy = centre - p[:2]
-            inside = max(abs(c * dx + s * dy) - p[3] / 2, abs(c * dy - s * dx) - p[4] / 2) < 0.005
-            if other.held or not inside:
+            if other.held:
                 continue
-            if other.best.kind == BIN:
-                heights.append(float(p[6]) + BIN_WALL_M)
-            elif other.best.kind in (BOX, CYLINDER) and other.best.top < lowest + 0.008:
-                heights.append(other.best.top)
-        return heights
+            fit = other.fits[0][0]
+            c, s = math.cos(fit.p[2]), math.sin(fit.p[2])
+            dx, dy = centre - fit.p[:2]
+            if max(abs(c * dx + s * dy) - fit.p[3] / 2, abs(c * dy - s * dx) - fit.p[4] / 2) > 0.005:
+                continue
+            if fit.kind == BIN and not other.hulls:
+                floors.append(float(fit.p[6]) + BIN_WALL_M)
+            elif fit.kind in (BOX, CYLINDER) and fit.top < lowest + 0.008:
+                tops.append(fit.top)
+        return tops, floors
 
     def _if_held(self, one: _Found) -> _Found:
         """Fit with a free underside what is between the fingers; held if it hangs, or if both pads touch it."""
@@ -229,12 +258,12 @@ class _Work:
             frame[:3, :3], frame[:3, 3] = np.stack([x, np.cross(up, x), up], 1), pose[:3, 3]
             pixels, floor = pixels.turned(frame), -math.inf
         fits = fit_shapes(pixels, floor, kinds=(BOX, CYLINDER, SPHERE), free_base=True)
-        hangs = one.base_m == self.table_m and fits[0].cost(pixels) < one.best.cost(one.pixels) - HANGS_NATS
+        hangs = one.base_m == self.table_m and fits[0].cost(pixels) < one.cost - HANGS_NATS
         x_extent = np.ptp(np.percentile(p_grip[:, 0], [3, 97])) if len(p_grip) else 0.0
         if not hangs and x_extent < width - PAD_SLACK_M:
             return one
         misfit = misfit_of(fits[0].hits(pixels), pixels)
-        return _Found(one.mask, pixels, choose(fits, pixels), misfit, floor, one.coarse, True)
+        return _or_hull(_Found(one.mask, pixels, choose(fits, pixels), misfit, floor, one.coarse, True))
 
     def pixels(self, mask: NDArray[np.bool_]) -> Pixels:
         """Choose the pixels around an object: every one along its outline, a grid elsewhere."""
@@ -296,7 +325,28 @@ class _Work:
         return float(np.clip(1 - explained / total, 0.0, 1.0))
 
 
+def _close(a: _Found, b: _Found) -> bool:
+    p, q = (one.pixels.points @ one.pixels.base_T_frame[:3, :3].T + one.pixels.base_T_frame[:3, 3] for one in (a, b))
+    p, q = p[:: max(1, len(p) // 60)], q[:: max(1, len(q) // 60)]
+    return bool(np.linalg.norm(p[:, None] - q[None], axis=-1).min() < PIECES_M)
+
+
+def _or_hull(one: _Found) -> _Found:
+    """Replace simple shapes that explain the pixels badly by hulls that explain them better."""
+    if one.misfit < HULL_MISFIT:
+        return one
+    hulls = fit_hulls(one.pixels, one.fits[0][0].p[:2], one.base_m, stands=not one.held)
+    if not hulls or hulls[0][0].cost(one.pixels) > one.cost:
+        return one
+    misfit = misfit_of(hulls[0][0].hits(one.pixels), one.pixels)
+    return replace(one, hulls=tuple(hulls), misfit=misfit)
+
+
 def _estimates(one: _Found, draws: int, seed: int) -> tuple[Estimate, ...]:
+    frame = one.pixels.base_T_frame
+    if one.hulls:
+        total = sum(share for _, share in one.hulls)
+        return tuple(hull.estimate(frame, share / total) for hull, share in one.hulls)
     count = min(draws, COARSE_DRAWS) if one.coarse else draws
     shares = np.array([share for _, share in one.fits])
     numbers = np.floor(shares * count).astype(int)
@@ -306,7 +356,7 @@ def _estimates(one: _Found, draws: int, seed: int) -> tuple[Estimate, ...]:
         first = [fit] if number else []
         thin = 1 if one.coarse else 2
         chosen += first + draw_fits(one.pixels, fit, one.base_m, number - 1, (seed + k) % (1 << 31), thin=thin)
-    return tuple(shape_estimate(fit, one.pixels.base_T_frame, 1.0 / count) for fit in chosen)
+    return tuple(shape_estimate(fit, frame, 1.0 / count) for fit in chosen)
 
 
 def _table_notes(seen: Observation) -> list[str]:

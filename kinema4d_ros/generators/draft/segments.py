@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.generators.draft._kernels import LARGEST_M, label_regions
 
-__all__ = ["LOWEST_M", "Observation", "find_segments", "observe"]
+__all__ = ["LOWEST_M", "Observation", "find_segments", "median_lab", "observe", "two_colours"]
 
 Mask = NDArray[np.bool_]
 
@@ -255,13 +255,19 @@ def _join(
             key = (min(i, j), max(i, j))
             pairs[key] = pairs.get(key, 0) + 1
     for (i, j), touching in sorted(pairs.items()):
-        if touching >= 2 and not _two_colours(colour[i - 1], colour[j - 1]):
+        if touching >= 2 and not two_colours(colour[i - 1], colour[j - 1]):
             low, high = sorted((int(root[i]), int(root[j])))
             root[root == high] = low
     return np.asarray(root[labels], dtype=np.int32)
 
 
-def _two_colours(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+def median_lab(image: NDArray[np.uint8], mask: Mask) -> NDArray[np.float32]:
+    """Return the median colour (3,) float32 of the masked pixels in CIELAB, a and b around 0."""
+    lab = cv2.cvtColor(np.ascontiguousarray(image[mask][None]), cv2.COLOR_RGB2LAB)[0].astype(np.float32)
+    return np.asarray(np.median(lab, 0) - np.array([0.0, 128.0, 128.0], np.float32))
+
+
+def two_colours(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     """Return whether two colours (3,) in CIELAB, which light and highlights may have changed, are of two materials."""
     chroma_a, chroma_b = float(np.hypot(a[1], a[2])), float(np.hypot(b[1], b[2]))
     if min(chroma_a, chroma_b) >= CHROMA:

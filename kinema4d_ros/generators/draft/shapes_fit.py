@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.draft import _kernels as kernels
-from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, LYING, OTHER, OWN, SPHERE
+from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, LYING, OWN, SPHERE
 from kinema4d_ros.generators.draft.scene import Estimate
-from kinema4d_ros.physics.objects import BIN_WALL_M, Shape
+from kinema4d_ros.physics.objects import Shape
+from kinema4d_ros.physics.parts import BIN_WALL_M
 
 __all__ = ["KINDS", "Fit", "Pixels", "choose", "draw_fits", "fit_kind", "fit_shapes", "misfit_of", "shape_estimate"]
 
@@ -31,10 +32,8 @@ Array = NDArray[np.float64]
 KINDS = (BOX, CYLINDER, SPHERE, LYING, BIN)
 CAP = 4.0
 """Largest loss of one pixel's depth: beyond about 3 sigma an error counts no more."""
-BAD_SIGMAS, BAD_M = 3.0, 0.002
-"""An own pixel is explained, and another not hidden, within this many sigmas and metres."""
 MISFIT_SHARE = 0.2
-"""Share of unexplained and wrongly hidden pixels, relative to the own ones, from which a fit is not believable."""
+"""Mean loss of a fit that is not believable, as a share of `CAP`: one own pixel in five is wrong."""
 PRIOR_COST = {BOX: 0.0, CYLINDER: 0.0, SPHERE: 1.0, LYING: 2.0, BIN: 2.0}
 """Negative logarithm of the prior of each kind: fewer things lie or are open boxes."""
 UNLIKELY = 0.02
@@ -198,11 +197,8 @@ def choose(fits: Sequence[Fit], pixels: Pixels) -> list[tuple[Fit, float]]:
 
 def misfit_of(hits: Array, pixels: Pixels) -> float:
     """Return the misfit of a shape by its hits (N,): above 1 it is not believable."""
-    tolerance = BAD_SIGMAS * pixels.sigma + BAD_M
-    own, weight = pixels.own, pixels.weight
-    bad = weight[own & ~(np.abs(hits - pixels.depth) <= tolerance)].sum()
-    hides = weight[(pixels.kinds == OTHER) & (hits < pixels.depth - tolerance)].sum()
-    return float((bad + hides) / max(weight[own].sum(), 1e-9) / MISFIT_SHARE)
+    loss = kernels.depth_loss(hits, pixels.depth, pixels.sigma, pixels.kinds, pixels.weight, CAP)
+    return float(loss / max(float(pixels.weight[pixels.own].sum()), 1e-9) / (MISFIT_SHARE * CAP))
 
 
 def shape_estimate(fit: Fit, base_T_frame: Array, weight: float) -> Estimate:
