@@ -17,12 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.draft import _outline_kernels as kernels
-from kinema4d_ros.generators.draft._kernels import BIN, BOX, CX, CY, CYLINDER, SPHERE, SX, SY, SZ, YAW, Z0
-from kinema4d_ros.generators.draft.detection import DIRECTIONS, Detected, Detection, Detector, load_detector
+from kinema4d_ros.generators.draft._kernels import BIN, BOX, CX, CY, CYLINDER, SPHERE, Z0
+from kinema4d_ros.generators.draft.detection import Detected, Detection, Detector, load_detector
+from kinema4d_ros.generators.draft.outline_shapes import (
+    FLOATING_M,
+    FREE,
+    NAMES,
+    inner_radius,
+    shape_estimate,
+    tall,
+    units,
+    voted_shape,
+    voted_spread,
+    walk_ways,
+)
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
-from kinema4d_ros.physics.objects import Shape
 from kinema4d_ros.physics.parts import BIN_WALL_M
 
 __all__ = ["OutlineOptions", "fit_image", "fit_outlines"]
@@ -30,13 +40,6 @@ __all__ = ["OutlineOptions", "fit_image", "fit_outlines"]
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-NAMES: dict[int, Shape] = {BOX: "box", CYLINDER: "cylinder", SPHERE: "sphere", BIN: "bin"}
-_FREE = {
-    BOX: (CX, CY, YAW, SX, SY, SZ),
-    BIN: (CX, CY, YAW, SX, SY, SZ),
-    CYLINDER: (CX, CY, SX, SZ),
-    SPHERE: (CX, CY, SX),
-}
 _LEAST_SPREAD = np.array([0.002, 0.003, 0.002, 0.002, 0.002, 0.002, 0.002, 0.002])
 """Smallest spreads of a detection's votes, metres: a detector is never surer than this."""
 _NONE, _UP, _SIDE = range(3)
@@ -72,8 +75,6 @@ PIXEL_M = 0.003
 """Footprint of the pixels that `heat` is given for, metres; finer pixels count less."""
 SEARCH_M = 0.0025
 """The search skips pixels so that their distance is at least this, metres."""
-FLOATING_M = 0.015
-"""Objects that are seen this far above the table stand on another one, or are held."""
 MISFIT_SHARE = 0.25
 """Share of wrong pixels, relative to an object's own, from which its fit is not believable."""
 _THIN = 12
@@ -234,29 +235,8 @@ class _Fit:
         shapes = detected.shapes
         best = max((BOX, CYLINDER, SPHERE, BIN), key=lambda k: shapes.get(NAMES[k], 0.0))
         found.kind = best
-        found.shape = self._guess(found, best)
+        found.shape = voted_shape(best, found.voted, found.sigma, self._detection.right, self._floor)
         return found
-
-    def _guess(self, f: _Found, kind: int) -> Array:
-        """Return the shape (7,) of a kind that the votes describe."""
-        widths, right = f.voted[2:6], self._detection.right
-        bottom = f.voted[6] if f.voted[6] > self._floor + max(FLOATING_M, 2 * f.sigma[6]) else self._floor
-        shape = np.array([f.voted[0], f.voted[1], 0.0, 0.0, 0.0, max(f.voted[7] - bottom, 0.01), bottom])
-        if kind in (CYLINDER, SPHERE):
-            shape[SX] = shape[SY] = float(np.median(widths))
-            if kind == SPHERE:
-                shape[SX] = shape[SY] = shape[SZ] = (2 * shape[SX] + shape[SZ]) / 3
-            return shape
-        best = np.inf
-        for turn in np.radians(np.arange(0, 90, 5)):
-            a = np.stack([np.abs(np.cos(turn - DIRECTIONS)), np.abs(np.sin(turn - DIRECTIONS))], 1)
-            sides = np.clip(np.linalg.lstsq(a, widths, rcond=None)[0], 0.008, 0.3)
-            error = float(np.abs(a @ sides - widths).sum() + 0.02 * abs(math.log(sides[0] / sides[1])))
-            if error < best:
-                best = error
-                shape[YAW] = turn + math.atan2(right[1], right[0])
-                shape[SX], shape[SY] = sides
-        return shape
 
     def _draw(self, f: _Found) -> None:
         """Ray-cast the object's current shape into its window."""
@@ -321,7 +301,7 @@ class _Fit:
 
     def _others(self, f: _Found, found: Sequence[_Found]) -> Array:
         rows = [
-            [o.shape[CX], o.shape[CY], _inner(o.kind, o.shape), o.shape[Z0], o.shape[Z0] + _tall(o.kind, o.shape)]
+            [o.shape[CX], o.shape[CY], inner_radius(o.kind, o.shape), o.shape[Z0], o.shape[Z0] + tall(o.kind, o.shape)]
             for o in found
             if o is not f
         ]
@@ -346,9 +326,12 @@ class _Fit:
         step = max(1, round(SEARCH_M / self._footprint(f)))
         arguments = self._arguments(f, found, step)
         for kind in self._kinds(f) if sweep == 0 else list(f.tried):
-            start = self._guess(f, kind) if sweep == 0 else f.tried[kind][1]
             if sweep == 0:
-                start = self._evolve(kind, start, self._first_spread(f, kind), arguments)
+                start = voted_shape(kind, f.voted, f.sigma, self._detection.right, self._floor)
+                spread = voted_spread(kind, f.sigma, self._detection.right)
+                start = self._evolve(kind, start, spread, arguments)
+            else:
+                start = f.tried[kind][1]
             _, shape, energy = self._walk(f, kind, start, self._options.steps, 16, arguments)
             f.tried[kind] = (energy, shape)
         f.kind = min(f.tried, key=lambda k: self._evidence(f, k))
@@ -358,21 +341,11 @@ class _Fit:
         """Negative logarithm of a kind's evidence: its best energy, its probability, and its free numbers."""
         energy, _ = f.tried[kind]
         likely = max(f.detected.shapes.get(NAMES[kind], 0.0), 0.02)
-        return energy - math.log(likely) + _NATS_PER_NUMBER * len(_FREE[kind])
-
-    def _first_spread(self, f: _Found, kind: int) -> Array:
-        """Return the covariance (F, F) of a kind's free numbers that the votes state."""
-        side = float(f.sigma[2:6].mean())
-        deviation = {YAW: 0.35, SX: side, SY: side, SZ: float(f.sigma[7])}
-        covariance = np.diag([max(deviation.get(i, 0.0), 0.003) ** 2 for i in _FREE[kind]])
-        right = self._detection.right
-        axes = np.stack([right, [-right[1], right[0]]], 1)
-        covariance[:2, :2] = axes @ np.diag(np.maximum(f.sigma[:2], 0.003) ** 2) @ axes.T
-        return covariance
+        return energy - math.log(likely) + _NATS_PER_NUMBER * len(FREE[kind])
 
     def _evolve(self, kind: int, start: Array, covariance: Array, arguments: tuple[object, ...]) -> Array:
         """Search by sampling from ever narrower distributions; returns the best shape (7,)."""
-        free = np.array(_FREE[kind])
+        free = np.array(FREE[kind])
         middle, best = start[free].copy(), start.copy()
         count, rounds = self._options.population, self._options.rounds
         pool_x, pool_e = np.zeros((0, len(free))), np.zeros(0)
@@ -391,37 +364,14 @@ class _Fit:
             weight /= weight.sum()
             middle = weight @ pool_x
             apart = pool_x - middle
-            covariance = (apart * weight[:, None]).T @ apart + np.diag(_units(kind) ** 2)
+            covariance = (apart * weight[:, None]).T @ apart + np.diag(units(kind) ** 2)
         return best
-
-    def _ways(self, f: _Found, kind: int) -> Array:
-        """Return directions (W, 7) of the random walk: those in which an image changes least, and single numbers."""
-        right = self._detection.right
-        away = f.voted[:2] - self._eye[:2]
-        distance = float(np.hypot(*away))
-        away = away / distance
-        rise = (self._eye[2] - self._floor) / distance
-        across = np.array([right[0], right[1], 0, 0, 0, 0, 0])
-        along = np.array([away[0], away[1], 0, 0, 0, 0, 0])
-        wider = np.array([0, 0, 0, 1.0, 0, 0, 0])
-        deeper = np.array([0, 0, 0, 0, 1.0, 0, 0])
-        taller = np.array([0, 0, 0, 0, 0, 1.0, 0])
-        turned = np.array([0, 0, 1.0, 0, 0, 0, 0])
-        both = wider + deeper
-        # Farther and lower keeps the outline of the top; larger with a fixed near side keeps that of the base.
-        ways = [0.001 * across, 0.002 * along, 0.003 * (along - rise * taller), 0.003 * (both + 0.5 * along)]
-        ways += [0.002 * (both - 0.5 * along), 0.002 * wider]
-        if kind != SPHERE:
-            ways += [0.002 * taller, 0.003 * (both + 0.5 * along - 0.5 * rise * taller)]
-        if kind in (BOX, BIN):
-            ways += [0.002 * deeper, 0.05 * turned, 0.002 * (wider - deeper), 0.05 * turned + 0.002 * both]
-        return np.array(ways)
 
     def _walk(
         self, f: _Found, kind: int, start: Array, steps: int, draws: int, arguments: tuple[object, ...]
     ) -> tuple[Array, Array, float]:
         """Walk from a shape; returns draws (D, 7), the best shape of the walk and its energy."""
-        ways = self._ways(f, kind)
+        ways = walk_ways(kind, f.voted[:2], self._eye, self._detection.right, self._floor)
         pick = self._rng.integers(0, len(ways), steps)
         # Most steps are short, some are long: the picture is made of whole pixels.
         amount = self._rng.standard_normal(steps) * self._rng.choice([0.5, 1.0, 3.0], steps)
@@ -445,14 +395,14 @@ class _Fit:
             count = max(2, round(self._options.draws * share))
             steps = self._options.steps + _THIN * count
             drawn, best, _ = self._walk(f, kind, f.tried[kind][1], steps, count, arguments)
-            free = np.array(_FREE[kind])
+            free = np.array(FREE[kind])
             drawn[:, free] += self._rng.standard_normal((count, len(free))) * _MODEL[free]
             first = not estimates
             if first:
                 f.kind, f.shape = kind, best
                 self._draw(f)
             for shape in (best, *drawn) if first else drawn:
-                estimates.append(_estimate(kind, shape, share / (count + first)))
+                estimates.append(shape_estimate(kind, shape, share / (count + first)))
         scale = sum(e.weight for e in estimates)
         estimates = [Estimate(e.shape, e.size, e.base_T_object, e.weight / scale) for e in estimates]
         return FittedObject(f"object_{number}", f.own, tuple(estimates), self._misfit(f, found), "outline")
@@ -465,27 +415,3 @@ class _Fit:
         missed = int((own & ~visible).sum()) + int(f.own.sum() - own.sum())
         invented = int((visible & ~self._thing[f.window]).sum())
         return (missed + invented) / max(1, int(f.own.sum())) / MISFIT_SHARE
-
-
-def _units(kind: int) -> Array:
-    """Return natural steps of the free numbers: 1 mm, and 2 degrees of yaw."""
-    return np.array([0.035 if i == YAW else 0.001 for i in _FREE[kind]])
-
-
-def _inner(kind: int, shape: Array) -> float:
-    return float(min(shape[SX], shape[SX] if kind in (CYLINDER, SPHERE) else shape[SY])) / 2
-
-
-def _tall(kind: int, shape: Array) -> float:
-    return float(shape[SX] if kind == SPHERE else shape[SZ])
-
-
-def _estimate(kind: int, shape: Array, weight: float) -> Estimate:
-    x = float(shape[SX])
-    y = x if kind in (CYLINDER, SPHERE) else float(shape[SY])
-    z = _tall(kind, shape)
-    c, s = math.cos(shape[YAW]), math.sin(shape[YAW])
-    if kind in (CYLINDER, SPHERE):
-        c, s = 1.0, 0.0
-    pose = make([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]], [shape[CX], shape[CY], shape[Z0] + z / 2])
-    return Estimate(NAMES[kind], (x, y, z), pose, weight)

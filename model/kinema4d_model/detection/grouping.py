@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -22,8 +22,10 @@ LEAST_PIXELS = 16
 """Groups that cover fewer pixels of the image are not objects."""
 LEAST_SHARE = 0.35
 """A pixel counts for an object with at least this probability of showing any."""
-INFLATE = 1.0
-"""Factor on the predicted spreads: votes of one object share their errors."""
+SUREST_M = 0.002
+"""No vote counts as more certain than this."""
+SMALLEST_M = 0.006
+"""Smallest width and height of an object."""
 _LAPLACE = np.sqrt(2.0)
 """Standard deviation of a Laplace distribution in units of its scale."""
 
@@ -54,71 +56,47 @@ def group_votes(votes: Votes, level_T_base: NDArray[np.float64], size: tuple[int
     thing = 1.0 - votes.faces[::2, ::2, NONE]
     use = votes.met & (thing > LEAST_SHARE)
     rows = np.flatnonzero(use)
-    out: list[Detected] = []
     if not len(rows):
-        return out
+        return []
     values = votes.values.reshape(-1, votes.values.shape[-1])
-    scale = votes.scale.reshape(values.shape)
     center = votes.table.reshape(-1, 2) + values[:, :2]
+    # Objects on top of each other have one centre: the height of the bottom tells them apart.
     point = np.concatenate([center, values[:, 6:7]], 1).astype(np.float64)
     reach = np.maximum(BANDWIDTH_M, WIDE * values[:, 2:6].mean(1)).astype(np.float64)
-    certainty = thing.ravel() / np.maximum(scale[:, :2].mean(1), 2e-3)
-    groups = _modes(point[rows], reach[rows], certainty[rows])
-    height, width = size or votes.faces.shape[:2]
-    base_T_level = invert(level_T_base)
-    scores = []
-    for group in groups:
+    scale = votes.scale.reshape(values.shape)
+    certainty = thing.ravel() / np.maximum(scale[:, :2].mean(1), SUREST_M)
+    both = np.concatenate([center, values[:, 2:8]], 1)
+    shapes = votes.shapes.reshape(-1, len(CLASSES))
+    found, scores = [], []
+    for group in _modes(point[rows], reach[rows], certainty[rows]):
         members = rows[group]
-        w = certainty[members]
-        # The best-informed half decides: pixels near a border mix two objects.
-        values_of = np.array([_median(values[members, k], w) for k in range(2, 8)])
-        middle = np.array([_median(center[members, k], w) for k in range(2)])
-        spread = _spread(values[members], scale[members], center[members], w)
-        shapes = np.average(votes.shapes.reshape(-1, len(CLASSES))[members], axis=0, weights=w)
-        scores.append(
-            np.exp(
-                -0.5
-                * (((center - middle) ** 2).sum(1) + (values[:, 6] - values_of[4]) ** 2).reshape(thing.shape)
-                / float(np.median(reach[members])) ** 2
-            )
-        )
-        p_base = apply(base_T_level, [middle[0], middle[1], 0.0])
-        bottom, top = float(values_of[4]), float(max(values_of[5], values_of[4] + 0.006))
-        out.append(
+        weight = certainty[members]
+        middle = np.array([_median(both[members, k], weight) for k in range(8)])
+        far = ((point - middle[[0, 1, 6]]) ** 2).sum(1)
+        scores.append(np.exp(-0.5 * far / float(np.median(reach[members])) ** 2).reshape(thing.shape))
+        found.append(
             Detected(
-                p_base[:2],
-                np.maximum(values_of[:4], 0.006).astype(np.float64),
-                bottom,
-                top,
-                spread,
-                {name: float(p) for name, p in zip(CLASSES, shapes, strict=True)},
-                np.empty((0, 0), np.float32),
-                0,
+                center=apply(invert(level_T_base), [middle[0], middle[1], 0.0])[:2],
+                widths=np.maximum(middle[2:6], SMALLEST_M),
+                bottom=float(middle[6]),
+                top=float(max(middle[7], middle[6] + SMALLEST_M)),
+                spread=_spread(both[members], scale[members, :8], middle, weight),
+                shapes=dict(zip(CLASSES, np.average(shapes[members], axis=0, weights=weight).tolist(), strict=True)),
+                share=np.zeros((0, 0), np.float32),
+                pixels=0,
             )
         )
+    if not found:
+        return []
     best = np.argmax(scores, axis=0)
+    height, width = size or votes.faces.shape[:2]
     kept = []
-    for number, (found, score) in enumerate(zip(out, scores, strict=True)):
+    for number, (one, score) in enumerate(zip(found, scores, strict=True)):
         pixels = 4 * int((use & (best == number)).sum())
-        if pixels >= LEAST_PIXELS * _scale_of(votes, (height, width)):
+        if pixels >= LEAST_PIXELS:
             share = cv2.resize(score.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
-            kept.append(
-                Detected(
-                    found.center,
-                    found.widths,
-                    found.bottom,
-                    found.top,
-                    found.spread,
-                    found.shapes,
-                    np.asarray(share, np.float32),
-                    pixels,
-                )
-            )
+            kept.append(replace(one, share=np.asarray(share, np.float32), pixels=pixels))
     return sorted(kept, key=lambda d: -d.pixels)
-
-
-def _scale_of(votes: Votes, size: tuple[int, int]) -> float:
-    return 1.0
 
 
 def _modes(
@@ -167,11 +145,9 @@ def _median(values: NDArray[np.floating], weight: NDArray[np.floating]) -> float
 
 
 def _spread(
-    values: NDArray[np.float32], scale: NDArray[np.float32], center: NDArray[np.float32], weight: NDArray[np.float32]
+    both: NDArray[np.floating], scale: NDArray[np.floating], middle: NDArray[np.float64], weight: NDArray[np.floating]
 ) -> NDArray[np.float64]:
     """Return standard deviations (8,): what the pixels state, or how much they disagree, whichever is larger."""
-    stated = _LAPLACE * np.average(scale[:, :8], axis=0, weights=weight)
-    both = np.concatenate([center, values[:, 2:8]], 1)
-    middle = np.array([_median(both[:, k], weight) for k in range(8)])
+    stated = _LAPLACE * np.average(scale, axis=0, weights=weight)
     apart = np.array([_median(np.abs(both[:, k] - middle[k]), weight) for k in range(8)])
-    return np.asarray(INFLATE * np.maximum(stated, apart), np.float64)
+    return np.asarray(np.maximum(stated, apart), np.float64)

@@ -56,7 +56,7 @@ def _kinematics() -> Kinematics:
 
 
 def draw_view(seed: int, size: tuple[int, int] = SIZE, odd: float = ODD_SHARE) -> Views:
-    """Render the view of a seed: one image of `size` rows and columns; `odd` is the share of shapes without a primitive."""
+    """Render the view of a seed: one image of `size` rows and columns; `odd` is the share of odd shapes."""
     for attempt in range(20):
         rng = np.random.default_rng([seed, attempt])
         camera = _camera(rng)
