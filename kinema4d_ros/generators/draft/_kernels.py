@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 __all__ = [
     "BIN",
     "BOX",
+    "CUP",
     "CYLINDER",
     "LYING",
     "OTHER",
@@ -34,8 +35,11 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-BOX, CYLINDER, SPHERE, LYING, BIN = 0, 1, 2, 3, 4
-"""Kinds. Sizes: box, bin: x, y, z; cylinder: diameter, -, height; sphere: diameter; lying: diameter, length on yaw."""
+BOX, CYLINDER, SPHERE, LYING, BIN, CUP = 0, 1, 2, 3, 4, 5
+"""Kinds: a bin is an open box, a cup an open cylinder, and LYING is a cylinder whose axis is horizontal, along its yaw.
+
+Sizes: box, bin: x, y, z; cylinder, cup: diameter, -, height; sphere: diameter; lying: diameter, length.
+"""
 CX, CY, YAW, SX, SY, SZ, Z0 = 0, 1, 2, 3, 4, 5, 6
 
 UNKNOWN, OWN, OTHER = 0, 1, 2
@@ -78,7 +82,7 @@ def _cast(
             return -1.0
         t = (-b - math.sqrt(q)) / a
         return t if t > 0 else -1.0
-    if kind == CYLINDER:
+    if kind in (CYLINDER, CUP):
         near, far = _slab(oz, dz, 0.0, p[SZ], 0.0, 1e9)
         r = p[SX] / 2
         a = dx * dx + dy * dy
@@ -88,7 +92,15 @@ def _cast(
             return -1.0
         q = math.sqrt(q)
         near, far = max(near, (-b - q) / a), min(far, (-b + q) / a)
-        return near if near < far else -1.0
+        if near >= far:
+            return -1.0
+        if kind == CUP and dz < 0 and r > wall:
+            t = (p[SZ] - oz) / dz
+            inner = (r - wall) * (r - wall)
+            if t >= near - 1e-9 and (ox + t * dx) ** 2 + (oy + t * dy) ** 2 < inner:
+                q = math.sqrt(max(b * b - a * (ox * ox + oy * oy - inner), 0.0))
+                return float(min((-b + q) / a, (min(wall, p[SZ]) - oz) / dz))
+        return float(near)
     lx, ly = c * ox + s * oy, c * oy - s * ox
     vx, vy = c * dx + s * dy, c * dy - s * dx
     if kind == LYING:
@@ -125,7 +137,7 @@ def _cast(
 def cast_shape(kind: int, p: Array, wall: float, eye: Array, rays: Array) -> Array:
     """Return depths (N,) at which rays (N, 3) from an eye (3,) enter a shape, inf = misses; shape frame, metres.
 
-    `wall` is the thickness of a bin's walls and floor.
+    `wall` is the thickness of walls and floor of a bin or cup.
     """
     out = np.empty(rays.shape[0])
     c, s = math.cos(p[YAW]), math.sin(p[YAW])
@@ -189,7 +201,7 @@ def _prior(kind: int, p: Array, floor: float) -> float:
     """Negative logarithm of the prior of sizes and compactness; 1e9 = impossible."""
     if p[Z0] < floor - 1e-9:
         return 1e9
-    sizes = (p[SX], p[SX] if kind in (CYLINDER, SPHERE) else p[SY], p[SZ])
+    sizes = (p[SX], p[SX] if kind in (CYLINDER, SPHERE, CUP) else p[SY], p[SZ])
     count = 1 if kind == SPHERE else 2 if kind == LYING else 3
     total = 0.0
     for k in range(count):
@@ -198,7 +210,7 @@ def _prior(kind: int, p: Array, floor: float) -> float:
         total += 0.5 * (math.log(sizes[k] / SIZE_M) / SIZE_SPREAD) ** 2
     if kind in (BOX, BIN):
         total += 0.5 * (math.log(p[SX] / p[SY]) / ASPECT_SPREAD) ** 2
-    if kind in (BOX, CYLINDER):
+    if kind in (BOX, CYLINDER, CUP):
         total += 0.5 * (math.log(p[SZ] / math.sqrt(sizes[0] * sizes[1])) / HEIGHT_SPREAD) ** 2
     return total
 
@@ -287,7 +299,7 @@ def _move(kind: int, p: Array, move: int, by: float, view: Array, out: Array) ->
     out[:] = p
     if move == 5:
         out[Z0] -= by
-        if kind in (BOX, CYLINDER, BIN):
+        if kind in (BOX, CYLINDER, BIN, CUP):
             out[SZ] += by
         return
     if move == 6:
@@ -296,7 +308,7 @@ def _move(kind: int, p: Array, move: int, by: float, view: Array, out: Array) ->
     if move == 4:
         out[SZ] += by
         return
-    if kind in (CYLINDER, SPHERE):
+    if kind in (CYLINDER, SPHERE, CUP):
         if move == 0:  # the far side; the near side stays
             out[SX] += by
             out[CX] += view[0] * by / 2

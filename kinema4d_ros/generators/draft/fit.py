@@ -22,7 +22,7 @@ from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.generators.carry import PAST_TIPS_M
 from kinema4d_ros.generators.composite import MARGIN_PX
-from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, OTHER, OWN, SPHERE, UNKNOWN
+from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, OTHER, OWN, SPHERE, UNKNOWN
 from kinema4d_ros.generators.draft.hull import Hull, fit_hulls
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
 from kinema4d_ros.generators.draft.segments import Observation, find_segments, median_lab, observe, two_colours
@@ -47,7 +47,7 @@ RobotFrame = PointmapSequence | tuple[NDArray[np.uint8], NDArray[np.float32]]
 
 NOISE_M, NOISE_RELATIVE = 0.002, 0.001
 """Standard deviation of a depth: metres, plus a share of the depth. Noise seen on the table is added."""
-FOOTPRINT_M = 0.002
+FOOTPRINT_M = 0.003
 """Pixels closer together than this on the object do not count as independent measurements."""
 CORRELATION = 8.0
 """Pixels that count as one independent measurement, because errors of model and camera are common to neighbours."""
@@ -62,6 +62,8 @@ HULL_MISFIT = 0.15
 """From this on a hull is tried."""
 PIECES_M = 0.05
 """Pieces of one colour that are closer than this may be one object behind something nearer."""
+SMALL_SHARE = 6e-4
+"""Things with fewer pixels, as a share of the image, that no shape explains are not taken for objects."""
 HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
 PAD_SLACK_M = 0.006
@@ -77,16 +79,15 @@ class _Found:
 
     mask: NDArray[np.bool_]
     pixels: Pixels
-    fits: list[tuple[Fit, float]]
+    fits: list[tuple[Fit | Hull, float]]
     misfit: float
     base_m: float
     coarse: bool
     held: bool = False
-    hulls: tuple[tuple[Hull, float], ...] = ()
 
     @property
     def best(self) -> Fit | Hull:
-        return self.hulls[0][0] if self.hulls else self.fits[0][0]
+        return self.fits[0][0]
 
     @property
     def cost(self) -> float:
@@ -149,6 +150,11 @@ def fit_scene(
         if one is not None:
             found.append(one)
     found = work.join_pieces(found, image)
+    small = SMALL_SHARE * labels.size
+    scraps = [one for one in found if one.misfit > 1 and int(one.mask.sum()) < small]
+    if scraps:
+        found = [one for one in found if one not in scraps]
+        notes.append(f"{len(scraps)} small things above the table could not be made out; a nearer view would help")
     found.sort(key=lambda f: float(np.median(seen.smooth[f.mask])))
     objects = []
     for number, one in enumerate(found, 1):
@@ -205,12 +211,10 @@ class _Work:
     def _fit_on(self, mask: NDArray[np.bool_], pixels: Pixels, base: float, coarse: bool) -> _Found:
         kinds = (BOX, CYLINDER, SPHERE) if coarse else KINDS
         fits = fit_shapes(pixels, base, kinds=kinds, quick=coarse)
-        misfit = misfit_of(fits[0].hits(pixels), pixels)
-        if coarse and misfit > SURE_MISFIT:
-            rest = fit_shapes(pixels, base, kinds=tuple(set(KINDS) - set(kinds)), quick=True)
+        if coarse and misfit_of(fits[0].hits(pixels), pixels) > SURE_MISFIT:
+            rest = fit_shapes(pixels, base, kinds=tuple(k for k in KINDS if k not in kinds), quick=True)
             fits = sorted(fits + rest, key=lambda f: f.cost(pixels))
-            misfit = misfit_of(fits[0].hits(pixels), pixels)
-        return _or_hull(_Found(mask, pixels, choose(fits, pixels), misfit, base, coarse))
+        return _weigh(_Found(mask, pixels, [(fit, 0.0) for fit in fits], 0.0, base, coarse))
 
     def _away(self, points: NDArray[np.float64]) -> bool:
         if self.near is None or not len(self.near):
@@ -226,12 +230,14 @@ class _Work:
         for other in found:
             if other.held:
                 continue
-            fit = other.fits[0][0]
+            fit = next((fit for fit, _ in other.fits if isinstance(fit, Fit)), None)
+            if fit is None:
+                continue
             c, s = math.cos(fit.p[2]), math.sin(fit.p[2])
             dx, dy = centre - fit.p[:2]
             if max(abs(c * dx + s * dy) - fit.p[3] / 2, abs(c * dy - s * dx) - fit.p[4] / 2) > 0.005:
                 continue
-            if fit.kind == BIN and not other.hulls:
+            if fit.kind in (BIN, CUP):
                 floors.append(float(fit.p[6]) + BIN_WALL_M)
             elif fit.kind in (BOX, CYLINDER) and fit.top < lowest + 0.008:
                 tops.append(fit.top)
@@ -262,8 +268,7 @@ class _Work:
         x_extent = np.ptp(np.percentile(p_grip[:, 0], [3, 97])) if len(p_grip) else 0.0
         if not hangs and x_extent < width - PAD_SLACK_M:
             return one
-        misfit = misfit_of(fits[0].hits(pixels), pixels)
-        return _or_hull(_Found(one.mask, pixels, choose(fits, pixels), misfit, floor, one.coarse, True))
+        return _weigh(_Found(one.mask, pixels, [(fit, 0.0) for fit in fits], 0.0, floor, one.coarse, True))
 
     def pixels(self, mask: NDArray[np.bool_]) -> Pixels:
         """Choose the pixels around an object: every one along its outline, a grid elsewhere."""
@@ -331,32 +336,37 @@ def _close(a: _Found, b: _Found) -> bool:
     return bool(np.linalg.norm(p[:, None] - q[None], axis=-1).min() < PIECES_M)
 
 
-def _or_hull(one: _Found) -> _Found:
-    """Replace simple shapes that explain the pixels badly by hulls that explain them better."""
-    if one.misfit < HULL_MISFIT:
-        return one
-    hulls = fit_hulls(one.pixels, one.fits[0][0].p[:2], one.base_m, stands=not one.held)
-    if not hulls or hulls[0][0].cost(one.pixels) > one.cost:
-        return one
-    misfit = misfit_of(hulls[0][0].hits(one.pixels), one.pixels)
-    return replace(one, hulls=tuple(hulls), misfit=misfit)
+def _weigh(one: _Found) -> _Found:
+    """Set misfit and shares of fits that are sorted by cost; add hulls where simple shapes explain too little."""
+    pixels = one.pixels
+    candidates = [(fit, fit.cost(pixels)) for fit, _ in one.fits]
+    misfit = misfit_of(one.best.hits(pixels), pixels)
+    simple = one.fits[0][0]
+    if misfit > HULL_MISFIT and isinstance(simple, Fit):
+        hulls = fit_hulls(pixels, simple.p[:2], one.base_m, stands=not one.held)
+        # The hulls share the evidence of one shape.
+        candidates += [(hull, hulls[0][0].cost(pixels) - math.log(share)) for hull, share in hulls]
+        candidates.sort(key=lambda c: c[1])
+        misfit = misfit_of(candidates[0][0].hits(pixels), pixels)
+    shares = choose([cost for _, cost in candidates], misfit)
+    fits = [(fit, float(share)) for (fit, _), share in zip(candidates, shares, strict=True) if share > 0]
+    return replace(one, fits=fits, misfit=misfit)
 
 
 def _estimates(one: _Found, draws: int, seed: int) -> tuple[Estimate, ...]:
+    """Return draws of every likely kind, as many as its share; a hull is one draw with its share as weight."""
     frame = one.pixels.base_T_frame
-    if one.hulls:
-        total = sum(share for _, share in one.hulls)
-        return tuple(hull.estimate(frame, share / total) for hull, share in one.hulls)
     count = min(draws, COARSE_DRAWS) if one.coarse else draws
-    shares = np.array([share for _, share in one.fits])
-    numbers = np.floor(shares * count).astype(int)
-    numbers[0] += count - int(numbers.sum())
-    chosen = []
-    for k, ((fit, _), number) in enumerate(zip(one.fits, numbers.tolist(), strict=True)):
-        first = [fit] if number else []
+    chosen: list[Estimate] = []
+    for k, (fit, share) in enumerate(one.fits):
+        if isinstance(fit, Hull):
+            chosen.append(fit.estimate(frame, share))
+            continue
+        number = max(1, round(share * count))
         thin = 1 if one.coarse else 2
-        chosen += first + draw_fits(one.pixels, fit, one.base_m, number - 1, (seed + k) % (1 << 31), thin=thin)
-    return tuple(shape_estimate(fit, frame, 1.0 / count) for fit in chosen)
+        drawn = draw_fits(one.pixels, fit, one.base_m, number - 1, (seed + k) % (1 << 31), thin=thin)
+        chosen += [shape_estimate(each, frame, share / number) for each in (fit, *drawn)]
+    return tuple(chosen)
 
 
 def _table_notes(seen: Observation) -> list[str]:

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 GRID_M = 0.003
 """Points closer than this are one: fewer faces, and less noise on the outside."""
-FREEDOM = 12
+FREEDOM = 9
 """Free numbers that a hull counts for in the evidence: it follows its points wherever they are."""
 SHIFTS_M = (-0.009, -0.006, -0.003, 0.0, 0.003, 0.006, 0.009)
 DEPTH_SPREAD = 0.3
@@ -86,7 +86,8 @@ def fit_hulls(pixels: Pixels, centre: Array, base_m: float, *, stands: bool = Tr
             hull = ConvexHull(np.concatenate([seen, turned]))
         except QhullError:
             continue
-        planes = np.unique(np.round(np.c_[hull.equations[:, :3], -hull.equations[:, 3]], 6), axis=0)
+        equations = np.asarray(hull.equations, np.float64) * np.array([1.0, 1.0, 1.0, -1.0])
+        planes = np.asarray(np.unique(np.round(equations, 6), axis=0), np.float64)
         hits = kernels.cast_hull(planes, pixels.eye, pixels.rays)
         loss = kernels.depth_loss(hits, pixels.depth, pixels.sigma, pixels.kinds, pixels.weight, CAP)
         vertices = hull.points[hull.vertices]

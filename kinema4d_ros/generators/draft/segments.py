@@ -7,6 +7,7 @@ Observation ─ find_segments ─> one label for each object's visible pixels
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -24,15 +25,19 @@ LOWEST_M = 0.004
 JUMP_M = 0.006
 """Steps of depth above this separate objects; more where the depth is noisy."""
 NOISE_SIGMAS = 4.0
+QUIET_M = 2e-4
+"""Depth with less noise than this is used as it is."""
+EDGE_JUMPS = 3.0
 TINT = 0.16
 """Change of colour from pixel to pixel that separates objects, in logarithms of channel ratios."""
-HUE_RAD, CHROMA = 0.45, 14.0
+HUE_RAD, CHROMA, GREY = 0.45, 14.0, 7.0
 """Touching regions are two objects if both are colourful (CIELAB chroma) and their hues differ by this angle."""
 LEAST_SHARE, LEAST_PIXELS = 1.5e-4, 12
 """Least size of an object's visible part."""
 REACH_M = 1.2
 """Objects farther from the robot's base than this are surroundings."""
-WALL_M = 0.006
+WALL_M, WALL_SHARE = 0.005, 0.1
+"""A flat piece is part of a wall if its plane, of this half thickness, contains this share of the surroundings."""
 _DARK = 8.0
 
 
@@ -62,6 +67,15 @@ class Observation:
     noise_m: float
     table_offset_m: float
 
+    @cached_property
+    def edges(self) -> Mask:
+        """(H, W) bool, steps of a noisy depth: pixels there may lie between two surfaces and would join them."""
+        if self.noise_m <= QUIET_M:
+            return np.zeros(self.stands.shape, bool)
+        kernel = np.ones((3, 3), np.uint8)
+        far = np.where(np.isfinite(self.smooth), self.smooth, 0.0).astype(np.float32)
+        return np.asarray(cv2.dilate(far, kernel) - cv2.erode(far, kernel) > EDGE_JUMPS * self.jump_m)
+
     @property
     def jump_m(self) -> float:
         """Least step of depth between two objects, metres."""
@@ -78,9 +92,9 @@ def observe(depth: NDArray[np.float32], robot: Mask, camera: PinholeCamera, tabl
     filled = _fill(depth, known)
     noise, offset = _measure(filled, known, rays, eye, table_height_m)
     smooth = filled
-    if noise > 2e-4 or not known[~robot].all():
+    if noise > QUIET_M or not known[~robot].all():
         smooth = cv2.medianBlur(filled, 5 if noise > 1.5e-3 else 3)
-    mixed = _mixed(depth, known, smooth, noise) if noise > 2e-4 else np.zeros_like(known)
+    mixed = _mixed(depth, known, smooth, noise) if noise > QUIET_M else np.zeros_like(known)
     height = (eye[2] - table_height_m + rays[..., 2] * smooth).astype(np.float32)
     lowest = max(LOWEST_M, NOISE_SIGMAS / 2 * noise)
     unknown = ~known | mixed
@@ -96,7 +110,9 @@ def find_segments(image: NDArray[np.uint8], seen: Observation) -> tuple[NDArray[
     """
     labels = np.zeros(seen.stands.shape, np.int32)
     hue = np.zeros((*labels.shape, 2), np.float32)
-    count = label_regions(seen.stands, seen.smooth, hue, seen.jump_m, 1.0, labels)
+    surface = seen.stands & ~seen.edges
+    count = label_regions(surface, seen.smooth, hue, seen.jump_m, 1.0, labels)
+    labels = _grow(labels, seen.stands, seen.smooth, seen.jump_m)
     surroundings = _surroundings(labels, count, seen)
     _add_parts_of_walls(labels, surroundings, seen)
     stands = seen.stands & ~surroundings[labels]
@@ -106,9 +122,9 @@ def find_segments(image: NDArray[np.uint8], seen: Observation) -> tuple[NDArray[
     part = _window(stands, 2)
     inside, smooth, local = stands[part], np.ascontiguousarray(seen.smooth[part]), np.ascontiguousarray(hue[part])
     pieces = np.zeros(inside.shape, np.int32)
-    label_regions(np.ascontiguousarray(inside), smooth, local, seen.jump_m, TINT, pieces)
+    label_regions(np.ascontiguousarray(inside & surface[part]), smooth, local, seen.jump_m, TINT, pieces)
     least = max(LEAST_PIXELS, LEAST_SHARE * labels.size)
-    pieces = _drop_small(pieces, least)
+    pieces = _keep_whole(_drop_small(pieces, least), np.where(inside, labels[part], 0), least)
     pieces = _grow(pieces, inside, smooth, seen.jump_m)
     lab = cv2.cvtColor(np.ascontiguousarray(image[part]), cv2.COLOR_RGB2LAB).astype(np.float32)
     pieces = _join(pieces, smooth, lab, seen.jump_m)
@@ -192,8 +208,10 @@ def _add_parts_of_walls(labels: NDArray[np.int32], surroundings: Mask, seen: Obs
         points = seen.eye + seen.rays[mine] * seen.smooth[mine][:, None]
         centre = points.mean(0)
         _, _, axes = np.linalg.svd(points - centre, full_matrices=False)
-        flat = np.abs((points - centre) @ axes[2]).max() < WALL_M
-        surroundings[k] = bool(flat and step * (np.abs((around - centre) @ axes[2]) < WALL_M).sum() > len(points))
+        slack = WALL_M + 2 * seen.noise_m
+        flat = np.percentile(np.abs((points - centre) @ axes[2]), 95) < slack
+        # Any plane crosses a wall somewhere; the wall's own contains a good part of it.
+        surroundings[k] = bool(flat and (np.abs((around - centre) @ axes[2]) < slack).mean() > WALL_SHARE)
 
 
 def _window(mask: Mask, margin: int) -> tuple[slice, slice]:
@@ -212,6 +230,18 @@ def _drop_small(labels: NDArray[np.int32], least: float) -> NDArray[np.int32]:
     table = np.zeros(len(sizes), np.int32)
     table[keep] = np.arange(1, len(keep) + 1)
     return np.asarray(table[labels])
+
+
+def _keep_whole(pieces: NDArray[np.int32], components: NDArray[np.int32], least: float) -> NDArray[np.int32]:
+    """Add components of the depth that colours cut into small pieces only, such as a shaded ball."""
+    sizes = np.bincount(components.ravel())
+    kept = np.bincount(components[pieces > 0].ravel(), minlength=len(sizes))
+    out, number = pieces.copy(), int(pieces.max())
+    for k in np.flatnonzero((sizes >= least) & (kept == 0)):
+        if k > 0:
+            number += 1
+            out[components == k] = number
+    return out
 
 
 _NEIGHBOURS = ((0, 1), (0, -1), (1, 0), (-1, 0))
@@ -276,5 +306,5 @@ def two_colours(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     if max(chroma_a, chroma_b) < 2 * CHROMA:
         return False
     grey, vivid = (a, b) if chroma_a < chroma_b else (b, a)
-    # A highlight is grey and brighter than the rest; grey and darker is another material.
-    return bool(grey[0] < vivid[0])
+    # A highlight is pale and brighter than the rest; pale and darker, or quite grey, is another material.
+    return bool(grey[0] < vivid[0] or min(chroma_a, chroma_b) < GREY)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.draft import _kernels as kernels
-from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, LYING, OWN, SPHERE
+from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, LYING, OWN, SPHERE
 from kinema4d_ros.generators.draft.scene import Estimate
 from kinema4d_ros.physics.objects import Shape
 from kinema4d_ros.physics.parts import BIN_WALL_M
@@ -29,13 +29,15 @@ __all__ = ["KINDS", "Fit", "Pixels", "choose", "draw_fits", "fit_kind", "fit_sha
 
 Array = NDArray[np.float64]
 
-KINDS = (BOX, CYLINDER, SPHERE, LYING, BIN)
+KINDS = (BOX, CYLINDER, SPHERE, LYING, BIN, CUP)
 CAP = 4.0
 """Largest loss of one pixel's depth: beyond about 3 sigma an error counts no more."""
 MISFIT_SHARE = 0.2
 """Mean loss of a fit that is not believable, as a share of `CAP`: one own pixel in five is wrong."""
-PRIOR_COST = {BOX: 0.0, CYLINDER: 0.0, SPHERE: 1.0, LYING: 2.0, BIN: 2.0}
+PRIOR_COST = {BOX: 0.0, CYLINDER: 0.0, SPHERE: 1.0, LYING: 2.0, BIN: 2.0, CUP: 2.0}
 """Negative logarithm of the prior of each kind: fewer things lie or are open boxes."""
+DOUBT_MISFIT = 0.3
+"""Misfit from which on the evidence is tempered."""
 UNLIKELY = 0.02
 """Kinds with a smaller share of the evidence give no draws."""
 
@@ -43,6 +45,7 @@ _FREE = {
     BOX: (0, 1, 2, 3, 4, 5),
     BIN: (0, 1, 2, 3, 4, 5),
     CYLINDER: (0, 1, 3, 5),
+    CUP: (0, 1, 3, 5),
     SPHERE: (0, 1, 3),
     LYING: (0, 1, 2, 3, 4),
 }
@@ -50,6 +53,7 @@ _MOVES = {
     BOX: (0, 1, 2, 3, 4, 6),
     BIN: (0, 1, 2, 3, 4, 6),
     CYLINDER: (0, 1, 2, 3, 4),
+    CUP: (0, 1, 2, 3, 4),
     SPHERE: (0, 1, 2, 3),
     LYING: (0, 1, 2, 3, 6),
 }
@@ -138,7 +142,7 @@ class Fit:
     @property
     def top(self) -> float:
         """Height of its highest point, frame of the pixels, metres."""
-        return float(self.p[_Z0] + (self.p[5] if self.kind in (BOX, CYLINDER, BIN) else self.p[3]))
+        return float(self.p[_Z0] + (self.p[5] if self.kind in (BOX, CYLINDER, BIN, CUP) else self.p[3]))
 
 
 def fit_shapes(
@@ -184,15 +188,15 @@ def draw_fits(pixels: Pixels, fit: Fit, base_m: float, count: int, seed: int, *,
     return [replace(fit, p=_tidy(fit.kind, p)) for p in out]
 
 
-def choose(fits: Sequence[Fit], pixels: Pixels) -> list[tuple[Fit, float]]:
-    """Return the kinds that the evidence allows with their shares, which sum to 1; the best first."""
-    costs = np.array([fit.cost(pixels) for fit in fits])
-    share = np.exp(costs.min() - costs)
+def choose(costs: Sequence[float], misfit: float) -> Array:
+    """Return the shares (K,) of hypotheses by their negative log evidence, which sum to 1; unlikely ones have 0.
+
+    Where even the best one explains the pixels badly all of them are wrong, and the evidence counts for less.
+    """
+    share = np.exp((min(costs) - np.asarray(costs)) / max(1.0, misfit / DOUBT_MISFIT))
     share /= share.sum()
     share[share < UNLIKELY] = 0.0
-    share /= share.sum()
-    order = np.argsort(-share, kind="stable")
-    return [(fits[i], float(share[i])) for i in order if share[i] > 0]
+    return np.asarray(share / share.sum())
 
 
 def misfit_of(hits: Array, pixels: Pixels) -> float:
@@ -214,7 +218,8 @@ def shape_estimate(fit: Fit, base_T_frame: Array, weight: float) -> Estimate:
         shape, size, height = "cylinder", (sx, sx, sy), sx
     elif fit.kind == SPHERE:
         shape, size, height = "sphere", (sx, sx, sx), sx
-    elif fit.kind == CYLINDER:
+    elif fit.kind in (CYLINDER, CUP):
+        # A cup's hollow is only needed to explain its depth.
         shape, size, height = "cylinder", (sx, sx, sz), sz
     else:
         shape, size, height = ("bin" if fit.kind == BIN else "box"), (sx, sy, sz), sz
@@ -224,7 +229,7 @@ def shape_estimate(fit: Fit, base_T_frame: Array, weight: float) -> Estimate:
 def _tidy(kind: int, p: Array) -> Array:
     """Set numbers that the kind does not use, and the yaw to -45 to 45 degrees for what turns onto itself."""
     p = p.copy()
-    if kind in (CYLINDER, SPHERE):
+    if kind in (CYLINDER, SPHERE, CUP):
         p[2], p[4] = 0.0, p[3]
     if kind == SPHERE:
         p[5] = p[3]
@@ -261,7 +266,7 @@ def _starts(kind: int, pixels: Pixels, base_m: float, free_base: bool, quick: bo
             np.array([*centre, yaw + turn, w if turn == 0 else mean, d if turn == 0 else mean, height, base])
             for turn in turns
         ]
-    if kind == CYLINDER:
+    if kind in (CYLINDER, CUP):
         return [np.array([*round_centre, 0.0, wide, wide, height, base])]
     if kind == SPHERE:
         return [np.array([*round_centre, 0.0, height, height, height, base])]

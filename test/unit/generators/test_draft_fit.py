@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import Cancelled, GeneratorError
 from kinema4d_ros.core.pointmap import GripTrack
-from kinema4d_ros.generators.draft._kernels import BIN, BOX, CYLINDER, LYING, SPHERE, cast_hull, cast_shape
+from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, LYING, SPHERE, cast_hull, cast_shape
 from kinema4d_ros.generators.draft.fit import fit_scene
 from kinema4d_ros.generators.draft.scene import FittedObject, FittedScene
 from kinema4d_ros.physics.parts import BIN_WALL_M
@@ -64,7 +64,7 @@ def centre(thing: FittedObject) -> NDArray[np.float64]:
 def test_rays_hit_a_box_where_a_brute_force_march_does() -> None:
     rng = np.random.default_rng(1)
     eye = np.array([0.5, -0.2, 0.4])
-    for kind in (BOX, CYLINDER, SPHERE, LYING, BIN):
+    for kind in (BOX, CYLINDER, SPHERE, LYING, BIN, CUP):
         p = np.array([0.1, 0.05, 0.7, 0.08, 0.11, 0.06, 0.02])
         aim = np.array([0.1, 0.05, 0.05]) + rng.uniform(-0.06, 0.06, (40, 3))
         rays = aim - eye
@@ -85,6 +85,9 @@ def _inside(kind: int, p: NDArray[np.float64], points: NDArray[np.float64]) -> N
         return np.asarray(np.linalg.norm(q - np.array([0, 0, p[3] / 2]), axis=-1) < p[3] / 2)
     if kind == CYLINDER:
         return np.asarray((np.hypot(q[..., 0], q[..., 1]) < p[3] / 2) & (q[..., 2] > 0) & (q[..., 2] < p[5]))
+    if kind == CUP:
+        room = (np.hypot(q[..., 0], q[..., 1]) < p[3] / 2 - BIN_WALL_M) & (q[..., 2] > BIN_WALL_M)
+        return _inside(CYLINDER, p, points) & ~room
     c, s = np.cos(p[2]), np.sin(p[2])
     x, y, z = c * q[..., 0] + s * q[..., 1], c * q[..., 1] - s * q[..., 0], q[..., 2]
     if kind == LYING:
@@ -112,6 +115,7 @@ def test_a_box_as_planes_is_hit_like_a_box() -> None:
         (CYLINDER, (0.32, -0.05, 0.0, 0.05, 0.0, 0.07, 0.0), "cylinder", (0.05, 0.05, 0.07)),
         (SPHERE, (0.28, 0.06, 0.0, 0.05, 0.0, 0.0, 0.0), "sphere", (0.05, 0.05, 0.05)),
         (BIN, (0.30, 0.02, 0.3, 0.09, 0.08, 0.04, 0.0), "bin", (0.09, 0.08, 0.04)),
+        (CUP, (0.32, -0.05, 0.0, 0.06, 0.0, 0.06, 0.0), "cylinder", (0.06, 0.06, 0.06)),
         (LYING, (0.30, 0.02, 0.4, 0.04, 0.09, 0.0, 0.0), "cylinder", (0.04, 0.04, 0.09)),
     ],
 )
@@ -128,6 +132,28 @@ def test_a_known_shape_comes_back(kind: int, p: tuple[float, ...], shape: str, s
     if kind == LYING:
         assert abs(best.base_T_object[2, 2]) < 1e-6
     np.testing.assert_allclose(np.linalg.det(best.base_T_object[:3, :3]), 1.0)
+
+
+def test_a_tapered_block_becomes_a_hull() -> None:
+    table = Table()
+    low, high, tall, middle = 0.035, 0.016, 0.06, np.array([0.30, 0.02])
+    slope = (low - high) / tall
+    sides = [(*(n := np.array([c, s, slope]) / np.hypot(1, slope)), float(n[:2] @ middle) + low / np.hypot(1, slope))
+             for c, s in ((1, 0), (-1, 0), (0, 1), (0, -1))]  # fmt: skip
+    planes = np.array([*sides, (0, 0, 1, tall), (0, 0, -1, 0)], np.float64)
+    view = table.camera
+    rays = np.ascontiguousarray((view.rays() @ view.base_T_camera[:3, :3].T).reshape(-1, 3))
+    hits = cast_hull(planes, view.base_T_camera[:3, 3].copy(), rays).reshape(table.depth.shape)
+    table.image[hits < table.depth] = RED
+    table.depth = np.minimum(hits, table.depth).astype(np.float32)
+    (thing,) = table.fit().objects
+    best = thing.estimates[0]
+    assert best.shape == "hull"
+    assert best.vertices is not None
+    assert thing.misfit < 0.5
+    np.testing.assert_allclose(best.size, (2 * low, 2 * low, tall), atol=6e-3)
+    np.testing.assert_allclose(centre(thing)[:2], middle, atol=4e-3)
+    np.testing.assert_allclose(np.abs(best.vertices).max(0), np.array(best.size) / 2, atol=1e-9)
 
 
 def test_a_table_at_another_height() -> None:
