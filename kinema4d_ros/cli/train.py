@@ -3,6 +3,7 @@
 kinema4d train --config nano --out runs/nano            codec, latents, network, export
 kinema4d train --config nano --out runs/nano --resume   resume after any interruption
 kinema4d train --config lifter --stage lifter           depth from one image, see docs/lifting.md
+kinema4d train --config detector --stage detector       objects from one image, see docs/detection.md
 kinema4d train --config wan14b_lora --dry-run           count parameters and memory, without weights or a GPU
 accelerate launch --config_file config/train/accelerate/fsdp_8.yaml -m kinema4d_ros.cli train --config ...
 """
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["register", "run"]
 
 STAGES = ("codec", "encode", "network", "export")
-LIFTER = "lifter"
-"""An independent stage: it uses no result of the others."""
+LIFTER, DETECTOR = "lifter", "detector"
+"""Independent stages: they use no result of the others."""
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +43,9 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--config", required=True, help="name of a file in config/train, or a path")
     parser.add_argument("--out", type=Path, help="folder of the run (default: runs/train/NAME)")
     parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint")
-    parser.add_argument("--stage", choices=(*STAGES, LIFTER), action="append", help="only this stage; may be repeated")
+    parser.add_argument(
+        "--stage", choices=(*STAGES, LIFTER, DETECTOR), action="append", help="only this stage; may be repeated"
+    )
     parser.add_argument("--minutes", type=float, help="save a checkpoint and stop after this time")
     parser.add_argument("--dry-run", action="store_true", help="count parameters, memory and FLOPs, then exit")
     parser.add_argument("--gpus", type=int, help="number of GPUs of the dry run (default: 8 and 32)")
@@ -67,8 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
     from kinema4d_model.training.stages import run_stages
 
     out = arguments.out or Path("runs") / "train" / config.name
-    if LIFTER in (arguments.stage or ()):
-        return _train_lifter(config, out, arguments)
+    alone = {LIFTER, DETECTOR} & set(arguments.stage or ())
+    if alone:
+        return _train_alone(config, out, arguments, alone)
     with _stop_flag(arguments.minutes) as stop, writing(out):
         progress = run_stages(
             config,
@@ -85,17 +89,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _train_lifter(config: TrainConfig, out: Path, arguments: argparse.Namespace) -> int:
+def _train_alone(config: TrainConfig, out: Path, arguments: argparse.Namespace, alone: set[str]) -> int:
+    from kinema4d_model.detection.train import train_detector
     from kinema4d_model.pipeline.lifting.train import train_lifter
 
-    if set(arguments.stage) != {LIFTER}:
+    if len(set(arguments.stage)) > 1:
         raise KinemaError(
             f"stages {', '.join(arguments.stage)} are given together",
-            expected=f"{LIFTER} alone",
+            expected=f"{' or '.join(sorted(alone))} alone",
             code=ErrorCode.ARGUMENT_INVALID,
         )
+    train = train_lifter if LIFTER in alone else train_detector
     with _stop_flag(arguments.minutes) as stop, writing(out):
-        progress = train_lifter(config, out, resume=arguments.resume, stop=stop, bar=not arguments.quiet)
+        progress = train(config, out, resume=arguments.resume, stop=stop, bar=not arguments.quiet)
     if progress.step < config.run.steps:
         print(f"stopped at step {progress.step} of {config.run.steps}; resume with --resume")
     else:

@@ -34,6 +34,8 @@ __all__ = [
     "frames_of",
     "load_frames",
     "plain_sample",
+    "shifted_mask",
+    "worsen",
 ]
 
 UNKNOWN, ROBOT, WORLD, THING, TARGET = range(5)
@@ -192,9 +194,9 @@ def augmented_sample(frames: FrameSet, number: int, size: tuple[int, int], rng: 
     view = view_plane(camera, scale=scale)
     if rng.uniform() < 0.4:
         image = _repaint_table(image, view, kind, rng)
-    image = _worsen(image, rng)
+    image = worsen(image, rng)
     # Shift the mask by a few pixels, as calibration errors do.
-    mask = _shifted(kind == ROBOT, rng)
+    mask = shifted_mask(kind == ROBOT, rng)
     sample = _sample(image, view, kind, scale * height_m, mask)
     return _mirror(sample) if rng.uniform() < 0.5 else sample
 
@@ -271,7 +273,7 @@ def _repaint_table(
     return np.where((on & (kind == WORLD))[..., None], painted, image).astype(np.uint8)
 
 
-def _worsen(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+def worsen(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Change colours, brightness, sharpness and noise."""
     colours = image.astype(np.float32) / 255
     if rng.uniform() < 0.7:
@@ -291,7 +293,8 @@ def _hue_and_saturation(turn: float, saturation: float) -> NDArray[np.float32]:
     return turned.T.astype(np.float32)
 
 
-def _shifted(mask: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+def shifted_mask(mask: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Shift or grow a mask (H, W) by at most a pixel, half of the time."""
     if rng.uniform() < 0.5:
         return mask
     dy, dx = rng.integers(-1, 2, 2)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError
 
-__all__ = ["GEOMETRY_CHANNELS", "MAX_RANGE_M", "LiftedDepth", "Lifter", "PlaneView", "view_plane"]
+__all__ = ["GEOMETRY_CHANNELS", "MAX_RANGE_M", "LiftedDepth", "Lifter", "PlaneView", "level_frame", "view_plane"]
 
 GEOMETRY_CHANNELS = 8
 MAX_RANGE_M = 3.0
@@ -48,6 +48,19 @@ class PlaneView:
         return np.asarray(self.camera_height_m * (1.0 - np.asarray(depth_m, np.float64) / self.depth_m))
 
 
+def level_frame(camera: PinholeCamera, table_height_m: float = 0.0) -> NDArray[np.float64]:
+    """Return level_T_base (4, 4): the frame on the table below the camera; x to its right, y where it looks, z up."""
+    R, eye = camera.base_T_camera[:3, :3], camera.base_T_camera[:3, 3]
+    # Sum of the image's forward and up directions: they are never both vertical.
+    forward = (R[:, 2] - R[:, 1])[:2]
+    length = float(np.hypot(*forward))
+    forward = forward / length if length > 1e-6 else np.array([1.0, 0.0])
+    level_T_base = np.eye(4)
+    level_T_base[:3, :3] = [[forward[1], -forward[0], 0.0], [forward[0], forward[1], 0.0], [0.0, 0.0, 1.0]]
+    level_T_base[:3, 3] = -level_T_base[:3, :3] @ [eye[0], eye[1], table_height_m]
+    return level_T_base
+
+
 def view_plane(
     camera: PinholeCamera, table_height_m: float = 0.0, *, max_range_m: float = MAX_RANGE_M, scale: float = 1.0
 ) -> PlaneView:
@@ -63,12 +76,7 @@ def view_plane(
             hint="check the sign of table_height_m and base_T_camera",
         )
     rays = camera.rays()
-    R = camera.base_T_camera[:3, :3]
-    # Sum of the image's forward and up directions: they are never both vertical.
-    forward = (R[:, 2] - R[:, 1])[:2]
-    length = float(np.hypot(*forward))
-    forward = forward / length if length > 1e-6 else np.array([1.0, 0.0])
-    level = np.stack([[forward[1], -forward[0], 0.0], [forward[0], forward[1], 0.0], [0.0, 0.0, 1.0]]) @ R
+    level = level_frame(camera, table_height_m)[:3, :3] @ camera.base_T_camera[:3, :3]
     d = rays @ level.T
     norm = np.linalg.norm(d, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -31,6 +31,7 @@ __all__ = [
     "guided_upsample",
     "load_lifter",
     "network_input",
+    "require_inputs",
     "upsample_within",
     "working_size",
 ]
@@ -126,7 +127,7 @@ class LearnedLifter:
         table_height_m: float = 0.0,
     ) -> LiftedDepth:
         """Estimate the depth of an image; see `Lifter.lift`."""
-        robot = _require_inputs(image, camera, robot_mask, table_height_m)
+        robot = require_inputs(image, camera, robot_mask, table_height_m)
         view = view_plane(camera, table_height_m, max_range_m=self._max_range_m)
         met = np.isfinite(view.depth_m)
         if not met.any():
@@ -209,7 +210,7 @@ def network_input(image: NDArray[np.uint8], view: PlaneView, robot: NDArray[np.b
     return np.concatenate([colours, view.channels, robot[None].astype(np.float32)])
 
 
-def _require_inputs(
+def require_inputs(
     image: NDArray[np.uint8], camera: PinholeCamera, robot_mask: NDArray[np.bool_] | None, table_height_m: float
 ) -> NDArray[np.bool_]:
     """Validate the inputs and return the robot's mask, all False without one."""

@@ -18,7 +18,7 @@ from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 from torch.nn.functional import interpolate, pixel_shuffle, silu
 
-__all__ = ["HEIGHT_UNIT_M", "INPUT_CHANNELS", "STRIDE", "THING_WEIGHT", "HeightNet", "probability"]
+__all__ = ["HEIGHT_UNIT_M", "INPUT_CHANNELS", "STRIDE", "THING_WEIGHT", "HeightNet", "UBlock", "probability"]
 
 INPUT_CHANNELS = 12
 """3 colours, 8 of `geometry.PlaneView.channels`, 1 robot mask."""
@@ -30,7 +30,7 @@ THING_WEIGHT = 4.0
 _GROUP = 8
 
 
-class _Block(nn.Module):
+class UBlock(nn.Module):
     """Two 3 x 3 convolutions with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -41,6 +41,7 @@ class _Block(nn.Module):
         self.second_norm = nn.GroupNorm(outputs // _GROUP, outputs)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (B, inputs, H, W) to (B, outputs, H, W)."""
         y = silu(self.first_norm(self.first(x)))
         return y + silu(self.second_norm(self.second(y)))
 
@@ -60,15 +61,15 @@ class HeightNet(ModelMixin, ConfigMixin):
         super().__init__()
         a, b, c = widths
         self.stem = nn.Conv2d(INPUT_CHANNELS, a, 5, stride=2, padding=2)
-        self.down1 = _Block(a, a)
+        self.down1 = UBlock(a, a)
         self.to2 = nn.Conv2d(a, b, 3, stride=2, padding=1)
-        self.down2 = _Block(b, b)
+        self.down2 = UBlock(b, b)
         self.to3 = nn.Conv2d(b, c, 3, stride=2, padding=1)
-        self.down3 = nn.Sequential(_Block(c, c), _Block(c, c))
+        self.down3 = nn.Sequential(UBlock(c, c), UBlock(c, c))
         self.from3 = nn.Conv2d(c, b, 1)
-        self.up2 = _Block(2 * b, b)
+        self.up2 = UBlock(2 * b, b)
         self.from2 = nn.Conv2d(b, a, 1)
-        self.up1 = _Block(2 * a, a)
+        self.up1 = UBlock(2 * a, a)
         self.to_head = nn.Conv2d(a, 4 * head_width, 1)
         self.head1 = nn.Conv2d(head_width + 3, head_width, 3, padding=1)
         self.head2 = nn.Conv2d(head_width, 2, 3, padding=1)
