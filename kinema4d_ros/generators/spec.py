@@ -1,7 +1,7 @@
 """`load_generator(spec)`: create a generator from a spec of the command line or of a start-up parameter.
 
 composite              the static scene with the exact robot composited into it
-draft                  physics: the commanded motion simulated with the objects that the image shows (needs depth)
+draft                  physics: the commanded motion simulated with the objects that the image shows
 nano, wan14b, ...      a preset of config/model
 path/to/preset.yaml    a user's preset
 ros, ros:NAMESPACE     the generator node of a running graph

@@ -61,7 +61,9 @@ class Detection:
 
 
 class Detector(Protocol):
-    """Interface of a detector."""
+    """Interface of a detector; `sha256` names its weights, "" without any."""
+
+    sha256: str
 
     def detect(
         self,

@@ -24,10 +24,12 @@ from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.outcomes import MAX_EVENTS, MAX_OUTCOMES, MAX_UNKNOWNS, Outcome, Patches, patches_between
 from kinema4d_ros.core.rollout import DepthBasis, Provenance, Rollout
 from kinema4d_ros.generators.carry import MAX_RANGE_M
+from kinema4d_ros.generators.draft.detection import Detector, load_detector
 from kinema4d_ros.generators.draft.draw import Drawing, SceneDrawer
 from kinema4d_ros.generators.draft.fit import fit_scene
 from kinema4d_ros.generators.draft.members import draw_members, open_room
 from kinema4d_ros.generators.draft.outcomes import DraftOutcome, cluster_outcomes
+from kinema4d_ros.generators.draft.outlines import OutlineOptions, fit_image
 from kinema4d_ros.generators.draft.priors import read_priors
 from kinema4d_ros.generators.draft.scene import Estimate, FittedScene
 from kinema4d_ros.generators.protocol import (
@@ -108,6 +110,7 @@ class DraftGenerator:
         self._max_range_m, self._members, self._threads, self._shadows = max_range_m, members, threads, shadows
         self._priors = read_priors(priors or None)
         self._fit = fit or self._fit_request
+        self._detector: Detector | None = None
         self._last: tuple[bytes, FittedScene] | None = None
         self._drawer: tuple[bytes, SceneDrawer] | None = None
 
@@ -183,11 +186,17 @@ class DraftGenerator:
 
     def _fit_request(self, request: GenerateRequest, cancel: Cancel | None) -> FittedScene:
         if request.depth is None:
-            raise GeneratorError(
-                "the request has no measured depth",
-                expected="a depth image of the first frame",
-                hint="use a depth camera, or another generator",
-                code=ErrorCode.GENERATOR_BAD_REQUEST,
+            # The detector and its torch are loaded only where they are needed.
+            self._detector = self._detector or load_detector()
+            mask = request.robot.link_ids[0] != 0
+            options = OutlineOptions(seed=request.seed % 2**32)
+            return fit_image(
+                request.image,
+                request.camera,
+                mask,
+                table_height_m=self.table_height_m,
+                detector=self._detector,
+                options=options,
             )
         return fit_scene(
             request.image,
@@ -227,6 +236,7 @@ class DraftGenerator:
         return Provenance(
             generator=self.name,
             preset="depth" if request.depth is not None else "rgb",
+            checkpoint_sha256=self._detector.sha256 if self._detector is not None and request.depth is None else "",
             depth=basis,
             input_sha256=request_sha256(request),
             seed=request.seed,

@@ -12,6 +12,7 @@ import pytest
 import kinema4d_ros
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError
+from kinema4d_ros.core.outcomes import PointBasis
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators import CommandedMotion, GenerateRequest, load_generator
 from kinema4d_ros.generators.draft.generator import DraftGenerator
@@ -113,12 +114,25 @@ def test_a_bad_fit_of_the_object_that_is_grasped_cannot_tell(world: LabWorld, pi
     assert "misfit 1.7" in told[1].unknowns[0]
 
 
-@pytest.mark.parametrize("missing", ["motion", "depth"])
-def test_a_request_that_cannot_be_simulated_is_refused(world: LabWorld, pick: JointTrajectory, missing: str) -> None:
+def test_a_request_without_commands_is_refused(world: LabWorld, pick: JointTrajectory) -> None:
     with pytest.raises(GeneratorError) as caught:
-        DraftGenerator().generate(request_of(world, pick, **{missing: None}))
+        DraftGenerator().generate(request_of(world, pick, motion=None))
     assert caught.value.code is ErrorCode.GENERATOR_BAD_REQUEST
-    assert {"motion": "no commands", "depth": "no measured depth"}[missing] in str(caught.value)
+    assert "no commands" in str(caught.value)
+
+
+def test_without_depth_the_learned_detector_is_named_and_points_rest_on_the_plane(
+    world: LabWorld, pick: JointTrajectory
+) -> None:
+    pytest.importorskip("kinema4d_model", reason="needs the learned detector")
+    rollout = DraftGenerator(members=2).generate(request_of(world, pick, depth=None))
+    rollout.check_points()
+    assert np.array_equal(rollout.rgb[0], world.scene.image)
+    assert rollout.provenance.preset == "rgb"
+    assert rollout.provenance.depth == "plane"
+    assert len(rollout.provenance.checkpoint_sha256) == 64
+    assert rollout.basis is not None
+    assert PointBasis.MEASURED not in rollout.basis
 
 
 def test_a_draft_can_be_cancelled(world: LabWorld, pick: JointTrajectory) -> None:
