@@ -95,7 +95,8 @@ def prepare_inputs(
     robot, table = request.robot, composite.table_height_m
     world = composite.still_world(request)
     static = composite.compose(request, world)
-    scale = measure_scale(spec.normalisation, (static.xyz, np.isfinite(static.xyz).all(-1)), (robot.xyz, robot.mask))
+    present = np.asarray(np.isfinite(static.xyz).all(-1))
+    scale = measure_scale(spec.normalisation, (static.xyz, present), (robot.xyz, robot.mask))
     colours = robot.rgb
     if colours is None:
         colours = np.empty((*robot.link_ids.shape, 3), np.uint8)
