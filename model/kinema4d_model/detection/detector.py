@@ -111,7 +111,8 @@ def _load(folder: Path) -> LearnedDetector:
     if not path.is_file():
         raise FileFormatError(
             f"{folder} holds no detector: config.json is missing",
-            expected="a folder written by `kinema4d train --stage detector`, or no path for the weights of the package",
+            expected="a folder written by `kinema4d train --stage detector`",
+            hint="train one (docs/detection.md), or measure depth: with it no detector is needed",
             code=ErrorCode.FILE_MISSING,
         )
     document = read_json(path)
@@ -129,5 +130,5 @@ def _load(folder: Path) -> LearnedDetector:
 
 
 def load_detector(path: str | Path | None = None) -> LearnedDetector:
-    """Load the detector of a folder, or the one shipped with the package; cached per process."""
+    """Load the detector of a folder, by default that of the package's `weights/detector`; cached per process."""
     return _load(WEIGHTS if path is None else Path(path).resolve())

@@ -11,7 +11,7 @@ import pytest
 
 import kinema4d_ros
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError
+from kinema4d_ros.core.errors import Cancelled, ErrorCode, FileFormatError, GeneratorError
 from kinema4d_ros.core.outcomes import PointBasis
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators import CommandedMotion, GenerateRequest, load_generator
@@ -121,18 +121,27 @@ def test_a_request_without_commands_is_refused(world: LabWorld, pick: JointTraje
     assert "no commands" in str(caught.value)
 
 
-def test_without_depth_the_learned_detector_is_named_and_points_rest_on_the_plane(
-    world: LabWorld, pick: JointTrajectory
-) -> None:
-    pytest.importorskip("kinema4d_model", reason="needs the learned detector")
-    rollout = DraftGenerator(members=2).generate(request_of(world, pick, depth=None))
+def test_without_depth_the_missing_detector_is_named_with_what_to_do(world: LabWorld, pick: JointTrajectory) -> None:
+    detector = pytest.importorskip("kinema4d_model.detection.detector", reason="needs the learned detector")
+    if (detector.WEIGHTS / "config.json").is_file():
+        pytest.skip("the package has weights of a detector")
+    with pytest.raises(FileFormatError) as caught:
+        DraftGenerator(members=2).generate(request_of(world, pick, depth=None))
+    assert caught.value.code is ErrorCode.FILE_MISSING
+    assert "measure depth" in str(caught.value)
+
+
+def test_without_depth_points_rest_on_the_plane_and_the_fitted_shapes(world: LabWorld, pick: JointTrajectory) -> None:
+    scene = scene_from_truth(world.start, world.eye.capture(world.start, truth=True))
+    generator = DraftGenerator(members=2, fit=lambda request, cancel: scene)
+    rollout = generator.generate(request_of(world, pick, depth=None))
     rollout.check_points()
     assert np.array_equal(rollout.rgb[0], world.scene.image)
     assert rollout.provenance.preset == "rgb"
     assert rollout.provenance.depth == "plane"
-    assert len(rollout.provenance.checkpoint_sha256) == 64
     assert rollout.basis is not None
     assert PointBasis.MEASURED not in rollout.basis
+    assert PointBasis.FITTED in rollout.basis
 
 
 def test_a_draft_can_be_cancelled(world: LabWorld, pick: JointTrajectory) -> None:
