@@ -80,7 +80,8 @@ CALIBRATION = Argument("calibration", "demo_lab", "the camera: a path, or a name
 PRESET = Argument(
     "preset",
     "auto",
-    "the generator: nano, wan14b_pm (a real camera and a GPU), a preset file's path, composite (no learning), "
+    "the generator: nano, draft (physics; needs a depth camera), wan14b_pm (a real camera and a GPU), a preset file's "
+    "path, composite (no learning), "
     "package.module:Class, or "
     "auto: nano if it can run",
 )

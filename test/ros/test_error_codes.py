@@ -235,10 +235,10 @@ def test_damaged_goals(scene: Scene, generator: Any, goal: Any) -> None:
         frames.times = times[::-1]
         assert result_code(generator, ask(generator, goal)) == ErrorCode.POINTMAP_BAD_INPUT
         frames.times = times
-        goal.robot_sha256 = "f" * 64
-        assert result_code(generator, ask(generator, goal)) == ErrorCode.GENERATOR_OTHER_ROBOT
+        foreign = ask(generator, goal, robot_sha256="f" * 64)
+        assert result_code(generator, foreign) == ErrorCode.GENERATOR_OTHER_ROBOT
     finally:
-        frames.depth[1].data, frames.times, goal.robot_sha256 = whole, times, ""
+        frames.depth[1].data, frames.times = whole, times
 
 
 @pytest.mark.parametrize(
