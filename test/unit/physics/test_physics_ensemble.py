@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from kinema4d_ros.physics.objects import LabObject, PlacedObject
 from kinema4d_ros.physics.settling import settle
 from kinema4d_ros.robot import Robot
 
-DROID = Path("/work/shared/data/droid/robot/droid_panda.urdf")
+RECORDINGS = Path(os.environ.get("KINEMA4D_RECORDINGS", Path(__file__).parents[4] / "shared" / "data" / "droid"))
+DROID = RECORDINGS / "robot" / "droid_panda.urdf"
 
 
 @pytest.fixture(scope="module")
