@@ -37,6 +37,7 @@ _COLOURS: dict[Tone, tuple[str, str]] = {
 _BODY = "font-size:0.82em;line-height:1.45;color:#344054;"
 _MAX_TEXT = 400
 _MAX_ROWS = 6
+_SHOWN_OUTCOMES = 3
 
 
 def headline(robot: str) -> str:
@@ -103,7 +104,7 @@ def picture(label: str, rgb: NDArray[np.uint8], suffix: Literal[".jpg", ".png"] 
 
 def report_table(report: PlanReport) -> str:
     """Return a table of the report's numbers."""
-    rows: list[tuple[str, Tone, str, str]] = []
+    rows: list[tuple[str, Tone, str, str]] = _outcome_rows(report)
     if math.isfinite(report.min_clearance_m):
         measured = report.clearance_basis == "measured"
         tone: Tone = "bad" if report.contact else "good" if measured else "busy"
@@ -144,6 +145,17 @@ def report_table(report: PlanReport) -> str:
     else:
         rows.append(("Moved", "quiet", "nothing", "in the predicted scene"))
     return status_rows(rows)
+
+
+def _outcome_rows(report: PlanReport) -> list[tuple[str, Tone, str, str]]:
+    """Return a row for each of the most probable outcomes, and one if the generator cannot tell."""
+    rows: list[tuple[str, Tone, str, str]] = []
+    if report.unknowns:
+        rows.append(("Outcome", "bad", "cannot tell", "; ".join(report.unknowns)))
+    for outcome in report.outcomes[:_SHOWN_OUTCOMES]:
+        title = "" if rows else "Outcome"
+        rows.append((title, "busy", f"{100 * outcome.probability:.0f} %", outcome.label))
+    return rows
 
 
 def warning_list(report: PlanReport) -> str:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinema4d_ros.core.outcomes import Outcome
 from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.web import texts
 
@@ -55,6 +56,7 @@ def test_every_text_is_escaped(text: str) -> None:
         texts.status_rows([(text, "busy", text, text)]),
         texts.warning_list(report(warnings=(text,))),
         texts.report_table(report(min_clearance_link=text, joint_names=(text, text))),
+        texts.report_table(report(outcomes=(Outcome(0.5, text),) if text else (), unknowns=(text,))),
     ]
     for page in pages:
         assert not re.sub(r"</?(div|span|b|ul|li)( style=\"[^\"<>]*\")?>", "", page).count("<")
@@ -74,6 +76,20 @@ def test_the_report_shows_the_least_clearance_and_the_tightest_joint() -> None:
     assert "joint2" in page
     assert "40 %" in page
     assert "nothing within 5 mm" in page
+
+
+def test_the_most_probable_outcomes_are_shown_with_their_probabilities() -> None:
+    outcomes = tuple(
+        Outcome(p, label) for p, label in ((0.6, "lifted"), (0.2, "slips"), (0.1, "topples"), (0.05, "stays"))
+    )
+    page = texts.report_table(report(outcomes=outcomes))
+    assert "60 %" in page
+    assert "lifted" in page
+    assert "topples" in page
+    assert "stays" not in page
+    assert "cannot tell" not in page
+    assert "cannot tell" in texts.report_table(report(outcomes=outcomes, unknowns=("the shape is uncertain",)))
+    assert "Outcome" not in texts.report_table(report())
 
 
 def test_contact_and_motion_are_shown() -> None:
