@@ -125,9 +125,9 @@ class Board:
             squares = np.where((x + y) % 2 == 0, 0, 255).astype(np.uint8)
             return np.kron(squares, np.ones((p, p), np.uint8))
         if self.kind == "charuco":
-            return np.asarray(self._charuco.generateImage((self.columns * p, self.rows * p)), np.uint8)
-        tag = cv2.aruco.generateImageMarker(_dictionary(self.dictionary), self.tag_id, p)
-        return np.pad(np.asarray(tag, np.uint8), p // 4, constant_values=255)
+            return _draw_charuco(self._charuco, (self.columns * p, self.rows * p))
+        tag = _draw_marker(_dictionary(self.dictionary), self.tag_id, p)
+        return np.pad(tag, p // 4, constant_values=255)
 
     @property
     def picture_area(self) -> tuple[float, float, float, float]:
@@ -169,12 +169,13 @@ class Board:
 
     @cached_property
     def _charuco(self) -> Any:
-        return cv2.aruco.CharucoBoard(
-            (self.columns, self.rows), self.square_m, self.marker_m, _dictionary(self.dictionary)
-        )
+        size, lengths = (self.columns, self.rows), (self.square_m, self.marker_m)
+        if _NEW_ARUCO:
+            return cv2.aruco.CharucoBoard(size, *lengths, _dictionary(self.dictionary))
+        return cv2.aruco.CharucoBoard_create(*size, *lengths, _dictionary(self.dictionary))
 
     def _find_charuco(self, gray: Gray, name: str) -> BoardView | None:
-        corners, ids = cv2.aruco.CharucoDetector(self._charuco).detectBoard(gray)[:2]
+        corners, ids = _detect_charuco(gray, self._charuco, _dictionary(self.dictionary))
         if ids is None or len(ids) < _MIN_CORNERS:
             return None
         ids = np.asarray(ids, np.int64).reshape(-1)
@@ -207,10 +208,7 @@ class Board:
         return first < last
 
     def _find_tag(self, gray: Gray, name: str) -> BoardView | None:
-        parameters = cv2.aruco.DetectorParameters()
-        parameters.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
-        detector = cv2.aruco.ArucoDetector(_dictionary(self.dictionary), parameters)
-        corners, ids = detector.detectMarkers(gray)[:2]
+        corners, ids = _detect_markers(gray, _dictionary(self.dictionary), refine=True)
         for tag, quad in zip([] if ids is None else np.ravel(ids), corners, strict=False):
             if int(tag) == self.tag_id:
                 return BoardView(np.arange(4), np.asarray(quad, np.float64).reshape(4, 2) + 0.5, name)
@@ -219,7 +217,7 @@ class Board:
     def _other_markers(self, gray: Gray) -> str:
         if self.kind == "chessboard":
             return ""
-        ids = cv2.aruco.ArucoDetector(_dictionary(self.dictionary)).detectMarkers(gray)[1]
+        ids = _detect_markers(gray, _dictionary(self.dictionary))[1]
         return "" if ids is None else f", but markers {sorted(np.ravel(ids).tolist())[:20]}"
 
 
@@ -244,6 +242,46 @@ def parse_board(text: str) -> Board:
     except ValueError:
         pass
     raise CalibrationError(f"'{text}' is not a valid board", expected=_SPELLING)
+
+
+# OpenCV 4.6, which Ubuntu 24.04 ships, has the functions that 4.7 replaced by classes.
+
+_NEW_ARUCO = hasattr(cv2.aruco, "ArucoDetector")
+
+
+def _draw_charuco(board: Any, size: tuple[int, int]) -> Gray:
+    return np.asarray(board.generateImage(size) if _NEW_ARUCO else board.draw(size), np.uint8)
+
+
+def _draw_marker(dictionary: Any, number: int, pixels: int) -> Gray:
+    draw = cv2.aruco.generateImageMarker if _NEW_ARUCO else cv2.aruco.drawMarker  # type: ignore[attr-defined]
+    return np.asarray(draw(dictionary, number, pixels), np.uint8)
+
+
+def _detect_markers(gray: Gray, dictionary: Any, *, refine: bool = False) -> tuple[Any, Any]:
+    """Return the corners of the markers found and their ids (None = none found)."""
+    parameters: Any = (
+        cv2.aruco.DetectorParameters() if _NEW_ARUCO else cv2.aruco.DetectorParameters_create()  # type: ignore[attr-defined]
+    )
+    if refine:
+        parameters.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
+    if _NEW_ARUCO:
+        corners, ids, _ = cv2.aruco.ArucoDetector(dictionary, parameters).detectMarkers(gray)
+    else:
+        corners, ids, _ = cv2.aruco.detectMarkers(gray, dictionary, parameters=parameters)  # type: ignore[attr-defined]
+    return corners, ids
+
+
+def _detect_charuco(gray: Gray, board: Any, dictionary: Any) -> tuple[Any, Any]:
+    """Return the inner corners found and their ids (None = none found)."""
+    if _NEW_ARUCO:
+        corners, ids = cv2.aruco.CharucoDetector(board).detectBoard(gray)[:2]
+        return corners, ids
+    markers, numbers = _detect_markers(gray, dictionary)
+    if numbers is None:
+        return None, None
+    _, corners, ids = cv2.aruco.interpolateCornersCharuco(markers, numbers, gray, board)  # type: ignore[attr-defined]
+    return corners, ids
 
 
 def _dictionary(name: str) -> Any:
