@@ -172,7 +172,7 @@ class Board:
         size, lengths = (self.columns, self.rows), (self.square_m, self.marker_m)
         if _NEW_ARUCO:
             return cv2.aruco.CharucoBoard(size, *lengths, _dictionary(self.dictionary))
-        return cv2.aruco.CharucoBoard_create(*size, *lengths, _dictionary(self.dictionary))
+        return cv2.aruco.CharucoBoard_create(*size, *lengths, _dictionary(self.dictionary))  # type: ignore[attr-defined]
 
     def _find_charuco(self, gray: Gray, name: str) -> BoardView | None:
         corners, ids = _detect_charuco(gray, self._charuco, _dictionary(self.dictionary))
