@@ -51,8 +51,8 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         type=_words,
         default=["auto"],
         metavar="NAME,...",
-        help="composite, presets, package.module:Class, or generator nodes: ros:gpu1, or ros:gpu1+ros:gpu2 for one "
-        "model on two nodes (auto)",
+        help="composite, carry, draft, draft+nano, presets, package.module:Class, or generator nodes: ros:gpu1, or "
+        "ros:gpu1+ros:gpu2 for one model on two nodes (auto)",
     )
     add("--modes", type=_words, metavar="NAME,...", help="open, closed (open)")
     add("--task", help="pick, place or push (pick)")
@@ -174,7 +174,8 @@ def _models(arguments: argparse.Namespace) -> list[str]:
     if "auto" in models:
         from kinema4d_ros.generators import best_preset
 
-        models = list(dict.fromkeys(best_preset() if model == "auto" else model for model in models))
+        best = best_preset(depth=bool(arguments.depth))
+        models = list(dict.fromkeys(best if model == "auto" else model for model in models))
     if arguments.judge_truth and "truth" not in models:
         models.append("truth")
     return models

@@ -1,7 +1,8 @@
 """`kinema4d generate`: what a trajectory would do to the world in an image, without ROS.
 
 Writes into --out the rollout's folder (see docs/formats.md) and beside it OUT_clearance.png, OUT_details.json
-(metric fit and drift of every chunk) and, with --seeds 2 or more, OUT_confidence.npz.
+(metric fit and drift of every chunk) and, with --seeds 2 or more, OUT_confidence.npz; with --robustness,
+OUT_robustness.json and OUT_robustness.svg.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.cli.options import (
     add_model_options,
+    add_robustness_options,
     add_trajectory_options,
+    camera_spread,
     read_plan,
+    robustness_task,
     sampler_options,
     speed_options,
 )
+from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.errors import CameraError, ErrorCode
 from kinema4d_ros.core.trajectory import FRAMES
 from kinema4d_ros.generators import Progress
 from kinema4d_ros.generators.spec import SPECS, load_generator
 from kinema4d_ros.io.files import replacing_file
-from kinema4d_ros.io.images import read_image
+from kinema4d_ros.io.images import read_depth, read_image
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.previews.report import clearance_text, outcomes_text
 from kinema4d_ros.robot import Robot
@@ -45,6 +52,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     add = parser.add_argument
     add("--image", type=Path, metavar="FILE", help="what the camera sees (default: a plain studio)")
+    add("--depth", type=Path, metavar="FILE", help="depth of that image: 16-bit PNG in millimetres, or .npy in metres")
     add("--trajectory", type=Path, required=True, metavar="FILE", help="CSV, JSON, NPZ, bag or LeRobot folder")
     add_trajectory_options(parser)
     add("--camera", type=Path, metavar="FILE", help="calibration file (default: the demo camera)")
@@ -59,6 +67,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--require-metric", action="store_true", help="fail where the robot is too small in view for metres")
     add("--random-weights", action="store_true", help="an untrained network: for trying things out, not for looking at")
     add("--out", type=Path, default=Path("out/generate"), metavar="DIR", help="default: out/generate")
+    add_robustness_options(parser)
     add_model_options(parser, "nano", SPECS)
     parser.set_defaults(run=run)
 
@@ -69,8 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     robot = Robot.load(arguments.robot)
     plan = read_plan(arguments.trajectory, robot, arguments)
-    lens = read_camera(arguments.camera or share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link)
+    calibration = arguments.camera or share_path("calibration/demo_lab.yaml")
+    lens = read_camera(calibration, base_frame=robot.base_link)
     image = None if arguments.image is None else lens.rectify(read_image(arguments.image))
+    depth = None if arguments.depth is None else _depth(arguments.depth, lens)
+    task = robustness_task(arguments)
     generator = _generator(arguments)
     with tqdm(total=1, bar_format="{desc:<10} {bar} {n_fmt}/{total_fmt} {elapsed}") as bar:
         made = preview(
@@ -79,9 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
             lens.rectified(),
             generator,
             image=image,
+            depth=depth,
             frames=arguments.frames,
             seed=arguments.seed,
             progress=lambda progress: _show(bar, progress),
+            robustness=task,
+            spread=None if task is None else camera_spread(calibration),
         )
     folder = made.save(arguments.out)
     print(f"{folder}: {len(made.rollout)} frames, seed {arguments.seed}, preset {arguments.preset}")
@@ -98,7 +113,19 @@ def run(arguments: argparse.Namespace) -> int:
     if made.report.outcomes:
         print(f"outcome: {outcomes_text(made.report)}")
     print(f"least clearance {clearance_text(made.report)}")
+    if made.report.robustness is not None:
+        print(made.report.robustness.sentence())
     return 0
+
+
+def _depth(path: Path, lens: PinholeCamera) -> NDArray[np.float32]:
+    if lens.has_distortion:
+        raise CameraError(
+            "the camera has distortion, and depth is not rectified",
+            expected="depth of a rectified image, with its camera",
+            code=ErrorCode.ARGUMENT_INVALID,
+        )
+    return read_depth(path, (lens.width, lens.height))
 
 
 def _generator(arguments: argparse.Namespace) -> Any:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from kinema4d_ros.core.task import Task, make_task
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.io.joint_match import parse_gripper_range, parse_joint_map
 from kinema4d_ros.io.trajectories import read_with_notes
 from kinema4d_ros.robot import Robot
 
+if TYPE_CHECKING:
+    from kinema4d_ros.generators.draft.members import CameraSpread
+
 __all__ = [
     "add_joint_options",
     "add_model_options",
+    "add_robustness_options",
     "add_trajectory_options",
+    "camera_spread",
     "joint_options",
     "read_plan",
+    "robustness_task",
     "sampler_options",
     "speed_options",
 ]
@@ -63,6 +71,40 @@ def read_plan(path: Any, robot: Robot, arguments: argparse.Namespace) -> JointTr
     for note in reading.notes:
         print(f"note: {note}", file=sys.stderr)  # a verb's stdout may be JSON
     return reading.trajectory
+
+
+ROBUSTNESS = ("auto", "pick", "push")
+
+
+def add_robustness_options(parser: argparse.ArgumentParser) -> None:
+    """Add --robustness."""
+    parser.add_argument(
+        "--robustness",
+        nargs="?",
+        const="auto",
+        choices=ROBUSTNESS,
+        metavar="TASK",
+        help="also simulate by how far the grasp may be off, with the calibration's covariance: auto (what the plan "
+        "does: pick, place or push), pick or push (default without TASK: auto)",
+    )
+
+
+def robustness_task(arguments: argparse.Namespace) -> Task | Literal["auto"] | None:
+    """Return the task of --robustness; None = not asked for."""
+    if arguments.robustness is None:
+        return None
+    return "auto" if arguments.robustness == "auto" else make_task(arguments.robustness)
+
+
+def camera_spread(path: str | Path) -> CameraSpread | None:
+    """Return the covariance of a calibration file; None = it states none."""
+    from kinema4d_ros.calibration import read_pose
+    from kinema4d_ros.generators.draft.members import CameraSpread
+
+    pose = read_pose(path)
+    if pose.covariance is None:
+        return None
+    return CameraSpread.of_covariance(pose.parent_T_child, pose.covariance)
 
 
 # Named as in the preset files.

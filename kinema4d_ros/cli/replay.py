@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from kinema4d_ros.calibration import read_camera
+from kinema4d_ros.cli.options import add_robustness_options, camera_spread, robustness_task
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.io.resources import share_path
@@ -37,6 +38,7 @@ def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     add("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add("--seed", type=int, default=0, help="of the generator (default: 0)")
     add("--out", type=Path, default=Path("out/replay"), help="where the results go (default: out/replay)")
+    add_robustness_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -48,7 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     from kinema4d_ros.ros.recorded_plans import plans_in_bag
 
     robot = Robot.load(arguments.robot)
-    lens = read_camera(arguments.camera or share_path("calibration/demo_lab.yaml"), base_frame=robot.base_link)
+    calibration = arguments.camera or share_path("calibration/demo_lab.yaml")
+    lens = read_camera(calibration, base_frame=robot.base_link)
+    task = robustness_task(arguments)
+    spread = None if task is None else camera_spread(calibration)
     generator = load_generator(
         arguments.preset,
         offered={"device": arguments.device},
@@ -72,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
                 image=None if recorded.image is None else lens.rectify(recorded.image),
                 depth=None if lens.has_distortion else recorded.depth,
                 seed=arguments.seed,
+                robustness=task,
+                spread=spread,
             )
             folder = made.save(arguments.out / name)
         except KinemaError as error:
@@ -81,6 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{name} ({recorded.topic}): {folder}, least clearance {clearance_text(made.report)}")
         if made.report.outcomes:
             print(f"  outcome: {outcomes_text(made.report)}")
+        if made.report.robustness is not None:
+            print(f"  {made.report.robustness.sentence()}")
         for warning in made.report.warnings:
             print(f"  {warning}")
     print(f"{done} of {found} plans previewed")

@@ -225,7 +225,7 @@ def steps_to_xyz(steps: NDArray[np.uint16], offset: Doubles, scale: Doubles, out
 
 @njit(cache=True, nogil=True)
 def pack_cloud(xyz: Floats, rgb: NDArray[np.uint8], points: Floats, bits: NDArray[np.uint32]) -> None:
-    """Write rows x, y, z, 0x00RRGGBB; `points` and `bits` are two views (N, 4) of the same memory."""
+    """Write rows x, y, z, 0x00RRGGBB; `points` and `bits` are two views (N, 4 or more) of the same memory."""
     for i in range(xyz.shape[0]):
         points[i, 0], points[i, 1], points[i, 2] = xyz[i, 0], xyz[i, 1], xyz[i, 2]
         bits[i, 3] = (np.uint32(rgb[i, 0]) << 16) | (np.uint32(rgb[i, 1]) << 8) | np.uint32(rgb[i, 2])

@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_EVENTS",
     "MAX_LETTERS",
+    "MAX_OBJECTS",
     "MAX_OUTCOMES",
     "MAX_UNKNOWNS",
     "FramePatch",
+    "ObjectMotion",
     "Outcome",
     "Patches",
     "PointBasis",
+    "outcome_lines",
     "patches_between",
     "require_alternatives",
     "require_basis",
@@ -41,8 +44,8 @@ __all__ = [
     "require_unknowns",
 ]
 
-MAX_OUTCOMES, MAX_EVENTS, MAX_UNKNOWNS, MAX_LETTERS = 8, 64, 16, 500
-"""Limits of a rollout: outcomes, events of each, unknowns, and letters of a label, an event or an unknown."""
+MAX_OUTCOMES, MAX_EVENTS, MAX_OBJECTS, MAX_UNKNOWNS, MAX_LETTERS = 8, 64, 256, 16, 500
+"""Limits of a rollout: outcomes, events and objects of each, unknowns, and letters of a label, a name or a sentence."""
 
 _SUM_TOLERANCE = 1e-6
 
@@ -67,6 +70,39 @@ class PointBasis(IntEnum):
 
 
 @dataclass(frozen=True)
+class ObjectMotion:
+    """How one object moves in an outcome.
+
+    Attributes:
+        name: of the object, as in the outcome's label.
+        start, end: its position in the first and the last frame, metres, base frame.
+        displacement_m: largest distance from its start.
+        first_motion_s: seconds on the rollout's clock at which it leaves its start; None = it stays.
+    """
+
+    name: str
+    start: tuple[float, float, float]
+    end: tuple[float, float, float]
+    displacement_m: float
+    first_motion_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check every field; keep plain types."""
+        _require_text(self.name, "the name of an object")
+        for name in ("start", "end"):
+            values = tuple(_number(value, f"the {name} of '{self.name}'") for value in getattr(self, name))
+            if len(values) != 3:
+                raise RolloutError(f"the {name} of '{self.name}' is {values}"[:200], expected="x, y and z in metres")
+            object.__setattr__(self, name, values)
+        moved = _number(self.displacement_m, f"the displacement of '{self.name}'")
+        if moved < 0:
+            raise RolloutError(f"the displacement of '{self.name}' is {moved}", expected="metres, 0 or more")
+        object.__setattr__(self, "displacement_m", moved)
+        if self.first_motion_s is not None:
+            object.__setattr__(self, "first_motion_s", _number(self.first_motion_s, "the time of a first motion"))
+
+
+@dataclass(frozen=True)
 class Outcome:
     """One of the things that may happen.
 
@@ -74,11 +110,13 @@ class Outcome:
         probability: 0 to 1.
         label: what happens, in plain words: "lifted", "slips out of the gripper".
         events: (time in seconds on the rollout's clock, text), in order of time.
+        objects: the motion of every object of the scene; None = the generator does not state it.
     """
 
     probability: float
     label: str
     events: tuple[tuple[float, str], ...] = ()
+    objects: tuple[ObjectMotion, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check every field; keep plain types."""
@@ -100,6 +138,14 @@ class Outcome:
             raise RolloutError("the events of an outcome are not in order", expected="times that do not decrease")
         object.__setattr__(self, "probability", probability)
         object.__setattr__(self, "events", events)
+        if self.objects is not None:
+            objects = tuple(self.objects)
+            if len(objects) > MAX_OBJECTS or not all(isinstance(one, ObjectMotion) for one in objects):
+                raise RolloutError(
+                    f"an outcome has {len(objects)} objects: {objects!r}"[:200],
+                    expected=f"at most {MAX_OBJECTS} of ObjectMotion, or None",
+                )
+            object.__setattr__(self, "objects", objects)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +193,21 @@ class FramePatch:
         """Number of pixels."""
         return len(self.index)
 
+    def write(
+        self,
+        rgb: NDArray[np.uint8],
+        xyz: NDArray[np.float32],
+        robot_mask: NDArray[np.bool_] | None = None,
+        basis: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Write the pixels into the arrays of the rollout's own frame, contiguous: (H, W, 3) and (H, W)."""
+        rgb.reshape(-1, 3)[self.index] = self.rgb
+        xyz.reshape(-1, 3)[self.index] = self.xyz
+        if robot_mask is not None and self.robot_mask is not None:
+            robot_mask.reshape(-1)[self.index] = self.robot_mask
+        if basis is not None:
+            basis.reshape(-1)[self.index] = PointBasis.UNKNOWN if self.basis is None else self.basis
+
 
 Patches = tuple[FramePatch, ...]
 """One outcome's frames: a patch for each frame of the rollout."""
@@ -183,6 +244,15 @@ def patches_between(
             FramePatch(index, other.rgb[t][differs], other.xyz[t][differs], other.robot_mask[t][differs], basis)
         )
     return tuple(patches)
+
+
+def outcome_lines(outcomes: Sequence[Any]) -> list[str]:
+    """Format each outcome, or its message, as in "83 % lifted"; what their probabilities lack to 1 comes last."""
+    lines = [f"{100 * one.probability:.0f} % {one.label}" for one in outcomes]
+    rest = 1.0 - sum(one.probability for one in outcomes)
+    if lines and rest >= 0.005:
+        lines.append(f"{100 * rest:.0f} % not known")
+    return lines
 
 
 def require_outcomes(outcomes: Any) -> tuple[Outcome, ...]:

@@ -34,7 +34,6 @@ from kinema4d_ros.core.errors import CameraError, ErrorCode, RolloutError
 from kinema4d_ros.core.outcomes import (
     Outcome,
     Patches,
-    PointBasis,
     require_alternatives,
     require_basis,
     require_outcomes,
@@ -260,12 +259,8 @@ class Rollout(Frames):
         frames = self.copy()
         basis = None if self.basis is None else self.basis.copy()
         for t, patch in enumerate(self.alternatives[index - 1]):
-            frames.rgb[t].reshape(-1, 3)[patch.index] = patch.rgb
-            frames.xyz[t].reshape(-1, 3)[patch.index] = patch.xyz
-            if patch.robot_mask is not None:
-                frames.robot_mask[t].reshape(-1)[patch.index] = patch.robot_mask
-            if basis is not None:
-                basis[t].reshape(-1)[patch.index] = PointBasis.UNKNOWN if patch.basis is None else patch.basis
+            rgb, xyz, mask = frames.arrays
+            patch.write(rgb[t], xyz[t], mask[t], None if basis is None else basis[t])
         return replace(
             self,
             rgb=frames.rgb,

@@ -88,7 +88,7 @@ def check_setup(settings: EvaluationSettings, *, find_s: float = FIND_S) -> Setu
                 )
             notes += _find_nodes(model, find_s)
         elif has_weights(model):
-            weights[model] = _weights(GeneratorSpec.parse(model).text, settings.checkpoints.get(model, ""))
+            weights[model] = _weights(GeneratorSpec.parse(model).preset, settings.checkpoints.get(model, ""))
         elif model not in LAB_MODELS:
             made = load_generator(model, checkpoint=settings.checkpoints.get(model, ""))
             if hasattr(made, "close"):

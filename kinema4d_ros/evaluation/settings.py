@@ -55,8 +55,8 @@ def node_names(model: str) -> tuple[str, ...]:
 
 
 def has_weights(model: str) -> bool:
-    """Return whether a model is a preset, with weights in a folder of this machine."""
-    return model not in LAB_MODELS and GeneratorSpec.parse(model).kind == "preset"
+    """Return whether a model uses a preset's weights, in a folder of this machine."""
+    return model not in LAB_MODELS and bool(GeneratorSpec.parse(model).preset)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from kinema4d_ros.generators.protocol import (
     ReportProgress,
     raise_if_cancelled,
 )
-from kinema4d_ros.generators.spec import GeneratorSpec, best_preset, load_generator
+from kinema4d_ros.generators.spec import GeneratorSpec, best_preset, best_without_draft, load_generator
 
 __all__ = [
     "Cancel",
@@ -25,6 +25,7 @@ __all__ = [
     "Progress",
     "ReportProgress",
     "best_preset",
+    "best_without_draft",
     "load_generator",
     "raise_if_cancelled",
 ]

@@ -1,10 +1,12 @@
-"""Generator without learning: the exact robot composited into a static scene.
+"""Generators without learning: `composite`, the exact robot in a static scene, and `carry`, the carry hypothesis.
 
     image ─ robot of frame 0 removed by inpainting ─┐
     depth, or the plane the robot stands on ────────┼─ z-test against the exact robot, frame by frame ─> Rollout
     robot pointmaps ────────────────────────────────┘
 
-It is the baseline: the robot is exact, and the scene is the observed one, at rest. Assumptions:
+The composite is the baseline: the robot is exact, and the scene is the observed one, at rest. `carry` adds the
+hypothesis of `carry.py`: the object at the closing fingers moves with the gripper, whether the grasp would hold or not.
+Assumptions of both:
 
 - Where no depth was measured, every pixel shows the horizontal plane `table_height_m` above the robot's
   base, if its ray meets it within `max_range_m`; elsewhere there is no point (NaN). Objects are flat in
@@ -17,15 +19,18 @@ from __future__ import annotations
 
 import math
 import platform
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
+from kinema4d_ros.core.rollout import WARNING, DepthBasis, Frames, Provenance, Rollout
 from kinema4d_ros.generators._kernels import compose_frames, shade_frames
-from kinema4d_ros.generators.carry import MAX_RANGE_M, plane_depth
+from kinema4d_ros.generators.carry import LEAST_SHARE, MAX_RANGE_M, carried_frames, find_candidate, plane_depth
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 from kinema4d_ros.generators.protocol import (
     Cancel,
@@ -36,10 +41,12 @@ from kinema4d_ros.generators.protocol import (
     request_sha256,
 )
 
-__all__ = ["CompositeGenerator"]
+__all__ = ["CarryGenerator", "CompositeGenerator"]
 
 MARGIN_PX = 6.0
 """Margin around the robot of frame 0, at a width of 720, for calibration error and mixed pixels."""
+LIFTER = "kinema4d_model.pipeline.lifting:load_lifter"
+"""Function that loads the estimator of depth; torch is imported on first use only."""
 _CHUNK = 7
 """Frames between two checks of `cancel`, a few milliseconds each."""
 
@@ -128,11 +135,7 @@ class CompositeGenerator:
             depth="plane" if request.depth is None else "measured",
             input_sha256=request_sha256(request),
             seed=request.seed,
-            versions={
-                "kinema4d_ros": kinema4d_ros.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            versions=_versions(),
         )
         return Rollout(*frames.arrays, request.camera, request.times, provenance, plan_hash=request.plan_hash)
 
@@ -168,6 +171,96 @@ class CompositeGenerator:
         depth = plane if request.depth is None else np.where(hole, plane, request.depth.astype(np.float64))
         points: NDArray[np.float64] = camera.rays() * depth[..., None]
         return points.astype(np.float32)
+
+
+class CarryGenerator:
+    """Generator of the carry hypothesis: the object at the closing fingers moves with the gripper until they open.
+
+    It never says that a grasp misses, so it is a hypothesis for a model that decides, and a baseline. Provenance states
+    it, and where nothing was within reach of the fingers the rollout is the composite.
+
+    Args:
+        table_height_m, max_range_m: of the assumed plane, as for `CompositeGenerator`.
+        lift: estimate depth from the image where none was measured, if the learned lifter is installed. Without depth
+            nothing stands on the assumed plane, so nothing can be carried.
+    """
+
+    name = "carry"
+
+    def __init__(self, *, table_height_m: float = 0.0, max_range_m: float = MAX_RANGE_M, lift: bool = True) -> None:
+        """Check the options."""
+        self._composite = CompositeGenerator(table_height_m=table_height_m, max_range_m=max_range_m)
+        self._lift = bool(lift)
+        self._lifter: Any = None
+
+    def generate(
+        self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
+    ) -> Rollout:
+        """Generate the rollout of a request; equal requests give equal arrays."""
+        report, composite, robot = progress or (lambda _: None), self._composite, request.robot
+        table = composite.table_height_m
+        raise_if_cancelled(cancel, Progress("lift", 0, 1))
+        known, depth = self._with_depth(request)
+        world = composite.still_world(known)
+        made = composite.compose(known, world, progress, cancel)
+        stage = Progress("carry", 0, 1)
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        candidate = find_candidate(world, robot, table_height_m=table)
+        said = "nothing is within reach of closing fingers: the scene stays still"
+        if candidate is not None:
+            colours = robot.rgb
+            if colours is None:
+                colours = np.empty((*robot.link_ids.shape, 3), np.uint8)
+                shade_frames(robot.xyz, robot.link_ids, colours)
+            carried_frames(
+                world,
+                candidate,
+                robot,
+                colours,
+                *made.arrays,
+                table_height_m=table,
+                max_range_m=composite.max_range_m,
+            )
+            said = "the object at the closing fingers is carried; whether the grasp holds is not predicted"
+        report(Progress("carry", 1, 1))
+        doubts = {}
+        if depth in ("plane", "unknown"):
+            doubts = {WARNING: "Without depth no object stands on the assumed table, so nothing is carried."}
+        provenance = replace(
+            made.provenance,
+            generator=self.name,
+            preset="depth" if depth == "measured" else depth,
+            depth=depth,
+            input_sha256=request_sha256(request),
+            versions={**_versions(), "hypothesis": said, **doubts},
+        )
+        return replace(made, provenance=provenance)
+
+    def _with_depth(self, request: GenerateRequest) -> tuple[GenerateRequest, DepthBasis]:
+        """Return the request with measured or lifted depth, and its source."""
+        if request.depth is not None:
+            return request, "measured"
+        if self._lift and self._lifter is None:
+            module, _, name = LIFTER.partition(":")
+            try:
+                self._lifter = getattr(import_module(module), name)()
+            except ImportError:
+                self._lift = False
+        if not self._lift:
+            return request, "plane"
+        found = self._lifter.lift(request.image, request.camera, request.robot.mask[0], self._composite.table_height_m)
+        # The lifter returns the bare plane where it recognises nothing: such a depth has no support.
+        something = bool((found.thing > 0.5).mean() > LEAST_SHARE)
+        return replace(request, depth=found.depth_m), "lifted" if something else "unknown"
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "kinema4d_ros": kinema4d_ros.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def _refuse(what: str, expected: str) -> GeneratorError:

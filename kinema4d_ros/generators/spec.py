@@ -1,13 +1,15 @@
 """`load_generator(spec)`: create a generator from a spec of the command line or of a start-up parameter.
 
 composite              the static scene with the exact robot composited into it
+carry                  the carry hypothesis: the object at the closing fingers moves with the gripper
 draft                  physics: the commanded motion simulated with the objects that the image shows
+draft+nano             the draft with colours refined by a preset's network (one with `condition.carry`)
 nano, wan14b, ...      a preset of config/model
 path/to/preset.yaml    a user's preset
 ros, ros:NAMESPACE     the generator node of a running graph
 ros:gpu1+ros:gpu2      one model that several nodes serve (`evaluate`), see `pool`
 package.module:Class   a user's class
-auto                   the best generator that this machine can run
+auto                   the best generator that this machine can run, chosen for every request, see `auto`
 
 A class is imported and runs with the caller's rights. Never pass a spec that came in a message, a goal or a file.
 """
@@ -25,29 +27,39 @@ from typing import Any, Literal
 
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.generators.draft.detection import has_detector
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Generator, ReportProgress
 from kinema4d_ros.io.resources import share_directory
 
-__all__ = ["SPECS", "GeneratorSpec", "best_preset", "load_generator", "preset_names"]
+__all__ = ["SPECS", "GeneratorSpec", "best_preset", "best_without_draft", "load_generator", "preset_names"]
 
-SPECS = "auto, composite, draft, a preset's name or YAML file, ros:NAMESPACE, or package.module:Class"
+SPECS = (
+    "auto, composite, carry, draft, draft+nano, a preset's name or YAML file, ros:NAMESPACE, or package.module:Class"
+)
 """For help texts."""
 
-Kind = Literal["composite", "draft", "preset", "ros", "class"]
+Kind = Literal["auto", "composite", "carry", "draft", "refined", "preset", "ros", "class"]
 
 # Modules above the core layer are imported by name on first use.
 _BUILT_IN = {
     "composite": "kinema4d_ros.generators.composite:CompositeGenerator",
+    "carry": "kinema4d_ros.generators.composite:CarryGenerator",
     "draft": "kinema4d_ros.generators.draft.generator:DraftGenerator",
+    "refined": "kinema4d_model.pipeline.refine:RefinedGenerator",
+    "auto": "kinema4d_ros.generators.auto:AutoGenerator",
     "preset": "kinema4d_model.pipeline.backend:DiffusionGenerator",
     "ros": "kinema4d_ros.ros.generate_client:RemoteGenerator",
     "pool": "kinema4d_ros.generators.pool:GeneratorPool",
 }
+_MODEL = ("torch, diffusers and the rest of requirements/model.in", "make setup TORCH=cpu, or use composite or draft")
 _NEEDS = {
-    "preset": ("torch, diffusers and the rest of requirements/model.in", "make setup TORCH=cpu, or use composite"),
+    "preset": _MODEL,
+    "refined": _MODEL,
     "ros": ("ROS 2 and kinema4d_msgs", "make setup"),
 }
 
+_SIMPLE: tuple[Kind, ...] = ("auto", "composite", "carry", "draft")
+_DRAFT = "draft+"
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _NODE = re.compile(r"ros(:/?([A-Za-z_]\w*(/[A-Za-z_]\w*)*/?)?)?", re.ASCII)
 
@@ -60,25 +72,32 @@ class GeneratorSpec:
     (('gpu1', 'gpu2'), ('',))
     >>> GeneratorSpec.parse("my_package.physics:Generator").kind
     'class'
+    >>> GeneratorSpec.parse("draft+nano").preset
+    'nano'
     """
 
     kind: Kind
     text: str
     nodes: tuple[str, ...] = ()
 
+    @property
+    def preset(self) -> str:
+        """Name or file of the preset whose weights are used, always or where there is no draft; "" without one."""
+        if self.kind == "auto":
+            found = best_without_draft()
+            return found if found in preset_names() else ""
+        return self.text.removeprefix(_DRAFT) if self.kind in ("preset", "refined") else ""
+
     @classmethod
     def parse(cls, text: str) -> GeneratorSpec:
-        """Parse a spec; "auto" is resolved.
+        """Parse a spec.
 
         Raises:
             GeneratorError: GENERATOR_UNAVAILABLE with the available specs.
         """
-        if text == "auto":
-            text = best_preset()
-        if text == "composite":
-            return cls("composite", text)
-        if text == "draft":
-            return cls("draft", text)
+        for kind in _SIMPLE:
+            if text == kind:
+                return cls(kind, text)
         parts = text.split("+")
         if all(_NODE.fullmatch(part) for part in parts):
             nodes = tuple(part.partition(":")[2].strip("/") for part in parts)
@@ -86,12 +105,13 @@ class GeneratorSpec:
                 return cls("ros", text, nodes)
         elif _CLASS.fullmatch(text):
             return cls("class", text)
-        elif text in preset_names() or (text and _is_path(Path(text))):
-            return cls("preset", text)
+        elif _is_preset(text.removeprefix(_DRAFT)):
+            return cls("refined" if text.startswith(_DRAFT) else "preset", text)
         raise GeneratorError(
             f"generator '{text}' is unknown",
-            expected=f"auto, composite, draft, {', '.join(preset_names())}, the path of a preset's YAML file, "
-            "ros:NAMESPACE, nodes joined by + (ros:gpu1+ros:gpu2, each once), or package.module:Class",
+            expected=f"auto, composite, carry, draft, draft+PRESET, {', '.join(preset_names())}, the path of a "
+            "preset's YAML file, ros:NAMESPACE, nodes joined by + (ros:gpu1+ros:gpu2, each once), or "
+            "package.module:Class",
             code=ErrorCode.GENERATOR_UNAVAILABLE,
         )
 
@@ -117,8 +137,8 @@ def load_generator(spec: str, *, offered: Mapping[str, Any] | None = None, **opt
         own_class = _import_class(parsed.text)
         return _make_own(own_class, parsed.text, _fitting(own_class, parsed.text, {}, offered or {}, options))
     fixed: dict[str, Any] = {}
-    if parsed.kind == "preset":
-        fixed = {"preset": parsed.text}
+    if parsed.kind in ("preset", "refined"):
+        fixed = {"preset": parsed.preset}
     elif parsed.kind == "ros":
         fixed = {"namespaces": parsed.nodes} if len(parsed.nodes) > 1 else {"namespace": parsed.nodes[0]}
     make = _built_in("pool" if "namespaces" in fixed else parsed.kind, parsed.text)
@@ -126,13 +146,17 @@ def load_generator(spec: str, *, offered: Mapping[str, Any] | None = None, **opt
     return made
 
 
-def best_preset() -> str:
-    """Resolve "auto": the nano model where its packages and weights are installed, "composite" otherwise."""
+def best_preset(*, depth: bool = False) -> str:
+    """Return the spec that "auto" stands for, with or without measured depth, if there are objects to fit."""
+    return "draft" if depth or has_detector() else best_without_draft()
+
+
+def best_without_draft() -> str:
+    """Return "nano" where its packages and weights are installed, "composite" otherwise."""
     if any(find_spec(name) is None for name in ("torch", "diffusers", "kinema4d_model")):
         return "composite"
-    from kinema4d_model.shipped import shipped_weights
-
-    return "nano" if shipped_weights("nano") is not None else "composite"
+    found = import_module("kinema4d_model.shipped").shipped_weights("nano")
+    return "composite" if found is None else "nano"
 
 
 def preset_names() -> tuple[str, ...]:
@@ -140,8 +164,9 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (share_directory() / "config" / "model").glob("*.yaml")))
 
 
-def _is_path(path: Path) -> bool:
-    return path.suffix in (".yaml", ".yml") or len(path.parts) > 1
+def _is_preset(text: str) -> bool:
+    path = Path(text)
+    return text in preset_names() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1
 
 
 def _built_in(kind: str, spec: str) -> Callable[..., Any]:

@@ -20,7 +20,17 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, RenderError
 from kinema4d_ros.io.files import read_bytes, replacing_file
 
-__all__ = ["colour_depth", "decode_image", "overlay", "read_image", "require_image", "strip", "studio", "write_image"]
+__all__ = [
+    "colour_depth",
+    "decode_image",
+    "overlay",
+    "read_depth",
+    "read_image",
+    "require_image",
+    "strip",
+    "studio",
+    "write_image",
+]
 
 Image = NDArray[np.uint8]
 
@@ -123,6 +133,29 @@ def read_image(path: str | Path) -> Image:
     """Read an image file as RGB; grey and 16-bit images are converted."""
     bgr = decode_image(read_bytes(path, _MAX_FILE_BYTES), path, cv2.IMREAD_COLOR)
     return np.ascontiguousarray(bgr[..., ::-1])
+
+
+def read_depth(path: str | Path, size: tuple[int, int]) -> NDArray[np.float32]:
+    """Read the depth image (H, W) float32 of a camera of `size` (width, height): z in metres, NaN = unknown.
+
+    A 16-bit grey PNG holds millimetres, 0 = unknown; a .npy file holds metres, NaN, infinity or 0 = unknown.
+    """
+    expected = f"a 16-bit grey PNG in millimetres or a .npy file in metres, {size[0]} x {size[1]}"
+    data = read_bytes(path, _MAX_FILE_BYTES)
+    if Path(path).suffix.lower() == ".npy":
+        try:
+            metres = np.load(io.BytesIO(data), allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise FileFormatError(f"{path} is not an array, or is damaged", expected=expected) from error
+        good = metres.dtype.kind == "f"
+    else:
+        metres = decode_image(data, path, cv2.IMREAD_UNCHANGED)
+        good = metres.dtype == np.uint16
+        metres = metres / 1000.0
+    if not good or metres.shape != size[::-1]:
+        raise FileFormatError(f"{path} holds {metres.dtype} of shape {metres.shape}", expected=expected)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(metres) & (metres > 0), metres, np.nan).astype(np.float32)
 
 
 def decode_image(data: bytes, name: object, flags: int) -> NDArray[Any]:

@@ -21,6 +21,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.calibration import save_camera
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.core.outcomes import Outcome, Patches
+from kinema4d_ros.core.outcomes import ObjectMotion, Outcome, Patches
 from kinema4d_ros.core.rollout import Frames, Provenance, Rollout
 from kinema4d_ros.io.files import read_bytes, read_json, reading, replacing_folder
 from kinema4d_ros.io.patches import MAX_PIXEL_BYTES, decode_patches, encode_patches
@@ -150,7 +151,12 @@ def _meta(rollout: Rollout, digests: dict[str, str]) -> dict[str, Any]:
     camera, made_by = rollout.camera, rollout.provenance
     stated: dict[str, Any] = {
         "outcomes": [
-            {"probability": one.probability, "label": one.label, "events": [list(event) for event in one.events]}
+            {
+                "probability": one.probability,
+                "label": one.label,
+                "events": [list(event) for event in one.events],
+                **({} if one.objects is None else {"objects": [asdict(moved) for moved in one.objects]}),
+            }
             for one in rollout.outcomes
         ],
         "unknowns": list(rollout.unknowns),
@@ -188,7 +194,10 @@ def _meta(rollout: Rollout, digests: dict[str, str]) -> dict[str, Any]:
 
 def _outcome(fields: dict[str, Any]) -> Outcome:
     events = tuple((moment, text) for moment, text in fields["events"])
-    return Outcome(fields["probability"], fields["label"], events)
+    objects = fields.get("objects")
+    if objects is not None:
+        objects = tuple(ObjectMotion(**moved) for moved in objects)
+    return Outcome(fields["probability"], fields["label"], events, objects)
 
 
 def _patches_name(number: int) -> str:

@@ -1,4 +1,4 @@
-"""Playback clock of a rollout: play, pause, seek, speed, loop."""
+"""Playback clock of a rollout: play, pause, seek, speed, loop, and which of its outcomes is shown."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ class PlaybackClock:
         self._position_s = 0.0
         self.playing = True
         self.speed = 1.0
+        self._outcomes = 0
+        self.outcome = 0
+        """Number of the outcome that is shown; 0 = the most probable, which the rollout's own frames show."""
 
-    def load(self, times: ArrayLike, now_s: float) -> None:
-        """Load a rollout and seek to its first frame; playing state and speed are unchanged."""
+    def load(self, times: ArrayLike, now_s: float, outcomes: int = 0) -> None:
+        """Load a rollout that states so many outcomes and seek to its first frame; it keeps playing state and speed."""
         with self._lock:
+            self._outcomes, self.outcome = outcomes, 0
             self._times = np.asarray(times, dtype=np.float64) - (np.asarray(times)[0] if len(np.asarray(times)) else 0)
             self._anchor_s, self._position_s = now_s, 0.0
 
@@ -83,6 +87,19 @@ class PlaybackClock:
         with self._lock:
             self._hold(now_s)
             self.speed = speed
+
+    def show_outcome(self, number: float) -> None:
+        """Show another outcome of the rollout; position and speed are unchanged."""
+        with self._lock:
+            if not (math.isfinite(number) and number == int(number) and 0 <= number < max(self._outcomes, 1)):
+                few = self._outcomes < 2
+                raise _refuse(
+                    f"outcome {number:g}",
+                    "0 alone: the rollout states no others"
+                    if few
+                    else f"a whole number from 0 to {self._outcomes - 1}",
+                )
+            self.outcome = int(number)
 
     def _hold(self, now_s: float) -> None:
         self._position_s, self._anchor_s = min(self._now(now_s), self.duration_s), now_s

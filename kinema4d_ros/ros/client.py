@@ -14,10 +14,12 @@ from rclpy.executors import MultiThreadedExecutor
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ServiceCalls, execute_once
 from kinema4d_ros.ros.messages.errors import raise_from_msg
+from kinema4d_ros.ros.messages.rollout import rollout_from_msg
 from kinema4d_ros.ros.messages.stamps import header
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
 from kinema4d_ros.ros.names import Endpoint
@@ -30,6 +32,8 @@ DISCOVERY_S = 10.0
 """Timeout for discovering the graph."""
 
 CALL_S = 10.0
+ROLLOUT_S = 30.0
+"""Timeout for a rollout, a few megabytes."""
 _FAST = ("SENSOR_IN", "STREAM_OUT", "TF")
 """Profiles of topics that are polled; every message of the other topics goes through the executor."""
 
@@ -175,6 +179,18 @@ class PreviewClient:
         if report is not None and report.plan_hash == plan_hash and report.rollout_id == rollout_id:
             return report
         return None
+
+    def rollout(self, rollout_id: str, timeout_s: float = ROLLOUT_S) -> Rollout:
+        """Return the newest rollout, which must be this one; its topic is latched."""
+
+        def arrived() -> Any:
+            message = self.newest(names.PREDICTED_ROLLOUT)
+            return message if message is not None and message.rollout_id == rollout_id else None
+
+        if self.newest(names.PREDICTED_ROLLOUT) is None:
+            self.listen(names.PREDICTED_ROLLOUT)
+        self.wait_for(lambda: arrived() is not None, timeout_s, f"rollout {rollout_id}")
+        return rollout_from_msg(arrived())
 
     def call(self, endpoint: Endpoint, request: Any, timeout_s: float = CALL_S) -> Any:
         """Call a service; raise GRAPH_UNAVAILABLE when it is not discovered or does not respond in time."""

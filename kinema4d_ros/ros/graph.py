@@ -80,10 +80,9 @@ CALIBRATION = Argument("calibration", "demo_lab", "the camera: a path, or a name
 PRESET = Argument(
     "preset",
     "auto",
-    "the generator: nano, draft (physics; needs a depth camera), wan14b_pm (a real camera and a GPU), a preset file's "
-    "path, composite (no learning), "
-    "package.module:Class, or "
-    "auto: nano if it can run",
+    "the generator: nano, draft (physics; needs a depth camera), draft+nano, wan14b_pm (a real camera and a GPU), a "
+    "preset file's path, composite or carry (no learning), package.module:Class, or auto: draft with a depth camera, "
+    "otherwise nano if it can run",
 )
 CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default: those of the preset")
 DEVICE = Argument("device", "auto", "device of the generator: auto, cpu or cuda")

@@ -111,7 +111,14 @@ PREDICTED_POINTS = _out(
     "kinema4d/predicted/points",
     "sensor_msgs/msg/PointCloud2",
     "STREAM_OUT",
-    "playback of predicted points: organised xyz + rgb, NaN = no point, camera optical frame",
+    "playback of predicted points: organised xyz + rgb, NaN = no point, camera optical frame; with a field `basis`, the"
+    " source of each point (numbers: kinema4d_msgs/msg/Rollout), if the generator states it",
+)
+PREDICTED_OUTCOMES = _out(
+    "kinema4d/predicted/outcomes",
+    "visualization_msgs/msg/MarkerArray",
+    "LATCHED",
+    'what may happen, as text such as "83 % lifted"; the outcome that is played is marked; ids count outcomes from 0',
 )
 PREDICTED_ROLLOUT = _out("kinema4d/predicted/rollout", "kinema4d_msgs/msg/Rollout", "LATCHED", "the newest rollout")
 PLAN_REPORT = _out(
@@ -163,7 +170,9 @@ DIAGNOSTICS = _out(
     "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", "DIAGNOSTICS", "rates, staleness, calibration, failures"
 )
 
-PLAYBACK = _service("kinema4d/playback", "kinema4d_msgs/srv/Playback", "play, pause, seek, speed")
+PLAYBACK = _service(
+    "kinema4d/playback", "kinema4d_msgs/srv/Playback", "play, pause, seek, speed; choose the outcome that is shown"
+)
 APPROVE = _service("kinema4d/approve", "kinema4d_msgs/srv/Approve", "approve one previewed plan")
 EXECUTE = _service("kinema4d/execute", "kinema4d_msgs/srv/Execute", "forward the approved plan to the arm")
 LAB_RESET = _service("kinema4d/lab/reset", "kinema4d_msgs/srv/ResetLab", "reset the lab's scene")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from kinema4d_ros.calibration import read_camera
-from kinema4d_ros.generators import best_preset, load_generator
+from kinema4d_ros.generators import best_without_draft, load_generator
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab import LabSimulation, pick_plan
@@ -28,7 +28,10 @@ def main() -> None:
     plan = pick_plan(lab, lab.scenario.target, choose_kinematics(robot))
     for depth in (image.depth_m, None):
         made = preview(plan, robot, camera, load_generator("composite"), image=image.rgb, depth=depth, frames=5)
-    if best_preset() == "nano":
+    drafted = preview(plan, robot, camera, load_generator("draft"), image=image.rgb, depth=image.depth_m, frames=5)
+    if not drafted.rollout.outcomes:
+        raise SystemExit("error: the warm-up draft has no outcomes")
+    if best_without_draft() == "nano":
         nano = load_generator("nano", device="cpu")
         made = preview(plan, robot, camera, nano, image=image.rgb, frames=25)
     if not np.isfinite(made.rollout.xyz).any():

@@ -135,10 +135,21 @@ class Page:
             if prediction is None:
                 self.scene.points_visible = self.scene.planned.visible = False
                 self.panel.stop_playback()
+                self.panel.set_outcomes((), 0)
                 self.panel.set_html(self.panel.clock, texts.message_line("quiet", "Nothing to play yet"))
                 return
             self._show_frame(0)
+            self.panel.set_outcomes(prediction.outcomes, prediction.outcome)
             self.panel.set_playback(0.0, prediction.duration_s, False, move_slider=True)
+
+    def show_outcome(self, prediction: Prediction) -> None:
+        """Show another outcome of the same rollout; the playback goes on where it is."""
+        with self._lock:
+            if self._prediction is None or self._prediction.rollout_id != prediction.rollout_id:
+                return
+            self._prediction = prediction
+            self.panel.set_outcomes(prediction.outcomes, prediction.outcome)
+            self._show_frame(max(self._frame, 0), again=True)
 
     def show_planned(self, planned: NDArray[np.float64] | None) -> None:
         """Show the planned positions (T, J) at the frames of the rollout on the page."""
@@ -216,7 +227,9 @@ class Page:
         panel.set_html(panel.predicted, texts.picture("Predicted", prediction.pictures[frame]))
         with self._server.atomic():
             if panel.show_points.value:
-                scene.show_points(prediction, frame, robot=panel.show_robot_points.value)
+                scene.show_points(
+                    prediction, frame, robot=panel.show_robot_points.value, guessed=panel.show_guessed.value
+                )
             scene.points_visible = panel.show_points.value
             ghost = self._planned is not None and panel.show_planned.value
             if self._planned is not None and ghost:
@@ -240,6 +253,7 @@ class Page:
                 scene.live.visible = panel.show_live.value
                 scene.camera_visible = panel.show_camera.value
                 scene.set_marks_visible(panel.show_marks.value)
+                change(panel.legend, "visible", panel.show_guessed.value)
                 self._show_frame(max(self._frame, 0), again=True)
 
         for choice in (
@@ -249,5 +263,6 @@ class Page:
             panel.show_robot_points,
             panel.show_marks,
             panel.show_camera,
+            panel.show_guessed,
         ):
             choice.on_update(redraw)

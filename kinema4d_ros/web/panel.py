@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import viser
 
+from kinema4d_ros.core.outcomes import MAX_OUTCOMES
 from kinema4d_ros.web import texts
 
 __all__ = ["Actions", "Panel"]
 
 LEFT_WIDTH, RIGHT_WIDTH = 340, 350
 SPEEDS = ("0.25x", "0.5x", "1x", "2x", "4x")
+LABEL_LETTERS = 80
 _PAPER = 244
 
 
@@ -31,6 +33,7 @@ class Actions:
     pause: Callable[[], None]
     seek: Callable[[float], None]
     speed: Callable[[float], None]
+    outcome: Callable[[int], None]
 
 
 class Panel:
@@ -125,6 +128,11 @@ class Panel:
             self.play = gui.add_button("Play", icon=viser.Icon.PLAYER_PLAY, disabled=True, color="gray")
             self.pause = gui.add_button("Pause", icon=viser.Icon.PLAYER_PAUSE, visible=False, color="gray")
             self.speed = gui.add_button_group("Speed", SPEEDS)
+            self.outcomes = [self._outcome_button(gui, number) for number in range(MAX_OUTCOMES)]
+            self.show_guessed = gui.add_checkbox(
+                "Show what is guessed", False, hint="Tints predicted points that no camera has measured."
+            )
+            self.legend = gui.add_html(texts.tint_legend(), visible=False)
             self.plot = gui.add_html("", visible=False)
         panel.dock_left()
         panel.set_width(LEFT_WIDTH)
@@ -132,6 +140,22 @@ class Panel:
         self.pause.on_click(lambda _: self._actions.pause())
         self.speed.on_click(lambda event: self._actions.speed(float(str(event.target.value).rstrip("x"))))
         self.slider.on_update(self._dragged)
+
+    def _outcome_button(self, gui: Any, number: int) -> Any:
+        button = gui.add_button(f"Outcome {number}", visible=False, color="gray", hint="Play this outcome.")
+        button.on_click(lambda _: self._actions.outcome(number))
+        return button
+
+    def set_outcomes(self, outcomes: Sequence[str], shown: int) -> None:
+        """Set the outcomes to choose from and the one that is shown; with fewer than two there is no choice."""
+        for number, button in enumerate(self.outcomes):
+            there = len(outcomes) > 1 and number < len(outcomes)
+            if there:
+                change(button, "label", outcomes[number][:LABEL_LETTERS])
+                change(button, "color", "blue" if number == shown else "gray")
+                icon = viser.Icon.EYE if number == shown else None
+                change(button, "icon", icon)
+            change(button, "visible", there)
 
     def _dragged(self, event: Any) -> None:
         # Without a client the slider was moved by this program.

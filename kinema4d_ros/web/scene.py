@@ -183,8 +183,8 @@ class Scene3D:
     def camera_visible(self, value: bool) -> None:
         self._camera.visible = value
 
-    def show_points(self, prediction: Prediction, frame: int, *, robot: bool) -> None:
-        """Show one frame of the predicted cloud, with or without the robot's points."""
+    def show_points(self, prediction: Prediction, frame: int, *, robot: bool, guessed: bool = False) -> None:
+        """Show one frame of the predicted cloud, with or without the robot's points, and `guessed` ones with a tint."""
         cloud = prediction.clouds[frame]
         keep = slice(None) if robot else ~cloud.robot
         with self._server.atomic():
@@ -192,7 +192,7 @@ class Scene3D:
             self._cloud.wxyz = wxyz(prediction.base_T_camera)
             self._cloud.position = prediction.base_T_camera[:3, 3]
             self._cloud.points = cloud.points[keep]
-            self._cloud.colors = cloud.rgb[keep]
+            self._cloud.colors = (cloud.tinted() if guessed else cloud.rgb)[keep]
 
     @property
     def points_visible(self) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import math
 from html import escape
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.previews.report import PlanReport
+from kinema4d_ros.previews.report import PlanReport, robustness_svg
 from kinema4d_ros.previews.report.plan_report import BASIS_TEXT
+from kinema4d_ros.web.prediction import ASSUMED_RGB, FITTED_RGB, NETWORK_RGB
+
+if TYPE_CHECKING:
+    from kinema4d_ros.generators.draft.robustness import Robustness
 
 __all__ = [
     "Tone",
@@ -22,7 +26,9 @@ __all__ = [
     "message_line",
     "picture",
     "report_table",
+    "robustness_section",
     "status_rows",
+    "tint_legend",
     "warning_list",
 ]
 
@@ -102,6 +108,19 @@ def picture(label: str, rgb: NDArray[np.uint8], suffix: Literal[".jpg", ".png"] 
     )
 
 
+def tint_legend() -> str:
+    """Return what the tints of guessed points mean."""
+    rows = (
+        (FITTED_RGB, "shape fitted to the image"),
+        (ASSUMED_RGB, "assumed table, or not stated"),
+        (NETWORK_RGB, "estimated by a network"),
+    )
+    lines = "".join(
+        f'<div><span style="color:rgb{rgb};font-weight:700">\u25a0</span> {escape(text)}</div>' for rgb, text in rows
+    )
+    return f'<div style="{_BODY}padding:0 0.75em 0.3em 0.75em">{lines}</div>'
+
+
 def report_table(report: PlanReport) -> str:
     """Return a table of the report's numbers."""
     rows: list[tuple[str, Tone, str, str]] = _outcome_rows(report)
@@ -144,7 +163,18 @@ def report_table(report: PlanReport) -> str:
         rows.append(("Moved", "busy", f"{count} object{'s' if count > 1 else ''}", f"up to {1000 * farthest:.0f} mm"))
     else:
         rows.append(("Moved", "quiet", "nothing", "in the predicted scene"))
-    return status_rows(rows)
+    extra = "" if report.robustness is None else robustness_section(report.robustness)
+    return status_rows(rows) + extra
+
+
+def robustness_section(robustness: Robustness) -> str:
+    """Return the sentence and the plot of a robustness."""
+    tone: Tone = "quiet" if not robustness.known else "good" if robustness.probability > 0.5 else "bad"
+    source = base64.b64encode(robustness_svg(robustness).encode()).decode()
+    return (
+        f'{message_line(tone, robustness.sentence())}<img alt="Success over the offset of the grasp" '
+        f'src="data:image/svg+xml;base64,{source}" style="width:100%;height:auto;display:block"/>'
+    )
 
 
 def _outcome_rows(report: PlanReport) -> list[tuple[str, Tone, str, str]]:

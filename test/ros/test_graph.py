@@ -167,7 +167,13 @@ def test_playback_is_controlled(graph: PreviewClient) -> None:
     graph.wait_for(at_one_second, WAIT_S, "the frame that was sought")
     assert command(request.SPEED, 2.0).speed == 2.0
     assert command(request.PLAY).playing
-    for which, value in ((request.SEEK, -1.0), (request.SEEK, 1e9), (request.SPEED, 0.0), (99, 0.0)):
+    for which, value in (
+        (request.SEEK, -1.0),
+        (request.SEEK, 1e9),
+        (request.SPEED, 0.0),
+        (request.OUTCOME, 1.0),
+        (99, 0.0),
+    ):
         assert command(which, value).error.code == ErrorCode.PLAYBACK_BAD_COMMAND
     command(request.SPEED, 1.0)
 

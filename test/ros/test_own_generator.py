@@ -27,7 +27,7 @@ from kinema4d_msgs.action import EvaluatePolicy, GenerateRollout
 from kinema4d_ros.cli import main
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.rollout import Rollout
-from kinema4d_ros.generators import GenerateRequest, best_preset, load_generator
+from kinema4d_ros.generators import GenerateRequest, best_without_draft, load_generator
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros.messages.request import request_to_goal
@@ -92,7 +92,7 @@ def test_replay_runs_it(spec: str, bag: str, tmp_path: Path) -> None:
     assert replayed(bag, tmp_path, "--preset", spec).provenance.generator == "grey"
 
 
-@pytest.mark.skipif(best_preset() != "nano", reason="needs torch and the nano model's weights")
+@pytest.mark.skipif(best_without_draft() != "nano", reason="needs torch and the nano model's weights")
 def test_replay_runs_presets(bag: str, tmp_path: Path) -> None:
     assert replayed(bag, tmp_path, "--preset", "nano", "--device", "cpu").provenance.preset == "nano"
 

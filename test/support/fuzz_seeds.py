@@ -35,6 +35,7 @@ from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.camera import info_from_camera
 from kinema4d_ros.ros.messages.errors import error_to_msg
 from kinema4d_ros.ros.messages.images import image_from_array
+from kinema4d_ros.ros.messages.outcomes import outcomes_to_markers
 from kinema4d_ros.ros.messages.points import cloud_from_points
 from kinema4d_ros.ros.messages.poses import matrices_to_pose_array, matrix_to_pose, matrix_to_transform
 from kinema4d_ros.ros.messages.report import report_to_markers, report_to_msg
@@ -102,6 +103,7 @@ class Seeds:
                 (names.ROBOT_OVERLAY, self._image),
                 (names.PREDICTED_IMAGE, self._image),
                 (names.PREDICTED_POINTS, self._cloud),
+                (names.PREDICTED_OUTCOMES, lambda stamp: outcomes_to_markers(rollout_to_msg(self._rollout, stamp), 0)),
                 (names.PREDICTED_ROLLOUT, lambda stamp: rollout_to_msg(self._rollout, stamp)),
                 (names.PLAN_REPORT, lambda stamp: report_to_msg(self._report, stamp)),
                 (names.MARKERS, lambda stamp: report_to_markers(self._report, stamp)),

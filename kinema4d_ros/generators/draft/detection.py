@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 
-__all__ = ["DETECTOR", "DIRECTIONS", "Detected", "Detection", "Detector", "load_detector"]
+__all__ = ["DETECTOR", "DIRECTIONS", "Detected", "Detection", "Detector", "has_detector", "load_detector"]
 
 DETECTOR = "kinema4d_model.detection:load_detector"
 """Function that loads the detector; torch is imported on first use only."""
@@ -81,6 +82,14 @@ class Detector(Protocol):
             table_height_m: height of the plane that objects stand on, above the robot's base.
         """
         ...
+
+
+def has_detector() -> bool:
+    """Return whether the learned detector and its weights are installed; torch is not imported."""
+    if any(find_spec(name) is None for name in ("torch", "kinema4d_model")):
+        return False
+    found = import_module("kinema4d_model.shipped").shipped_detector()
+    return found is not None
 
 
 def load_detector(weights: str | Path | None = None) -> Detector:

@@ -21,16 +21,25 @@ from numpy.typing import NDArray
 
 import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
-from kinema4d_ros.core.outcomes import MAX_EVENTS, MAX_OUTCOMES, MAX_UNKNOWNS, Outcome, Patches, patches_between
+from kinema4d_ros.core.outcomes import (
+    MAX_EVENTS,
+    MAX_OBJECTS,
+    MAX_OUTCOMES,
+    MAX_UNKNOWNS,
+    ObjectMotion,
+    Outcome,
+    Patches,
+    patches_between,
+)
 from kinema4d_ros.core.rollout import DepthBasis, Provenance, Rollout
 from kinema4d_ros.generators.carry import MAX_RANGE_M
-from kinema4d_ros.generators.draft.detection import Detector, load_detector
+from kinema4d_ros.generators.draft.detection import Detector, has_detector, load_detector
 from kinema4d_ros.generators.draft.draw import Drawing, SceneDrawer
 from kinema4d_ros.generators.draft.fit import fit_scene
 from kinema4d_ros.generators.draft.members import draw_members, open_room
-from kinema4d_ros.generators.draft.outcomes import DraftOutcome, cluster_outcomes
+from kinema4d_ros.generators.draft.outcomes import MOVED_M, DraftOutcome, cluster_outcomes
 from kinema4d_ros.generators.draft.outlines import OutlineOptions, fit_image
-from kinema4d_ros.generators.draft.priors import read_priors
+from kinema4d_ros.generators.draft.priors import Priors, read_priors
 from kinema4d_ros.generators.draft.scene import Estimate, FittedScene
 from kinema4d_ros.generators.protocol import (
     Cancel,
@@ -45,7 +54,7 @@ from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.physics.ensemble import Member, MemberRun, run_members
 from kinema4d_ros.physics.objects import PlacedObject
 
-__all__ = ["DraftGenerator", "Simulated"]
+__all__ = ["DraftGenerator", "Simulated", "require_motion", "why_unknown"]
 
 MEMBERS = 8
 NEAR_M = 0.10
@@ -143,7 +152,7 @@ class DraftGenerator:
             request.times,
             self._provenance(request, made),
             plan_hash=request.plan_hash,
-            outcomes=tuple(Outcome(o.probability * certain, o.label, _events(o)) for o in shown),
+            outcomes=tuple(Outcome(o.probability * certain, o.label, _events(o), _objects(o, made)) for o in shown),
             alternatives=tuple(alternatives),
             basis=main.basis,
             unknowns=made.unknowns[:MAX_UNKNOWNS],
@@ -154,7 +163,7 @@ class DraftGenerator:
     ) -> Simulated:
         """Fit the scene and simulate the motion in every member, without drawing."""
         report = progress or (lambda _: None)
-        motion = _require_motion(request)
+        motion = require_motion(request)
         stage = Progress("fit", 0, 1)
         raise_if_cancelled(cancel, stage)
         report(stage)
@@ -164,7 +173,21 @@ class DraftGenerator:
         report(stage)
         rng = np.random.default_rng([request.seed, 4])
         members = draw_members(scene, motion.robot, self._priors, self._members, rng)
-        runs = run_members(
+        runs = self.run(request, scene, members, cancel)
+        outcomes = cluster_outcomes(runs, scene, request.robot.grip)
+        return Simulated(scene, members, runs, outcomes, why_unknown(scene, runs, request))
+
+    @property
+    def priors(self) -> Priors:
+        """Priors of what the image does not show."""
+        return self._priors
+
+    def run(
+        self, request: GenerateRequest, scene: FittedScene, members: Sequence[Member], cancel: Cancel | None = None
+    ) -> list[MemberRun]:
+        """Simulate the request's motion in members of its scene."""
+        motion = require_motion(request)
+        return run_members(
             motion.robot,
             members,
             motion.commands,
@@ -174,8 +197,20 @@ class DraftGenerator:
             threads=self._threads,
             cancel=cancel,
         )
-        outcomes = cluster_outcomes(runs, scene, request.robot.grip)
-        return Simulated(scene, members, runs, outcomes, _unknowns(scene, runs, request))
+
+    def refusal(self, request: GenerateRequest, cancel: Cancel | None = None) -> str:
+        """Return why there is no draft of this request, for callers with another generator; "" = there is one.
+
+        The scene is fitted for it; `generate` uses that fit again.
+        """
+        if request.motion is None:
+            return "the request has no commands to simulate"
+        if request.depth is None and self._fit == self._fit_request and not has_detector():
+            return "there is neither measured depth nor a detector's weights"
+        scene = self.scene_of(request, cancel)
+        if not scene.objects:
+            return "; ".join(("no object can be fitted", *scene.notes))
+        return ""
 
     def scene_of(self, request: GenerateRequest, cancel: Cancel | None = None) -> FittedScene:
         """Fit the objects of a request; the last scene is kept: another plan for the same image costs no fit."""
@@ -210,7 +245,7 @@ class DraftGenerator:
 
     def _drawer_of(self, request: GenerateRequest, scene: FittedScene) -> SceneDrawer:
         """Return the drawer of the request's scene; the last one is kept, with its background, lamp and colours."""
-        key, motion = _scene_key(request), _require_motion(request)
+        key, motion = _scene_key(request), require_motion(request)
         if self._drawer is None or self._drawer[0] != key or self._drawer[1].scene is not scene:
             made = SceneDrawer(
                 request.image,
@@ -228,7 +263,7 @@ class DraftGenerator:
     def _draw(self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome) -> Drawing:
         run = made.runs[outcome.representative]
         shapes = [_estimate(placed) for placed in made.members[outcome.representative].objects]
-        poses = _link_poses(_require_motion(request), request.times)
+        poses = _link_poses(require_motion(request), request.times)
         return drawer.draw(request.robot, run.base_T_object, shapes, base_T_link=poses)
 
     def _provenance(self, request: GenerateRequest, made: Simulated) -> Provenance:
@@ -250,7 +285,8 @@ class DraftGenerator:
         )
 
 
-def _require_motion(request: GenerateRequest) -> CommandedMotion:
+def require_motion(request: GenerateRequest) -> CommandedMotion:
+    """Return the commands of a request; GENERATOR_BAD_REQUEST without any."""
     if request.motion is None:
         raise GeneratorError(
             "the request has no commands",
@@ -286,13 +322,26 @@ def _events(outcome: DraftOutcome) -> tuple[tuple[float, str], ...]:
     return tuple(said[:MAX_EVENTS])
 
 
+def _objects(outcome: DraftOutcome, made: Simulated) -> tuple[ObjectMotion, ...]:
+    """State how every object moves in the outcome's representative member; motions within the fit's error are none."""
+    run = made.runs[outcome.representative]
+    found = []
+    for one, path in zip(made.scene.objects, run.base_T_object[:, :, :3, 3].transpose(1, 0, 2), strict=True):
+        away = np.linalg.norm(path - path[0], axis=1)
+        moves = away > MOVED_M
+        first = float(run.times[int(np.argmax(moves))]) if moves.any() else None
+        start, end = path[0].tolist(), path[-1].tolist()
+        found.append(ObjectMotion(one.name, tuple(start), tuple(end), float(away.max()), first))
+    return tuple(found[:MAX_OBJECTS])
+
+
 def _estimate(placed: PlacedObject) -> Estimate:
     """Return the shape and pose that a member simulated."""
     thing = placed.object
     return Estimate(thing.shape, thing.size, placed.base_T_object, 1.0, thing.vertices)
 
 
-def _unknowns(scene: FittedScene, runs: Sequence[MemberRun], request: GenerateRequest) -> tuple[str, ...]:
+def why_unknown(scene: FittedScene, runs: Sequence[MemberRun], request: GenerateRequest) -> tuple[str, ...]:
     """List why the draft cannot tell: objects that the motion concerns and that are fitted badly."""
     grip = request.robot.grip
     path = np.zeros((0, 3)) if grip is None else grip.base_T_grip[:, :3, 3]

@@ -44,10 +44,25 @@ class CameraSpread:
         base_T_camera: (4, 4) the calibrated pose, metres.
         std: (6,) standard deviations of a small change of that pose in the camera frame: x, y, z in metres, then
             rotations about x, y, z in radians.
+        axes: (6, 6) orthogonal, columns: the changes of that pose to which `std` belongs; None = the six above.
     """
 
     base_T_camera: Array
     std: tuple[float, float, float, float, float, float]
+    axes: Array | None = None
+
+    @classmethod
+    def of_covariance(cls, base_T_camera: Array, covariance: Array) -> CameraSpread:
+        """Make the spread of a calibration's covariance (6, 6), as `calibration.pose_estimate` defines it.
+
+        That one has the translation in the base frame and the rotation in the camera frame.
+        """
+        pose = np.asarray(base_T_camera, dtype=np.float64)
+        to_camera = np.eye(6)
+        to_camera[:3, :3] = pose[:3, :3].T
+        variances, axes = np.linalg.eigh(to_camera @ np.asarray(covariance, dtype=np.float64) @ to_camera.T)
+        a, b, c, d, e, f = np.sqrt(np.maximum(variances, 0.0)).tolist()
+        return cls(pose, (a, b, c, d, e, f), axes)
 
 
 def open_room(table_height_m: float, table: tuple[float, float, float, float] | None = None) -> Room:
@@ -180,7 +195,8 @@ def _camera_errors(camera: CameraSpread | None, draw: _Draws) -> list[Array | No
     if camera is None:
         return [None] * draw.count
     errors: list[Array | None] = []
-    for change in np.array(camera.std) * ndtri(draw.shares(6)):
+    changes = np.array(camera.std) * ndtri(draw.shares(6))
+    for change in changes if camera.axes is None else changes @ camera.axes.T:
         angle = float(np.linalg.norm(change[3:]))
         turn = axis_angle(change[3:] / angle, angle)[:3, :3] if angle > 0 else np.eye(3)
         errors.append(camera.base_T_camera @ make(turn, change[:3]) @ invert(camera.base_T_camera))

@@ -14,7 +14,7 @@ from kinema4d_ros.previews.report.plan_report import (
     make_report,
     outcomes_text,
 )
-from kinema4d_ros.previews.report.plot import clearance_plot
+from kinema4d_ros.previews.report.plot import clearance_plot, robustness_svg
 
 __all__ = [
     "CONTACT_M",
@@ -31,4 +31,5 @@ __all__ = [
     "make_report",
     "outcomes_text",
     "resting_links",
+    "robustness_svg",
 ]

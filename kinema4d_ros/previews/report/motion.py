@@ -46,9 +46,9 @@ class MovedRegion:
     Attributes:
         start, end: (3,) float64, its centroid in the first and the last frame, metres, base frame.
         displacement_m: largest distance of the centroid from its start.
-        points: number of its pixels in the first frame.
+        points: number of its pixels in the first frame; 0 = not counted, the generator states its pose.
         first_motion_s: seconds since the first frame at which it is first farther from its start than the threshold.
-        track: (T, 3) float64, its centroid in every frame, metres, base frame.
+        track: (T, 3) float64, its centroid in every frame, metres, base frame; (0, 3) = not known.
     """
 
     start: Points

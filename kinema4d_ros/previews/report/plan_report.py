@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.core.errors import RolloutError
-from kinema4d_ros.core.outcomes import Outcome
+from kinema4d_ros.core.outcomes import Outcome, PointBasis, outcome_lines
 from kinema4d_ros.core.rollout import WARNING, DepthBasis, Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.generators.composite import MARGIN_PX
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.previews.report.clearance import HELD, Clearance, clearance_over_time, hidden_pixels
 from kinema4d_ros.previews.report.grasped import find_grasped
 from kinema4d_ros.previews.report.motion import Motion, MovedRegion, find_motion
 from kinema4d_ros.robot.model import Robot
+
+if TYPE_CHECKING:
+    from kinema4d_ros.generators.draft.robustness import Robustness
 
 __all__ = ["CONTACT_M", "Margins", "PlanReport", "clearance_text", "joint_margins", "make_report", "outcomes_text"]
 
@@ -96,11 +100,12 @@ class PlanReport:
         joint_names: J names of the actuated joints.
         position_margin: (J,) least distance to a position limit, rad or m; negative = outside.
         velocity_ratio: (J,) largest speed / limit; above 1 = too fast.
-        moved: largest displacement first.
+        moved: largest displacement first; of the shown outcome if the generator states how its objects move.
         outcomes: the rollout's, with times since the first frame; empty = the generator states none.
         unknowns: the rollout's: why the generator cannot tell what happens; empty = it can.
         warnings: one sentence each.
         clearance_links: T names, the nearest link of each frame; not part of the message.
+        robustness: by how much the grasp may be off, if it was asked for; has a topic of its own.
     """
 
     plan_hash: str
@@ -130,6 +135,7 @@ class PlanReport:
     clearance_links: tuple[str, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     unknowns: tuple[str, ...] = ()
+    robustness: Robustness | None = None
 
 
 def make_report(
@@ -162,7 +168,9 @@ def make_report(
     grasped = find_grasped(rollout, robot, frames.positions, hidden)
     clearance = clearance_over_time(rollout, robot, q, ignore_links=ignore_links, hidden=hidden, grasped=grasped)
     margins = joint_margins(robot, frames if plan is None else plan)
-    motion = find_motion(rollout, threshold_m=motion_threshold_m, hidden=hidden)
+    motion = _stated_motion(rollout, motion_threshold_m)
+    if motion is None:
+        motion = find_motion(rollout, threshold_m=motion_threshold_m, hidden=hidden)
 
     times = rollout.times - rollout.times[0]
     distance = clearance.distance_m
@@ -203,12 +211,43 @@ def make_report(
         moved=motion.moved,
         warnings=tuple(warnings),
         clearance_links=clearance.link,
-        outcomes=tuple(
-            replace(one, events=tuple((moment - float(rollout.times[0]), text) for moment, text in one.events))
-            for one in rollout.outcomes
-        ),
+        outcomes=tuple(_since(one, float(rollout.times[0])) for one in rollout.outcomes),
         unknowns=rollout.unknowns,
     )
+
+
+def _stated_motion(rollout: Rollout, threshold_m: float) -> Motion | None:
+    """Return the objects that the shown outcome moves, as its generator states; None = it does not state them.
+
+    In pixels, a wall that is filled in beside the robot's first image looks like a moved object; poses do not err so.
+    """
+    objects = rollout.outcomes[0].objects if rollout.outcomes else None
+    if objects is None:
+        return None
+    moved = [
+        MovedRegion(
+            start=np.array(one.start),
+            end=np.array(one.end),
+            displacement_m=one.displacement_m,
+            points=0,
+            first_motion_s=one.first_motion_s - float(rollout.times[0]),
+            track=np.empty((0, 3)),
+        )
+        for one in objects
+        if one.first_motion_s is not None and one.displacement_m > threshold_m
+    ]
+    return Motion(tuple(sorted(moved, key=lambda one: -one.displacement_m)), 0.0)
+
+
+def _since(outcome: Outcome, start_s: float) -> Outcome:
+    """Return the outcome with times that count from `start_s`."""
+    objects = outcome.objects
+    if objects is not None:
+        objects = tuple(
+            one if one.first_motion_s is None else replace(one, first_motion_s=one.first_motion_s - start_s)
+            for one in objects
+        )
+    return replace(outcome, events=tuple((moment - start_s, text) for moment, text in outcome.events), objects=objects)
 
 
 def clearance_text(report: Any) -> str:
@@ -227,23 +266,39 @@ def outcomes_text(report: Any) -> str:
     >>> outcomes_text(SimpleNamespace(outcomes=[Outcome(0.83, "lifted"), Outcome(0.1, "slips")]))
     '83 % lifted, 10 % slips, 7 % not known'
     """
-    parts = [f"{100 * one.probability:.0f} % {one.label}" for one in report.outcomes]
-    rest = 1.0 - sum(one.probability for one in report.outcomes)
-    if parts and rest >= 0.005:
-        parts.append(f"{100 * rest:.0f} % not known")
-    return ", ".join(parts)
+    return ", ".join(outcome_lines(report.outcomes))
 
 
 def _basis(rollout: Rollout, clearance: Clearance, frame: int | None) -> DepthBasis:
     """Return the source of the nearest scene point of a frame."""
     if frame is None:
         return "unknown"
+    if rollout.basis is not None:
+        return _stated_basis(rollout, rollout.basis, clearance, frame)
     depth = rollout.provenance.depth
     if depth == "measured":
         # Behind the robot of the first image no depth was measured: generators assume the table there.
         unseen = grow_mask(rollout.robot_mask[0], MARGIN_PX * rollout.camera.width / 720)
         return "plane" if unseen[tuple(clearance.pixel[frame])] else "measured"
     return depth
+
+
+def _stated_basis(rollout: Rollout, basis: NDArray[np.uint8], clearance: Clearance, frame: int) -> DepthBasis:
+    """Return the source of the nearest scene point as the generator states it for every pixel.
+
+    A point on the assumed table is a guess, so that its distance is unknown. A fitted shape counts as its provenance
+    says: it was fitted to measured depth, or to the image alone.
+    """
+    row, column = clearance.pixel[frame]
+    # The scene keeps the last point seen at a pixel: find the frame that showed it.
+    p_base = apply(rollout.camera.base_T_camera, rollout.xyz[:, row, column].astype(np.float64))
+    away = np.linalg.norm(p_base - clearance.world_point[frame], axis=1)
+    source = PointBasis(basis[int(np.nanargmin(away)), row, column])
+    if source == PointBasis.MEASURED:
+        return "measured"
+    if source == PointBasis.FITTED:
+        return "measured" if rollout.provenance.depth == "measured" else "unknown"
+    return "lifted" if source in (PointBasis.LIFTED, PointBasis.GENERATED) else "unknown"
 
 
 def _warnings(
@@ -273,9 +328,15 @@ def _warnings(
     if not clearance.closed:
         out.append("Some meshes are open: penetration of their links is not detected, only their distance.")
     if known.any() and basis == "unknown":
-        out.append("The source of the scene's points is unknown: clearance is unknown.")
+        out.append(
+            "The source of the scene's points is unknown: clearance is unknown."
+            if rollout.basis is None
+            else "The nearest point is on the assumed table or not stated: clearance is unknown."
+        )
     depth = rollout.provenance.depth
-    if depth == "plane":
+    if basis == "unknown":
+        pass
+    elif depth == "plane":
         out.append("No depth was measured: clearance is to the assumed table only, not to objects on it.")
     elif depth == "lifted":
         out.append("No depth was measured: clearance is to depth estimated by a network, which may miss objects.")

@@ -1,9 +1,9 @@
-"""Plot of the clearance over time."""
+"""Plots of a report: clearance over time, and success over the offset of the grasp."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from PIL import Image, ImageDraw, ImageFont
 from kinema4d_ros.core.errors import RolloutError
 from kinema4d_ros.previews.report.plan_report import BASIS_TEXT, PlanReport
 
-__all__ = ["clearance_plot"]
+if TYPE_CHECKING:
+    from kinema4d_ros.generators.draft.robustness import Robustness
+
+__all__ = ["clearance_plot", "robustness_svg"]
 
 _FINE = 2
 """Supersampling factor for smooth lines."""
@@ -184,3 +187,54 @@ def _ticks(low: float, high: float, count: int, *, within: bool = False) -> list
     else:
         numbers = range(math.floor(first + 1e-9), math.ceil(last - 1e-9) + 1)
     return [round(number * step, 9) for number in numbers]
+
+
+def robustness_svg(robustness: Robustness, width: int = 320) -> str:
+    """Plot the share of successes over the offset as an SVG document: one curve for each axis.
+
+    The first curve is along the closing axis. Without margins (cannot tell) the document says so.
+    """
+    colours, row, left = _LIGHT, 96, 14
+    pairs = [robustness.margins[i : i + 2] for i in range(0, len(robustness.margins), 2)]
+    height = row * max(len(pairs), 1)
+    half = width / 2 - left
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11">',
+        f'<rect width="{width}" height="{height}" fill="{colours["paper"]}"/>',
+    ]
+
+    def text(x: float, y: float, words: str, anchor: str = "middle", colour: str = "text") -> None:
+        out.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colours[colour]}">{words}</text>')
+
+    if not pairs:
+        text(width / 2, row / 2, "Robustness: cannot tell", colour="bad")
+    for number, (plus, minus) in enumerate(pairs):
+        top, base = row * number + 22, row * number + 72
+        sides = [(-1.0, minus), (1.0, plus)]
+        points = sorted(
+            {
+                (side * d, s)
+                for side, one in sides
+                for d, s in zip(one.offsets_m.tolist(), one.share.tolist(), strict=True)
+            }
+        )
+        at = [(width / 2 + half * d / robustness.reach_m, base - (base - top) * s) for d, s in points]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        area = f"{at[0][0]:.1f},{base} {line} {at[-1][0]:.1f},{base}"
+        out.append(f'<polygon points="{area}" fill="{colours["fill"]}"/>')
+        out.append(f'<line x1="{left}" y1="{base}" x2="{width - left}" y2="{base}" stroke="{colours["axis"]}"/>')
+        middle = (top + base) / 2
+        out.append(
+            f'<line x1="{left}" y1="{middle}" x2="{width - left}" y2="{middle}" stroke="{colours["bad"]}" '
+            'stroke-dasharray="4 4"/>'
+        )
+        out.append(f'<polyline points="{line}" fill="none" stroke="{colours["line"]}" stroke-width="2"/>')
+        axis = "closing axis" if plus.closing else "across it"
+        text(width / 2, row * number + 13, f"success over offset, {axis}")
+        text(width / 2, base + 14, "0 mm")
+        for side, one in sides:
+            beyond = math.isinf(one.offset_m)
+            mm = f"{'&gt; ' if beyond else ''}{1000 * min(one.offset_m, robustness.reach_m):.0f} mm {one.name}"
+            text(left if side < 0 else width - left, base + 14, mm, "start" if side < 0 else "end")
+    return "\n".join([*out, "</svg>\n"])

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from kinema4d_msgs.msg import Outcome as OutcomeMsg
-from kinema4d_msgs.msg import OutcomeFrames
-from kinema4d_ros.core.errors import ErrorCode, PointmapError
-from kinema4d_ros.core.outcomes import MAX_OUTCOMES, Outcome, Patches
-from kinema4d_ros.io.patches import decode_patches, encode_patches
+from geometry_msgs.msg import Point
+from std_msgs.msg import ColorRGBA
+from visualization_msgs.msg import Marker, MarkerArray
 
-__all__ = ["alternatives_from_msg", "alternatives_to_msg", "outcomes_from_msg", "outcomes_to_msg"]
+from kinema4d_msgs.msg import MovedRegion, OutcomeFrames
+from kinema4d_msgs.msg import Outcome as OutcomeMsg
+from kinema4d_ros.core.errors import ErrorCode, PointmapError
+from kinema4d_ros.core.outcomes import MAX_OBJECTS, MAX_OUTCOMES, ObjectMotion, Outcome, Patches, outcome_lines
+from kinema4d_ros.io.patches import decode_patches, encode_patches
+from kinema4d_ros.ros.messages.stamps import header
+
+__all__ = [
+    "alternatives_from_msg",
+    "alternatives_to_msg",
+    "outcomes_from_msg",
+    "outcomes_to_markers",
+    "outcomes_to_msg",
+]
+
+TEXT_M, TOP_M = 0.03, 0.9
+"""Height of the letters in RViz, and of the first line above the robot's base: above an arm that reaches 0.7 m."""
 
 ALTERNATIVES = 2
 """All alternatives of a rollout together have at most this many times the pixels of its own frames."""
@@ -25,9 +40,24 @@ def outcomes_to_msg(outcomes: Sequence[Outcome], start_s: float = 0.0) -> list[A
             label=one.label,
             event_s=[moment - start_s for moment, _ in one.events],
             events=[text for _, text in one.events],
+            objects_known=one.objects is not None,
+            object_names=[moved.name for moved in one.objects or ()],
+            objects=[_motion_to_msg(moved, start_s) for moved in one.objects or ()],
         )
         for one in outcomes
     ]
+
+
+def _motion_to_msg(moved: ObjectMotion, start_s: float) -> Any:
+    first = math.nan if moved.first_motion_s is None else moved.first_motion_s - start_s
+    start, end = (Point(x=x, y=y, z=z) for x, y, z in (moved.start, moved.end))
+    return MovedRegion(start=start, end=end, displacement_m=moved.displacement_m, first_motion_s=first)
+
+
+def _motion_from_msg(name: str, message: Any) -> ObjectMotion:
+    start, end = ((point.x, point.y, point.z) for point in (message.start, message.end))
+    first = None if math.isnan(message.first_motion_s) else message.first_motion_s
+    return ObjectMotion(name, start, end, message.displacement_m, first)
 
 
 def outcomes_from_msg(messages: Sequence[Any]) -> tuple[Outcome, ...]:
@@ -43,9 +73,35 @@ def outcomes_from_msg(messages: Sequence[Any]) -> tuple[Outcome, ...]:
     for message in messages:
         if len(message.event_s) != len(message.events):
             raise _corrupt(f"{len(message.event_s)} times of {len(message.events)} events", "one for each event")
+        named, moved = len(message.object_names), len(message.objects)
+        if named != moved or named > MAX_OBJECTS or (moved and not message.objects_known):
+            raise _corrupt(f"{moved} motions of {named} objects", f"one for each of at most {MAX_OBJECTS}, or none")
         events = tuple(zip(message.event_s, message.events, strict=True))
-        found.append(Outcome(message.probability, message.label, events))
+        objects = None
+        if message.objects_known:
+            objects = tuple(map(_motion_from_msg, message.object_names, message.objects))
+        found.append(Outcome(message.probability, message.label, events, objects))
     return tuple(found)
+
+
+def outcomes_to_markers(message: Any, shown: int) -> Any:
+    """Convert the outcomes of a kinema4d_msgs/Rollout to text markers above the robot; outcome `shown` is marked.
+
+    The id of a marker is the number of its outcome; what is not known, or cannot be told, comes last.
+    """
+    head = header(message.header.stamp, message.base_frame)
+    markers = [Marker(header=head, action=Marker.DELETEALL)]
+    lines = [*outcome_lines(message.outcomes), *(f"cannot tell: {text}" for text in message.unknowns)]
+    for number, line in enumerate(lines):
+        chosen = number == shown and number < len(message.outcomes)
+        marker = Marker(header=head, ns="outcomes", id=number, type=Marker.TEXT_VIEW_FACING, action=Marker.ADD)
+        marker.text = f"> {line}" if chosen else line
+        marker.color = ColorRGBA(r=0.10, g=0.45, b=0.95, a=1.0) if chosen else ColorRGBA(r=0.6, g=0.6, b=0.6, a=0.9)
+        marker.scale.z = TEXT_M
+        marker.pose.position.z = TOP_M - 1.4 * TEXT_M * number
+        marker.pose.orientation.w = 1.0
+        markers.append(marker)
+    return MarkerArray(markers=markers)
 
 
 def alternatives_to_msg(alternatives: Sequence[Patches], shape: tuple[int, int, int]) -> list[Any]:

@@ -12,13 +12,14 @@ from visualization_msgs.msg import Marker
 
 from kinema4d_msgs.msg import PreviewStatus
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, PointmapError
-from kinema4d_ros.core.rollout import DepthBasis
+from kinema4d_ros.core.outcomes import outcome_lines
+from kinema4d_ros.core.rollout import DepthBasis, Frames
 from kinema4d_ros.physics.objects import ODD_SHAPES, LabObject, PlacedObject, Shape
 from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.ros.messages.errors import error_from_msg
-from kinema4d_ros.ros.messages.outcomes import outcomes_from_msg
+from kinema4d_ros.ros.messages.outcomes import alternatives_from_msg, outcomes_from_msg
 from kinema4d_ros.ros.messages.poses import pose_to_matrix
-from kinema4d_ros.ros.messages.rollout import MAX_TIME_S, predicted_frames, require_whole
+from kinema4d_ros.ros.messages.rollout import MAX_TIME_S, basis_from_msg, predicted_frames, require_whole
 from kinema4d_ros.web.page import Progress
 from kinema4d_ros.web.prediction import Prediction, maker
 
@@ -114,17 +115,36 @@ def objects_from_markers(message: Any) -> dict[str, PlacedObject]:
     return {placed.name: placed for _, placed in sorted(found, key=lambda entry: not entry[0])}
 
 
-def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], bool]) -> Prediction:
-    """Decode a kinema4d_msgs/Rollout frame by frame for the page; raise InterruptedError when cancelled."""
+def prediction_from_msg(message: Any, max_points: int, cancelled: Callable[[], bool], outcome: int = 0) -> Prediction:
+    """Decode one outcome of a kinema4d_msgs/Rollout frame by frame for the page; InterruptedError when cancelled."""
     camera = require_whole(message)
+    outcomes = outcomes_from_msg(message.outcomes)
+    if not 0 <= outcome < max(len(outcomes), 1):
+        raise PointmapError(f"outcome {outcome} of {len(outcomes)}", expected="one of the rollout's outcomes")
+    patches = None
+    if outcome:
+        shape = (len(message.times), camera.height, camera.width)
+        patches = alternatives_from_msg(message.alternatives, shape)[outcome - 1]
+
+    def part(t: int) -> tuple[Frames, NDArray[np.uint8] | None]:
+        frames = predicted_frames(message, camera, slice(t, t + 1))
+        basis = basis_from_msg(message, camera, slice(t, t + 1))
+        if patches is not None:
+            rgb, xyz, mask = frames.arrays
+            patches[t].write(rgb[0], xyz[0], mask[0], None if basis is None else basis[0])
+        return frames, basis
+
     return Prediction.from_frames(
-        (predicted_frames(message, camera, slice(t, t + 1)) for t in range(len(message.times))),
+        map(part, range(len(message.times))),
         camera,
         np.array(message.times, dtype=np.float64),
         max_points,
         rollout_id=message.rollout_id,
         plan_hash=message.plan_hash,
         maker=maker(message.provenance.generator, message.provenance.preset),
+        depth=message.provenance.depth,
+        outcomes=outcome_lines(outcomes)[: len(outcomes)],
+        outcome=outcome,
         cancelled=cancelled,
     )
 

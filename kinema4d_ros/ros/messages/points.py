@@ -28,7 +28,12 @@ _TYPES = {
 
 
 def cloud_from_points(
-    xyz: NDArray[np.float32], rgb: NDArray[np.uint8] | None, header: Any, *, dense: bool = False
+    xyz: NDArray[np.float32],
+    rgb: NDArray[np.uint8] | None,
+    header: Any,
+    *,
+    dense: bool = False,
+    basis: NDArray[np.uint8] | None = None,
 ) -> Any:
     """Convert points (H, W, 3) or (N, 3) float32 in metres, NaN = no point, to a sensor_msgs/PointCloud2.
 
@@ -37,6 +42,7 @@ def cloud_from_points(
         rgb: colours of the same shape, or None for a cloud without colours.
         header: stamp and frame of the points' source.
         dense: True states that no point is NaN.
+        basis: source of every point, `PointBasis` of the shape without its last axis, for a field `basis` after `rgb`.
     """
     points = np.asarray(xyz)
     if points.ndim not in (2, 3) or points.shape[-1] != 3 or points.dtype != np.float32:
@@ -47,6 +53,11 @@ def cloud_from_points(
         raise PointmapError(
             f"colours are {rgb.dtype} of shape {rgb.shape}", expected=f"uint8 of shape {points.shape}, like the points"
         )
+    if basis is not None and (rgb is None or basis.shape != points.shape[:-1] or basis.dtype != np.uint8):
+        raise PointmapError(
+            f"the basis is {basis.dtype} of shape {basis.shape}",
+            expected=f"uint8 of shape {points.shape[:-1]}, with colours",
+        )
     height, width = points.shape[:2] if points.ndim == 3 else (1, points.shape[0])
     names = ("x", "y", "z") if rgb is None else ("x", "y", "z", "rgb")
     message = PointCloud2(header=header, height=height, width=width, is_dense=dense)
@@ -54,16 +65,22 @@ def cloud_from_points(
         PointField(name=name, offset=4 * i, datatype=PointField.FLOAT32, count=1) for i, name in enumerate(names)
     ]
     message.is_bigendian = sys.byteorder == "big"
-    message.point_step = 4 * len(names)
+    if basis is not None:
+        message.fields.append(PointField(name="basis", offset=16, datatype=PointField.UINT8, count=1))
+    columns = len(names) + (basis is not None)
+    message.point_step = 4 * columns
     message.row_step = message.point_step * width
     message.data = new_data(message.row_step * height)
-    table = np.frombuffer(message.data, np.float32).reshape(height * width, len(names))
+    table = np.frombuffer(message.data, np.float32).reshape(height * width, columns)
     if rgb is None:
         table[:] = points.reshape(-1, 3)
     else:
         # The colour is packed into the bits of a float: PCL's convention, which RViz reads.
         flat = np.ascontiguousarray(points).reshape(-1, 3), np.ascontiguousarray(rgb).reshape(-1, 3)
         pack_cloud(*flat, table, table.view(np.uint32))
+    if basis is not None:
+        table.view(np.uint32)[:, 4] = 0
+        table.view(np.uint8)[:, 16] = basis.reshape(-1)
     return message
 
 

@@ -39,6 +39,7 @@ from kinema4d_ros.ros.messages.stamps import header, is_time
 __all__ = [
     "ON_RAY_M",
     "STEP_M",
+    "basis_from_msg",
     "decode_points",
     "encode_points",
     "predicted_frames",
@@ -104,13 +105,13 @@ def rollout_from_msg(message: Any) -> Rollout:
         plan_hash=message.plan_hash,
         outcomes=outcomes,
         alternatives=alternatives_from_msg(message.alternatives, shape),
-        basis=_basis_from_msg(message, camera),
+        basis=basis_from_msg(message, camera),
         unknowns=tuple(message.unknowns),
     )
 
 
-def _basis_from_msg(message: Any, camera: PinholeCamera) -> NDArray[np.uint8] | None:
-    """Decode the source of every point (T, H, W) uint8; None if the message does not state it."""
+def basis_from_msg(message: Any, camera: PinholeCamera, part: slice = slice(None)) -> NDArray[np.uint8] | None:
+    """Decode the source of every point (T, H, W) uint8 of some frames; None if the message does not state it."""
     if not len(message.basis):
         return None
 
@@ -118,7 +119,7 @@ def _basis_from_msg(message: Any, camera: PinholeCamera) -> NDArray[np.uint8] | 
         data = bytes_from_compressed(image)
         return decode_png(data, width=camera.width, height=camera.height, dtype=np.uint8)
 
-    return np.stack(parallel(decode, message.basis))
+    return np.stack(parallel(decode, message.basis[part]))
 
 
 def predicted_frames(message: Any, camera: PinholeCamera, part: slice = slice(None)) -> Frames:

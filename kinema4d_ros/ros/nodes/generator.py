@@ -17,7 +17,6 @@ from rclpy.serialization import deserialize_message, serialize_message
 from kinema4d_msgs.action import GenerateRollout
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.rollout import WARNING
-from kinema4d_ros.generators import best_preset
 from kinema4d_ros.generators.spec import SPECS
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import GoalServer
@@ -42,7 +41,8 @@ class Settings:
 
     preset: str = parameter(
         "auto",
-        f"The generator: {SPECS}. auto: nano where it can run, composite otherwise.",
+        f"The generator: {SPECS}. auto: for every request a draft where depth is measured or a detector is installed, "
+        "otherwise nano where it can run, otherwise composite.",
         read_only=True,
     )
     robot: str = parameter(
@@ -75,7 +75,7 @@ def worker_command(settings: Settings) -> list[str]:
     return [sys.executable, "-m", module, "{fd}", settings.preset, options, settings.robot]
 
 
-REPORTED = ("variant", "weights", "flow shift", "normalisation")
+REPORTED = ("auto", "hypothesis", "variant", "weights", "flow shift", "normalisation")
 """Keys of the last rollout's provenance that the diagnostics repeat, for generators that have them."""
 
 
@@ -123,7 +123,7 @@ class GeneratorNode(KinemaNode):
     def __init__(self) -> None:
         super().__init__("generator")
         self._settings = settings = declare(self, Settings)
-        self._preset = best_preset() if settings.preset == "auto" else settings.preset
+        self._preset = settings.preset
         self._worker = Worker(
             worker_command(settings),
             WorkerTimes(settings.load_timeout_s, settings.timeout_s, settings.cancel_grace_s),

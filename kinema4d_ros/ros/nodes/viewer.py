@@ -188,7 +188,7 @@ class Viewer(KinemaNode):
         self._picture_ns, self._picture_due = 0, 0.0
         calls = ServiceCalls(self, self.closing, (names.PLAYBACK, names.APPROVE, names.EXECUTE, names.LAB_RESET))
         self._buttons = Buttons(self, self._page, self._desk, calls, self._arm, choose_kinematics(self._robot))
-        self._playback = PlaybackFollower(self, self._page, calls, future.shown_rollout)
+        self._playback = PlaybackFollower(self, self._page, calls, future)
         self.subscription(names.PREDICTED_ROLLOUT, future.hear_rollout)
         self.subscription(names.PLAN_REPORT, self._hear_report)
         self.subscription(names.PREVIEW_STATUS, self._hear_status)
@@ -217,6 +217,7 @@ class Viewer(KinemaNode):
             pause=lambda: self._playback.wish(playback.PAUSE),
             seek=lambda time_s: self._playback.seek(time_s),
             speed=lambda speed: self._playback.wish(playback.SPEED, speed),
+            outcome=lambda number: self._playback.wish(playback.OUTCOME, number),
         )
 
     # Subscriptions.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from kinema4d_ros.previews.checks import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ServiceCalls
+from kinema4d_ros.ros.messages.errors import error_from_msg
 from kinema4d_ros.ros.messages.page import prediction_from_msg
 from kinema4d_ros.ros.messages.stamps import nanoseconds
 from kinema4d_ros.ros.messages.trajectories import trajectory_from_msg
@@ -41,6 +41,9 @@ class PredictionShow:
         self._rollout: Any = None
         self._news = threading.Event()
         self._prediction: Prediction | None = None
+        self._outcomes: dict[int, Prediction] = {}
+        """Decoded outcomes of the rollout on the page, by their number."""
+        self._wanted = 0
         self._plan: tuple[JointTrajectory, str] | None = None
         self._world_ns = 0
         self._changes = WorldChanges()
@@ -73,27 +76,53 @@ class PredictionShow:
             self.forget()
 
     def take(self, max_points: int) -> None:
-        """Show the newest rollout that has not been shown yet; wait up to 0.5 s for one."""
+        """Show the newest rollout, or outcome of it, that has not been shown yet; wait up to 0.5 s for one."""
         if not self._news.wait(timeout=0.5):
             return
         self._news.clear()
         with self._lock:
-            message = self._rollout
+            message, shown, wanted = self._rollout, self._prediction, self._wanted
+            known = self._outcomes.get(wanted)
+        if message is None:
+            return
         try:
+            if shown is not None and shown.rollout_id == message.rollout_id:
+                if wanted != shown.outcome:
+                    self._switch(known or prediction_from_msg(message, max_points, self._is_old, wanted))
+                return
             prediction = prediction_from_msg(message, max_points, self._is_old)
         except InterruptedError:
             return
         with self._lock:
-            self._prediction = prediction
+            self._prediction, self._outcomes, self._wanted = prediction, {0: prediction}, 0
         self._page.show_prediction(prediction, self._planned(prediction))
         self._desk.show(prediction.plan_hash, prediction.rollout_id)
         self._show_planned()
+
+    def want_outcome(self, number: int) -> None:
+        """Show the outcome that the playback shows; `take` decodes it once, in a worker thread."""
+        with self._lock:
+            shown = self._prediction
+            if shown is None or not 0 <= number < max(len(shown.outcomes), 1):
+                return
+            if number == self._wanted:
+                return  # shown, or being decoded
+            self._wanted = number
+        self._news.set()
+
+    def _switch(self, prediction: Prediction) -> None:
+        with self._lock:
+            if self._prediction is None or self._prediction.rollout_id != prediction.rollout_id:
+                return
+            self._prediction = self._outcomes[prediction.outcome] = prediction
+        self._page.show_outcome(prediction)
 
     def forget(self) -> None:
         """Discard the prediction, its plan and its report."""
         self._desk.withdraw()
         with self._lock:
-            self._prediction = self._plan = None
+            self._prediction = self._plan = self._rollout = None
+            self._outcomes = {}
         self._page.show_prediction(None)
         self._page.show_report(None)
 
@@ -136,12 +165,11 @@ class PredictionShow:
 class PlaybackFollower:
     """Synchronisation of the page's playback controls with the playback node, through its service."""
 
-    def __init__(self, node: KinemaNode, page: Page, calls: ServiceCalls, rollout_id: Callable[[], str | None]) -> None:
+    def __init__(self, node: KinemaNode, page: Page, calls: ServiceCalls, future: PredictionShow) -> None:
         self._node = node
         self._page = page
         self._calls = calls
-        self._rollout_id = rollout_id
-        """Returns the id of the rollout on the page, or None."""
+        self._future = future
         self._lock = threading.Lock()
         self._wishes: dict[int, float] = {}
 
@@ -159,14 +187,17 @@ class PlaybackFollower:
         """Send the queued commands, or request the playback status, and update the page."""
         with self._lock:
             wishes, self._wishes = self._wishes, {}
-        if not wishes and (self._rollout_id() is None or not self._page.windows):
+        if not wishes and (self._future.shown_rollout() is None or not self._page.windows):
             return
         try:
             for command, value in wishes.items() or ((Playback.Request.STATUS, 0.0),):
                 answer = self._calls.call(names.PLAYBACK, Playback.Request(command=command, value=value))
+                if (refused := error_from_msg(answer.error)) is not None:
+                    self._page.say("bad", str(refused))
         except KinemaError as error:
             self._page.playback_missing(f"The prediction cannot be played: {error.what}")
             self._node.closing.wait(1.0)
             return
-        if answer.rollout_id == self._rollout_id():
+        if answer.rollout_id == self._future.shown_rollout():
+            self._future.want_outcome(answer.outcome)
             self._page.show_playback(answer.time_s, answer.playing, answer.speed)

@@ -37,7 +37,6 @@ from kinema4d_model.data.episode import Episode
 from kinema4d_model.data.lab_config import LabConfig, load_config
 from kinema4d_model.data.lab_episode import Change, TwinRefused, make_episode
 from kinema4d_model.data.shards import ShardIndex, read_document, read_episode
-from kinema4d_model.pipeline.lifting import load_lifter
 from kinema4d_ros.core.degrade import Degradation
 from kinema4d_ros.core.errors import DataError, GeneratorError
 from kinema4d_ros.core.rollout import Rollout
@@ -361,7 +360,7 @@ class Assessor:
         self._predictors: dict[str, Predictor] = {
             "first frame": first_frame,
             "composite": composite,
-            "carry": carry(None if setup.depth else load_lifter()),
+            "carry": carry,
             MODEL: generated(generator),
             **{f"{MODEL}, {name}": ablated(generator, name) for name in setup.ablations},
         }

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_model.data.episode import Episode, load_robot
-from kinema4d_model.pipeline.lifting import Lifter
 from kinema4d_ros.core.errors import DataError, ErrorCode, GeneratorError
 from kinema4d_ros.core.pointmap import GripTrack
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.core.task import make_task
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.evaluation import dynamic_region, frame_distances, psnr_overall, ssim
-from kinema4d_ros.generators.carry import carried_frames, find_candidate, find_grasps
-from kinema4d_ros.generators.composite import CompositeGenerator
+from kinema4d_ros.generators.carry import find_grasps
+from kinema4d_ros.generators.composite import CarryGenerator, CompositeGenerator
 from kinema4d_ros.generators.protocol import CommandedMotion, GenerateRequest, Generator
 
 __all__ = [
@@ -182,22 +181,9 @@ def composite(request: GenerateRequest) -> Rollout:
     return CompositeGenerator().generate(request)
 
 
-def carry(lifter: Lifter | None) -> Predictor:
-    """Return a predictor that always carries the object between the closing fingers."""
-
-    def predict(request: GenerateRequest) -> Rollout:
-        generator = CompositeGenerator()
-        if request.depth is None and lifter is not None:
-            lifted = lifter.lift(request.image, request.camera, request.robot.mask[0])
-            request = replace(request, depth=lifted.depth_m)
-        world = generator.still_world(request)
-        still = generator.compose(request, world)
-        candidate = find_candidate(world, request.robot)
-        if candidate is not None and request.robot.rgb is not None:
-            carried_frames(world, candidate, request.robot, request.robot.rgb, still.rgb, still.xyz, still.robot_mask)
-        return Rollout(still.rgb, still.xyz, still.robot_mask, request.camera, request.times, Provenance("carry"))
-
-    return predict
+def carry(request: GenerateRequest) -> Rollout:
+    """Predict that the object between the closing fingers is always carried; depth is lifted if it was not measured."""
+    return CarryGenerator().generate(request)
 
 
 def generated(generator: Generator) -> Predictor:

@@ -21,6 +21,7 @@ from kinema4d_model.detection.grouping import Votes, group_votes
 from kinema4d_model.detection.network import STRIDE, UNIT_M, DetectorNet
 from kinema4d_model.pipeline.lifting.geometry import level_frame, view_plane
 from kinema4d_model.pipeline.lifting.lifter import STEM, network_input, require_inputs
+from kinema4d_model.shipped import DETECTOR as WEIGHTS
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 from kinema4d_ros.generators.draft.detection import Detection
@@ -28,7 +29,6 @@ from kinema4d_ros.io.files import read_json
 
 __all__ = ["WEIGHTS", "LearnedDetector", "load_detector"]
 
-WEIGHTS = Path(__file__).resolve().parents[1] / "weights" / "detector"
 MOST_PIXELS = 480 * 720
 """Larger images are reduced before they are given to the network."""
 FINEST_M = 0.0014

@@ -186,9 +186,31 @@ class DiffusionGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request; equal for equal seed, inputs, checkpoint and options."""
+        return self.refine(request, None, progress, cancel)
+
+    def refine(
+        self,
+        request: GenerateRequest,
+        drafted: Frames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate with a drafted world, frames of the request at its size, in place of the carry hypothesis.
+
+        Raises:
+            GeneratorError: GENERATOR_BAD_REQUEST, the preset has no `condition.carry`.
+        """
+        if drafted is not None and not self.pipeline.preset.condition.carry:
+            raise GeneratorError(
+                f"preset '{self.pipeline.preset.name}' cannot refine a draft",
+                expected="a preset with condition.carry, such as nano",
+                code=ErrorCode.GENERATOR_BAD_REQUEST,
+            )
         parts = self._parts(request)
         overall = _Overall(progress, self._seeds * len(parts), self.pipeline.sampler.steps)
-        runs = [self._run(request, parts, _run_seed(request.seed, k), overall, cancel) for k in range(self._seeds)]
+        runs = [
+            self._run(request, parts, _run_seed(request.seed, k), overall, cancel, drafted) for k in range(self._seeds)
+        ]
         frames, session = runs[0]
         confidence = None
         if len(runs) > 1:
@@ -227,7 +249,13 @@ class DiffusionGenerator:
         return other
 
     def _run(
-        self, request: GenerateRequest, parts: list[Part], seed: int, overall: _Overall, cancel: Cancel | None
+        self,
+        request: GenerateRequest,
+        parts: list[Part],
+        seed: int,
+        overall: _Overall,
+        cancel: Cancel | None,
+        drafted: Frames | None,
     ) -> tuple[Frames, Session]:
         session = Session(
             self.pipeline,
@@ -240,13 +268,14 @@ class DiffusionGenerator:
             lifter=self._lifter,
         )
         if len(parts) == 1:
-            frames = session.advance(request.robot, overall, cancel, parts[0].shown).frames
+            frames = session.advance(request.robot, overall, cancel, parts[0].shown, drafted).frames
             overall.finished()
             return frames, session
         frames = Frames.empty(*request.robot.link_ids.shape)
         for part in parts:
             own = part.frames
-            chunk = session.advance(part_of(request.robot, own), overall, cancel, part.shown)
+            draft = None if drafted is None else drafted[own]
+            chunk = session.advance(part_of(request.robot, own), overall, cancel, part.shown, draft)
             # The frame shared by two chunks keeps the first chunk's prediction.
             skip = 1 if own.start else 0
             frames[own.start + skip : own.stop] = chunk.frames[skip:]

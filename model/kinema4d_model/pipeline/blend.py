@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from kinema4d_model.pipeline._kernels import blend_frames
-from kinema4d_model.pipeline.inputs import NetworkInputs, prepare_inputs, shrink_request
+from kinema4d_model.pipeline.inputs import NetworkInputs, prepare_inputs, shrink_hypothesis, shrink_request
 from kinema4d_model.pipeline.kinema_pipeline import Encoded, KinemaPipeline, Prediction
 from kinema4d_model.pipeline.lifting import Lifter
 from kinema4d_model.preset_parts import BlendSpec
@@ -138,6 +138,7 @@ class TwoWorlds:
         frames: one for each of the request.
         gate: (T,) float32, share of the carried world as predicted by the network.
         offered: whether an object to carry was found.
+        drafted: whether a draft was given in place of the carried world.
         depth: source of the world's points; "unknown" where the lifter found nothing on the table.
         window: part of the image that the network saw.
         prediction: the network's own output, at its own size.
@@ -152,6 +153,7 @@ class TwoWorlds:
     prediction: Prediction
     inputs: NetworkInputs
     small: GenerateRequest
+    drafted: bool = False
 
     @property
     def note(self) -> str:
@@ -161,9 +163,16 @@ class TwoWorlds:
             "unknown": "the table's plane: nothing was lifted from the picture",
             "plane": "the table's plane",
         }.get(self.depth, "measured or predicted")
+        if self.drafted:
+            return (
+                f"network saw {self._place}; depth {depth}; it agrees with the draft to {self.gate[-1]:.0%} at the end"
+            )
         offer = f"carried to {self.gate[-1]:.0%} at the end" if self.offered else "nothing at the fingers to carry"
-        place = f"{self.window.width} x {self.window.height} pixels from ({self.window.left}, {self.window.top})"
-        return f"network saw {place}; depth {depth}; {offer}"
+        return f"network saw {self._place}; depth {depth}; {offer}"
+
+    @property
+    def _place(self) -> str:
+        return f"{self.window.width} x {self.window.height} pixels from ({self.window.left}, {self.window.top})"
 
 
 @torch.no_grad()
@@ -202,6 +211,7 @@ def predict_two_worlds(
     lifter: Lifter | None = None,
     progress: ReportProgress | None = None,
     cancel: Cancel | None = None,
+    drafted: Frames | None = None,
 ) -> TwoWorlds:
     """Predict the frames of a request; the network sees at most its own number of them, evenly spaced in the motion.
 
@@ -212,6 +222,9 @@ def predict_two_worlds(
         composite: makes the still world.
         lifter: estimates depth where none was measured; None assumes the table's plane.
         progress, cancel: as in every generator.
+        drafted: a simulated world at the camera's size, in place of the carried one. Its points and masks are kept,
+            and so are its pixels of the robot and its first frame; the network changes colours only, because the
+            outcomes that a draft states would not fit other frames.
     """
     report, preset = progress or (lambda _: None), pipeline.preset
     table = composite.table_height_m
@@ -226,7 +239,13 @@ def predict_two_worlds(
     chosen = np.rint(np.linspace(0, count - 1, min(count, preset.frames))).astype(np.intp)
     small = shrink_request(_some_frames(cut_request(request, window), chosen), preset.width, preset.height)
     quick = CompositeGenerator(table_height_m=table, quick_fill=True)
-    inputs, _ = prepare_inputs(small, quick, preset.codec.temporal_factor, preset.condition, preset.frames)
+    hypothesis = None
+    if drafted is not None:
+        rows, columns = window.slices
+        rgb, xyz, mask = drafted.arrays
+        cut = Frames(rgb[chosen][:, rows, columns], xyz[chosen][:, rows, columns], mask[chosen][:, rows, columns])
+        hypothesis = shrink_hypothesis(cut, preset.width, preset.height)
+    inputs, _ = prepare_inputs(small, quick, preset.codec.temporal_factor, preset.condition, preset.frames, hypothesis)
     raise_if_cancelled(cancel, Progress("encode", 0, 1))
     report(Progress("encode", 0, 1))
     encoded = pipeline.encode(inputs, seed)
@@ -236,10 +255,13 @@ def predict_two_worlds(
     prediction = pipeline.decode(latents, encoded.frames, passes, skipped)
     raise_if_cancelled(cancel, Progress("blend", 0, 1))
     report(Progress("blend", 0, 1))
-    frames, offered = _blend(request, choice, chosen, inputs, small, window, composite, preset.blend)
+    if drafted is not None:
+        frames, offered = _refine(drafted, choice, chosen, window, preset.blend), True
+    else:
+        frames, offered = _blend(request, choice, chosen, inputs, small, window, composite, preset.blend)
     report(Progress("blend", 1, 1))
     gate = np.interp(np.arange(count), chosen, choice.gate).astype(np.float32)
-    return TwoWorlds(frames, gate, offered, depth, window, prediction, inputs, small)
+    return TwoWorlds(frames, gate, offered, depth, window, prediction, inputs, small, drafted is not None)
 
 
 def _lift(request: GenerateRequest, window: Window, lifter: Lifter, table: float) -> tuple[GenerateRequest, DepthBasis]:
@@ -329,3 +351,25 @@ def _blend(
         np.float32(QUIET_M),
     )
     return frames, candidate is not None
+
+
+def _refine(drafted: Frames, choice: Choice, chosen: NDArray[np.intp], window: Window, spec: BlendSpec) -> Frames:
+    """Add the colours that neither world shows to a copy of the drafted frames, except the first, which is observed."""
+    frames, count = drafted.copy(), len(drafted)
+    position = np.interp(np.arange(count), chosen, np.arange(len(chosen)))
+    before = np.minimum(position.astype(np.intp), len(chosen) - 1)
+    rest = _softened(choice.rgb, spec)
+    blend_frames(
+        *frames[1:].arrays,
+        *frames[1:].arrays,
+        count,
+        np.zeros(count - 1, np.float32),
+        rest,
+        np.zeros(rest.shape[:3], np.float32),
+        before[1:],
+        (position - before).astype(np.float32)[1:],
+        np.array([window.left, window.top, window.width, window.height], np.intp),
+        np.float32(QUIET_LEVELS),
+        np.float32(QUIET_M),
+    )
+    return frames

@@ -18,12 +18,13 @@ from kinema4d_model.pipeline.normalise import PointScale, measure_scale
 from kinema4d_model.pipeline.resize import pick_pixels, shrink_images
 from kinema4d_model.preset_parts import ConditionSpec
 from kinema4d_ros.core.pointmap import PointmapSequence
+from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.generators._kernels import shade_frames
 from kinema4d_ros.generators.carry import carried_frames, describe, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import GenerateRequest
 
-__all__ = ["NetworkInputs", "prepare_inputs", "shrink_request"]
+__all__ = ["NetworkInputs", "prepare_inputs", "shrink_hypothesis", "shrink_request"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class NetworkInputs:
             frame has its own.
         frames: requested number of frames; the others up to T are padding.
         carried_rgb, carried_xyz01: like the composite, with the object between the closing fingers moving with the
-            gripper; None if there is no such object.
+            gripper, or another hypothesis of what moves; None if there is none.
         description: (20,) float32, pose of that object and the fingers; see `kinema4d_ros.generators.carry`.
     """
 
@@ -75,12 +76,22 @@ def shrink_request(request: GenerateRequest, width: int, height: int) -> Generat
     return replace(request, image=shrink_images(request.image[None], width, height)[0], robot=small, depth=depth)
 
 
+def shrink_hypothesis(frames: Frames, width: int, height: int) -> Frames:
+    """Resize frames as `shrink_request` does: images are filtered, points and masks are sampled per pixel."""
+    rgb, xyz, mask = frames.arrays
+    if mask.shape[1:] == (height, width):
+        return frames
+    sizes = width, height
+    return Frames(shrink_images(rgb, *sizes), pick_pixels(xyz, *sizes), pick_pixels(mask, *sizes))
+
+
 def prepare_inputs(
     request: GenerateRequest,
     composite: CompositeGenerator,
     temporal_factor: int,
     spec: ConditionSpec | None = None,
     length: int = 0,
+    hypothesis: Frames | None = None,
 ) -> tuple[NetworkInputs, PointScale]:
     """Build the inputs of a request at the network's size; also return the scale that normalised its points.
 
@@ -90,6 +101,7 @@ def prepare_inputs(
         temporal_factor: frames in a group of the codec.
         spec: selects normalisation and padding; None = the defaults.
         length: number of frames that the network was trained for, for `padding: mirror`.
+        hypothesis: of what moves, at the network's size, in place of the carried world; see `shrink_hypothesis`.
     """
     spec = spec or ConditionSpec()
     robot, table = request.robot, composite.table_height_m
@@ -107,7 +119,12 @@ def prepare_inputs(
     robot_xyz01 = np.where(robot.mask[..., None], scale.values(robot.xyz, rays), np.float32(0))
     carried_rgb = carried_xyz01 = None
     candidate = find_candidate(world, robot, table_height_m=table)
-    if candidate is not None:
+    if hypothesis is not None:
+        # The network sees the robot's model colours everywhere, so that the worlds differ in what moves alone.
+        exact = static.robot_mask & hypothesis.robot_mask
+        carried_rgb = np.where(exact[..., None], static.rgb, hypothesis.rgb)[padded]
+        carried_xyz01 = scale.values(hypothesis.xyz, rays)[padded]
+    elif candidate is not None:
         carried = static.copy()
         carried_frames(
             world,

@@ -202,6 +202,7 @@ class Session:
         progress: ReportProgress | None = None,
         cancel: Cancel | None = None,
         shown: NDArray[np.intp] | None = None,
+        drafted: Frames | None = None,
     ) -> Chunk:
         """Predict while the robot moves from its current pose, the first frame; the last frame becomes current.
 
@@ -210,6 +211,7 @@ class Session:
             progress, cancel: as in every generator.
             shown: increasing indices of the frames that the network sees, first and last among them; None = all. The
                 others show the world of the nearest one and the exact robot. Not for presets with `condition.carry`.
+            drafted: a simulated world of these frames, which replaces the carry hypothesis of `condition.carry`.
         """
         if robot.times is None:
             robot = replace(robot, times=np.arange(len(robot), dtype=np.float64))
@@ -217,7 +219,7 @@ class Session:
         preset = self._pipeline.preset
         whole = GenerateRequest(self._current_image(robot), robot, self._current_depth(robot), seed=seed)
         if preset.condition.carry:
-            chunk = self._blended(whole, seed, progress, cancel)
+            chunk = self._blended(whole, seed, progress, cancel, drafted)
         else:
             chunk = self._grown(whole, seed, progress, cancel, shown)
         frames = chunk.frames
@@ -248,10 +250,15 @@ class Session:
         return Chunk(frames, fit, drift, seed, off_ray_m, prediction.passes, prediction.skipped)
 
     def _blended(
-        self, whole: GenerateRequest, seed: int, progress: ReportProgress | None, cancel: Cancel | None
+        self,
+        whole: GenerateRequest,
+        seed: int,
+        progress: ReportProgress | None,
+        cancel: Cancel | None,
+        drafted: Frames | None,
     ) -> Chunk:
         """Blend two exact videos at the camera's size as the network selects."""
-        done = predict_two_worlds(self._pipeline, whole, seed, self._composite, self._lifter, progress, cancel)
+        done = predict_two_worlds(self._pipeline, whole, seed, self._composite, self._lifter, progress, cancel, drafted)
         prediction, small = done.prediction, done.small
         # The two worlds are already metric; the fit only measures how well the network follows the robot.
         predicted, fit = metres(prediction, done.inputs, small, limits=self._limits, require=self._require_metric)

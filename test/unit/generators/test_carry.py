@@ -12,7 +12,7 @@ from support.scenes import cast_world
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import PointmapError
 from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
-from kinema4d_ros.core.rollout import Frames
+from kinema4d_ros.core.rollout import WARNING, Frames
 from kinema4d_ros.generators.carry import (
     DESCRIPTION,
     Grasp,
@@ -21,6 +21,9 @@ from kinema4d_ros.generators.carry import (
     find_candidate,
     find_grasps,
 )
+from kinema4d_ros.generators.composite import CompositeGenerator
+from kinema4d_ros.generators.protocol import GenerateRequest
+from kinema4d_ros.generators.spec import load_generator
 from kinema4d_ros.robot import Fingers
 
 FRAMES, CLOSED = 8, 4
@@ -210,3 +213,26 @@ def test_the_description_has_the_geometry_of_object_and_fingers() -> None:
 def test_invalid_grips_are_refused(poses: NDArray[np.float64], width: NDArray[np.float64], text: str) -> None:
     with pytest.raises(PointmapError, match=text):
         GripTrack(poses, width)
+
+
+def test_the_generator_carries_and_says_that_it_decides_nothing() -> None:
+    world, robot = world_with(SPOT), hand()
+    request = GenerateRequest(world.rgb[0], robot, world.xyz[0, ..., 2])
+    rollout = load_generator("carry").generate(request)
+    rollout.check_points()
+    before, after = (red_points(rollout.rgb[t], rollout.xyz[t]).mean(0) for t in (0, -1))
+    assert after - before == pytest.approx([0.0, 0.03, 0.08], abs=0.004), "as the gripper moved"
+    assert (rollout.provenance.generator, rollout.provenance.depth) == ("carry", "measured")
+    assert "not predicted" in rollout.provenance.versions["hypothesis"]
+
+
+def test_the_generator_without_depth_or_object_is_the_composite_and_says_so() -> None:
+    world, robot = world_with(SPOT), hand()
+    flat = load_generator("carry", lift=False).generate(GenerateRequest(world.rgb[0], robot))
+    assert np.array_equal(flat.rgb, CompositeGenerator().generate(GenerateRequest(world.rgb[0], robot)).rgb)
+    assert flat.provenance.depth == "plane"
+    assert "nothing is carried" in flat.provenance.versions[WARNING]
+    away = world_with(SPOT + np.array((0.0, 0.10)))
+    missed = load_generator("carry").generate(GenerateRequest(away.rgb[0], robot, away.xyz[0, ..., 2]))
+    assert "nothing is within reach" in missed.provenance.versions["hypothesis"]
+    assert WARNING not in missed.provenance.versions

@@ -15,7 +15,14 @@ from support.requests import robot_of_a_square
 import kinema4d_ros
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.rollout import Rollout
-from kinema4d_ros.generators import GenerateRequest, Generator, GeneratorSpec, best_preset, load_generator
+from kinema4d_ros.generators import (
+    GenerateRequest,
+    Generator,
+    GeneratorSpec,
+    best_preset,
+    best_without_draft,
+    load_generator,
+)
 from kinema4d_ros.generators.spec import preset_names
 
 OWN = "support.own_generator:"
@@ -43,6 +50,11 @@ def test_the_composite_is_available() -> None:
     ("text", "kind", "nodes"),
     [
         ("composite", "composite", ()),
+        ("auto", "auto", ()),
+        ("carry", "carry", ()),
+        ("draft", "draft", ()),
+        ("draft+nano", "refined", ()),
+        ("draft+runs/mine.yaml", "refined", ()),
         ("nano", "preset", ()),
         ("wan14b", "preset", ()),
         ("runs/mine.yaml", "preset", ()),
@@ -60,18 +72,52 @@ def test_kinds_of_specs(text: str, kind: str, nodes: tuple[str, ...]) -> None:
     assert GeneratorSpec.parse(text) == GeneratorSpec(kind, text, nodes)  # type: ignore[arg-type]
 
 
-def test_auto_is_the_best_of_this_machine() -> None:
-    assert GeneratorSpec.parse("auto").text == best_preset()
+def test_a_spec_names_the_preset_whose_weights_it_uses() -> None:
+    named = {
+        text: GeneratorSpec.parse(text).preset for text in ("nano", "draft+nano", "draft+a/b.yaml", "draft", "ros")
+    }
+    assert named == {"nano": "nano", "draft+nano": "nano", "draft+a/b.yaml": "a/b.yaml", "draft": "", "ros": ""}
+
+
+def test_auto_drafts_with_depth_and_with_a_detector(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert best_preset(depth=True) == "draft"
+    for detector, wanted in ((True, "draft"), (False, best_without_draft())):
+        monkeypatch.setattr("kinema4d_ros.generators.spec.has_detector", lambda there=detector: there)
+        assert best_preset() == wanted
+    assert best_without_draft() in ("nano", "composite")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "crystal ball", "giant", "diffusion", "ros:my gpu", "ros:a+ros:a", "ros:a+nano", "os.path:join.x", ":C", "m:"],
+    [
+        "",
+        "crystal ball",
+        "giant",
+        "diffusion",
+        "ros:my gpu",
+        "ros:a+ros:a",
+        "ros:a+nano",
+        "draft+",
+        "draft+ros",
+        "draft+draft+nano",
+        "nano+draft",
+        "os.path:join.x",
+        ":C",
+        "m:",
+    ],
 )
 def test_unknown_specs_list_the_known_ones(text: str) -> None:
     error = refusal(text)
     assert error.code is ErrorCode.GENERATOR_UNAVAILABLE
-    for name in ("auto", "composite", *preset_names(), "ros:NAMESPACE", "package.module:Class"):
+    for name in (
+        "auto",
+        "composite",
+        "carry",
+        "draft+PRESET",
+        *preset_names(),
+        "ros:NAMESPACE",
+        "package.module:Class",
+    ):
         assert name in error.expected
 
 

@@ -20,7 +20,7 @@ from support.scenes import cast_world, overhead_camera
 
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError
-from kinema4d_ros.core.outcomes import Outcome, patches_between
+from kinema4d_ros.core.outcomes import ObjectMotion, Outcome, patches_between
 from kinema4d_ros.core.rollout import Provenance, Rollout
 
 
@@ -68,7 +68,7 @@ def with_outcomes(rollout: Rollout) -> Rollout:
         rollout,
         outcomes=(
             Outcome(0.6, "lifted", ((0.1, "the fingers touch object_1"), (0.2, "object_1 leaves the table"))),
-            Outcome(0.25, "slips"),
+            Outcome(0.25, "slips", (), (ObjectMotion("object_1", (0.1, 0, 0), (0.2, 0, 0), 0.1, 0.1),)),
             Outcome(0.1, "tips over"),
         ),
         alternatives=(

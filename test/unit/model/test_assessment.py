@@ -92,9 +92,7 @@ def test_the_truth_has_perfect_scores(episodes: list[Episode]) -> None:
 def test_better_informed_predictors_score_better(episodes: list[Episode]) -> None:
     episode = pick_of(episodes)
     region, request = episode_region(episode), episode_request(episode, depth=True)
-    still, robot, taken = (
-        score(predict(request), episode, region) for predict in (first_frame, composite, carry(None))
-    )
+    still, robot, taken = (score(predict(request), episode, region) for predict in (first_frame, composite, carry))
     assert still["psnr_dynamic"] < robot["psnr_dynamic"] < taken["psnr_dynamic"]
     assert still["chamfer_l1_dynamic_mm"] > robot["chamfer_l1_dynamic_mm"] > taken["chamfer_l1_dynamic_mm"]
     assert robot["f_score_dynamic"] < taken["f_score_dynamic"]
@@ -120,7 +118,7 @@ def test_a_small_rise_is_not_a_lift(episodes: list[Episode]) -> None:
 
 def test_outcomes_are_counted_by_judge_and_by_held_object(episodes: list[Episode]) -> None:
     by_key = {e.key: e for e in episodes}
-    predictors = {"composite": composite, "carry": carry(None)}
+    predictors = {"composite": composite, "carry": carry}
     rows = [row for episode in episodes for row in assess_episode(episode, predictors, depth=True)]
     assert len(rows) == 2 * len(episodes)
     picks = sum(bool(e.outcome.success) for e in episodes)
@@ -159,7 +157,7 @@ def test_a_twin_has_the_same_motion_and_another_outcome(config: LabConfig, episo
     assert not twin.outcome.success
     request = episode_request(twin, depth=True)
     assert request.robot.grip is not None
-    assert not holds(carry(None)(request), request.robot.grip), "no object is between the fingers"
+    assert not holds(carry(request), request.robot.grip), "no object is between the fingers"
 
 
 def test_a_target_out_of_sight_is_not_in_the_image(config: LabConfig, episodes: list[Episode]) -> None:

@@ -17,7 +17,7 @@ from kinema4d_model.pipeline.backend import DiffusionGenerator
 from kinema4d_model.preset import load_preset
 from kinema4d_model.shipped import FOLDER, shipped_weights
 from kinema4d_ros.evaluation import psnr_overall
-from kinema4d_ros.generators import best_preset
+from kinema4d_ros.generators import best_without_draft
 
 SEED = 77
 """Seed of scenes that were used neither for training nor for validation."""
@@ -40,7 +40,7 @@ def test_the_weights_are_complete_small_and_found_without_a_folder(monkeypatch: 
     folder = shipped_weights("nano")
     assert folder is not None
     assert checkpoint_folder(load_preset("nano")) == folder
-    assert best_preset() == "nano"
+    assert best_without_draft() == "nano"
     assert len(read_manifest(folder).sha256) == 64
     assert (folder / "README.md").read_text().startswith("# nano")
     size = sum(p.stat().st_size for p in FOLDER.rglob("*") if p.is_file())

@@ -11,7 +11,7 @@ import pytest
 from support.scenes import cast_world, overhead_camera, rollout_of, rollout_with, slider
 
 from kinema4d_ros.core.errors import RolloutError
-from kinema4d_ros.core.outcomes import Outcome, patches_between
+from kinema4d_ros.core.outcomes import ObjectMotion, Outcome, PointBasis, patches_between
 from kinema4d_ros.core.rollout import WARNING, Provenance
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.previews.report import PlanReport, clearance_text, make_report, outcomes_text
@@ -160,4 +160,33 @@ def test_bad_thresholds(tmp_path: Path, name: str, value: float) -> None:
 def test_the_report_has_the_fields_of_the_message() -> None:
     lines = re.findall(r"^[\w/\[\]]+ +(\w+)\s*(?:#.*)?$", MESSAGE.read_text(), re.MULTILINE)
     assert len(lines) > 15
-    assert set(lines) - {"header", "error"} == {f.name for f in fields(PlanReport)} - {"frame_id", "clearance_links"}
+    elsewhere = {"frame_id", "clearance_links", "robustness"}  # in the header, in folders, on a topic of its own
+    assert set(lines) - {"header", "error"} == {f.name for f in fields(PlanReport)} - elsewhere
+
+
+def test_moved_objects_are_those_that_the_outcome_states(tmp_path: Path) -> None:
+    """A wall that is filled in looks like a moved object in pixels; the stated poses say that it is none."""
+    robot = slider(tmp_path, BRICK)
+    box = cast_world(CAMERA, boxes=[((0.0, 0.1, 0.03), (0.06, 0.06, 0.06))])
+    gone = rollout_of(CAMERA, [box, TABLE, TABLE])
+    objects = (
+        ObjectMotion("object_1", (0.3, 0.0, 0.0), (0.3, 0.1, 0.0), 0.15, float(gone.times[1])),
+        ObjectMotion("object_2", (0.4, 0.0, 0.0), (0.4, 0.0, 0.0), 0.001),
+    )
+    for stated, moved in ((objects, [0.15]), (objects[1:], []), ((), [])):
+        rollout = replace(gone, outcomes=(Outcome(0.9, "x", (), stated),))
+        report = make_report(rollout, robot, [[0.3]] * 3)
+        assert [one.displacement_m for one in report.moved] == moved
+    assert report.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "basis"),
+    [(PointBasis.MEASURED, "measured"), (PointBasis.PLANE, "unknown"), (PointBasis.UNKNOWN, "unknown")],
+)
+def test_a_clearance_to_the_assumed_table_is_no_number(tmp_path: Path, source: PointBasis, basis: str) -> None:
+    still = rollout_of(CAMERA, [TABLE] * 2)
+    rollout = replace(still, basis=np.full(still.robot_mask.shape, source, np.uint8))
+    report = make_report(rollout, slider(tmp_path, BRICK), [[0.2], [0.21]])
+    assert report.clearance_basis == basis
+    assert (clearance_text(report) == "unknown") == np.isnan(report.clearance_m).all() == (basis == "unknown")

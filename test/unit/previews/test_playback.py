@@ -83,3 +83,28 @@ def test_the_frame_is_always_one_of_the_rollout_s(commands: list[tuple[str, floa
         assert frame is not None
         assert 0 <= frame < len(TIMES)
         assert 0.0 <= clock.position_s(now) <= clock.duration_s + 1e-9
+
+
+def test_an_outcome_is_chosen_and_a_new_rollout_starts_with_the_first(clock: PlaybackClock) -> None:
+    clock.load(TIMES, 50.0, outcomes=3)
+    clock.pause(50.5)
+    clock.show_outcome(2.0)
+    assert (clock.outcome, clock.frame(60.0)) == (2, 5)
+    clock.load(TIMES, 60.0, outcomes=2)
+    assert clock.outcome == 0
+
+
+@pytest.mark.parametrize("number", [-1.0, 0.5, 2.0, float("nan"), float("inf")])
+def test_an_outcome_that_the_rollout_lacks_is_refused(clock: PlaybackClock, number: float) -> None:
+    clock.load(TIMES, 50.0, outcomes=2)
+    clock.show_outcome(1)
+    with pytest.raises(KinemaError, match="a whole number from 0 to 1") as caught:
+        clock.show_outcome(number)
+    assert caught.value.code == ErrorCode.PLAYBACK_BAD_COMMAND
+    assert clock.outcome == 1
+
+
+def test_a_rollout_without_outcomes_has_only_its_own_frames(clock: PlaybackClock) -> None:
+    clock.show_outcome(0)
+    with pytest.raises(KinemaError, match="states no others"):
+        clock.show_outcome(1)

@@ -13,16 +13,19 @@ from support.requests import robot_of_a_square
 from trajectory_msgs.msg import JointTrajectoryPoint
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.core.outcomes import Outcome, patches_between
+from kinema4d_ros.core.outcomes import ObjectMotion, Outcome, patches_between
 from kinema4d_ros.core.rollout import Frames, Rollout
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
 from kinema4d_ros.generators import CommandedMotion, GenerateRequest
 from kinema4d_ros.io.patches import encode_patches
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros.messages import request as requests
+from kinema4d_ros.ros.messages.outcomes import outcomes_to_markers
+from kinema4d_ros.ros.messages.page import prediction_from_msg
 from kinema4d_ros.ros.messages.request import request_from_goal, request_to_goal
 from kinema4d_ros.ros.messages.rollout import rollout_from_msg, rollout_to_msg
 from kinema4d_ros.ros.messages.stamps import time_from_ns
+from kinema4d_ros.web.prediction import Prediction
 
 STAMP = time_from_ns(1_700_000_000_123_456_789)
 
@@ -172,3 +175,38 @@ def test_too_many_commands_are_refused_before_they_are_read(yam: Robot, monkeypa
     with pytest.raises(KinemaError, match="6 points") as caught:
         request_from_goal(goal, yam)
     assert caught.value.code == ErrorCode.GENERATOR_BAD_REQUEST
+
+
+def test_stated_motions_round_trip_and_others_stay_unstated(stated: Rollout) -> None:
+    moved = ObjectMotion("object_1", (0.1, 0.2, 0.0), (0.2, 0.2, 0.0), 0.12, 2.5)
+    first = replace(stated.outcomes[0], objects=(moved, ObjectMotion("object_2", (0, 0, 0), (0, 0, 0), 0.0)))
+    message = rollout_to_msg(replace(stated, outcomes=(first, replace(stated.outcomes[1], objects=()))), STAMP)
+    one, other = rollout_from_msg(message).outcomes
+    assert one.objects == (replace(moved, first_motion_s=0.5), first.objects[1])
+    assert other.objects == ()
+    assert rollout_from_msg(rollout_to_msg(stated, STAMP)).outcomes[0].objects is None
+    message.outcomes[0].object_names = ["object_1"]
+    with pytest.raises(KinemaError) as caught:
+        rollout_from_msg(message)
+    assert caught.value.code == ErrorCode.WIRE_CORRUPT
+
+
+def test_the_outcome_that_is_played_is_marked(stated: Rollout) -> None:
+    markers = outcomes_to_markers(rollout_to_msg(stated, STAMP), 1).markers
+    assert [one.text for one in markers[1:3]] == ["83 % lifted", "> 17 % slips"]
+    assert [one.id for one in markers[1:3]] == [0, 1]
+    assert markers[0].action == markers[0].DELETEALL
+
+
+def test_the_page_shows_the_outcome_that_is_asked_for(stated: Rollout) -> None:
+    message = rollout_to_msg(stated, STAMP, rgb_format="png")
+    shown = prediction_from_msg(message, 10**6, lambda: False, 1)
+    wanted = Prediction.of(rollout_from_msg(message).with_outcome(1), 10**6)
+    assert (shown.outcomes, shown.outcome) == (("83 % lifted", "17 % slips"), 1)
+    for one, other in zip(shown.clouds, wanted.clouds, strict=True):
+        np.testing.assert_array_equal(one.rgb, other.rgb)
+        np.testing.assert_array_equal(one.points, other.points)
+        np.testing.assert_array_equal(one.basis, other.basis)
+    assert not np.array_equal(shown.pictures[2], prediction_from_msg(message, 10**6, lambda: False).pictures[2])
+    with pytest.raises(KinemaError):
+        prediction_from_msg(message, 100, lambda: False, 2)

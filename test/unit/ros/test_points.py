@@ -94,3 +94,15 @@ def test_arrays_of_wrong_shape_or_dtype_are_refused() -> None:
         cloud_from_points(np.zeros((2, 3, 3)), None, HEADER)  # type: ignore[arg-type]
     with pytest.raises(PointmapError, match="colours"):
         cloud_from_points(np.zeros((2, 3, 3), np.float32), np.zeros((2, 2, 3), np.uint8), HEADER)
+
+
+def test_the_source_of_every_point_is_a_field_of_the_cloud() -> None:
+    xyz = np.arange(2 * 3 * 3, dtype=np.float32).reshape(2, 3, 3)
+    rgb, basis = np.full((2, 3, 3), 77, np.uint8), np.arange(6, dtype=np.uint8).reshape(2, 3)
+    message = cloud_from_points(xyz, rgb, header(0, "camera"), basis=basis)
+    field = message.fields[-1]
+    assert (field.name, field.datatype) == ("basis", PointField.UINT8)
+    data = np.frombuffer(bytes(message.data), np.uint8).reshape(2, 3, message.point_step)
+    np.testing.assert_array_equal(data[..., field.offset], basis)
+    np.testing.assert_array_equal(points_from_cloud(message)[0], xyz)
+    np.testing.assert_array_equal(points_from_cloud(message)[1], rgb)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kinema4d_ros.core.camera import PinholeCamera
+from kinema4d_ros.core.outcomes import PointBasis
 from kinema4d_ros.core.rollout import Provenance, Rollout
 from kinema4d_ros.web.prediction import PICTURE_WIDTH, Prediction, small_picture
 
@@ -73,7 +76,7 @@ def test_decoding_stops_when_cancelled() -> None:
     def frames():  # type: ignore[no-untyped-def]
         for t in range(len(source)):
             taken.append(1)
-            yield source[t : t + 1]
+            yield source[t : t + 1], None
 
     with pytest.raises(InterruptedError):
         Prediction.from_frames(
@@ -87,3 +90,20 @@ def test_images_are_downscaled_but_never_enlarged() -> None:
     assert small_picture(np.zeros((480, 720, 3), np.uint8)).shape == (320, PICTURE_WIDTH, 3)
     picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     assert np.array_equal(small_picture(picture), picture)
+
+
+def test_guessed_points_are_tinted_and_measured_ones_are_not() -> None:
+    source = rollout()
+    basis = np.full(source.robot_mask.shape, PointBasis.MEASURED, np.uint8)
+    basis[:, :, 48:] = PointBasis.PLANE
+    cloud = Prediction.of(replace(source, basis=basis), 10**6).clouds[0]
+    changed = (cloud.tinted() != cloud.rgb).any(axis=1)
+    assert not changed[cloud.basis == PointBasis.MEASURED].any()
+    assert changed[cloud.basis == PointBasis.PLANE].mean() > 0.99
+
+
+def test_without_a_basis_the_depth_says_what_is_guessed() -> None:
+    source = replace(rollout(), provenance=Provenance("composite", "plane", depth="plane"))
+    cloud = Prediction.of(source, 10**6).clouds[0]
+    assert set(cloud.basis[cloud.robot]) == {PointBasis.ROBOT}
+    assert set(cloud.basis[~cloud.robot]) == {PointBasis.PLANE}

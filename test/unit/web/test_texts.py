@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinema4d_ros.core.outcomes import MAX_LETTERS, Outcome
+from kinema4d_ros.generators.draft.robustness import Robustness
 from kinema4d_ros.previews.report import MovedRegion, PlanReport
 from kinema4d_ros.web import texts
 
@@ -146,3 +147,14 @@ def test_an_image_is_embedded_in_the_html(suffix: str) -> None:
     assert data is not None
     back = cv2.imdecode(np.frombuffer(base64.b64decode(data[1]), np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
     assert np.abs(back.astype(int) - rgb).max() <= 3
+
+
+def test_the_report_shows_robustness_as_a_sentence_and_a_plot() -> None:
+    found = Robustness("object_1", EVIL, np.nan, 4, False, (), 0.04, 0.0005, 5, (EVIL,))
+    page = texts.report_table(report(robustness=found))
+    assert "cannot tell" in page
+    assert EVIL not in page
+    plot = re.search(r"data:image/svg\+xml;base64,([^\"]+)", page)
+    assert plot is not None
+    assert base64.b64decode(plot.group(1)).startswith(b"<svg")
+    assert "svg" not in texts.report_table(report())
