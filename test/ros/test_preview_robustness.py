@@ -16,7 +16,7 @@ from kinema4d_ros.lab.scripted import pick_plan
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]
 
 
 def test_a_pick_in_the_graphs_lab_has_margins(
