@@ -10,7 +10,8 @@ table appears, and objects behind it as they were fitted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import cv2
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.outcomes import PointBasis
-from kinema4d_ros.core.pointmap import PointmapSequence, map_frames
+from kinema4d_ros.core.pointmap import PointmapSequence, each_frame
 from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.generators.carry import BORDER, MAX_RANGE_M, plane_depth
@@ -52,7 +53,7 @@ from kinema4d_ros.generators.draft.solids import Solids, make_solids
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["Drawing", "SceneDrawer"]
+__all__ = ["Drawing", "Drawn", "SceneDrawer"]
 
 MOVED_M = 0.0015
 """An object no corner of which moves farther than this is at rest."""
@@ -77,6 +78,9 @@ Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
+
+Drawn = Callable[[int, Frames], None]
+"""Callback with the index of the first of some drawn frames, and these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,6 +244,7 @@ class SceneDrawer:
         base_T_object: Doubles,
         estimates: Sequence[Estimate],
         base_T_link: Doubles | None = None,
+        drawn: Drawn | None = None,
     ) -> Drawing:
         """Draw the motion of robot and objects.
 
@@ -249,6 +254,8 @@ class SceneDrawer:
             estimates: the N shapes that were simulated.
             base_T_link: (T, L, 4, 4) float64, metres, of the robot's links; with them, the links have their own pixels
                 where the first image shows them, and also their hidden sides cast shadows.
+            drawn: called in this thread with the index of the first of some frames and these, in order, as they are
+                drawn.
         """
         count, things = len(robot), len(self.scene.objects)
         poses = np.ascontiguousarray(base_T_object, np.float64)
@@ -274,7 +281,7 @@ class SceneDrawer:
             which.tobytes(): self._still(solids, seen[0], which, first, tint) for which in np.unique(moved, axis=0)
         }
 
-        def draw_some(part: range) -> None:
+        def draw_some(part: range) -> range:
             scratch, memory = self._scratch(things), _Memory.of(self._image)
             for t in part:
                 rgb, xyz, mask = frames.rgb[t], frames.xyz[t], frames.robot_mask[t]
@@ -296,8 +303,13 @@ class SceneDrawer:
                     self.look.paint(robot, t, painted, back, memory.same, memory.normals, memory.rgb)
                     painted = memory.rgb
                 compose_over(robot.xyz[t], robot.link_ids[t], painted, self._soft, rgb, xyz, mask, basis[t])
+            return part
 
-        map_frames(draw_some, [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)])
+        parts = [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
+        with closing(each_frame(draw_some, parts)) as done:
+            for part in done:
+                if drawn is not None:
+                    drawn(part.start, frames[part.start : part.stop])
         return Drawing(frames, basis)
 
     def _backwards(self, base_T_link: Doubles | None, t: int) -> Doubles | None:

@@ -31,10 +31,11 @@ from kinema4d_ros.core.outcomes import (
     Patches,
     patches_between,
 )
-from kinema4d_ros.core.rollout import DepthBasis, Provenance, Rollout
+from kinema4d_ros.core.rollout import DepthBasis, Frames, Provenance, Rollout
 from kinema4d_ros.generators.carry import MAX_RANGE_M
+from kinema4d_ros.generators.composite import show_still
 from kinema4d_ros.generators.draft.detection import Detector, has_detector, load_detector
-from kinema4d_ros.generators.draft.draw import Drawing, SceneDrawer
+from kinema4d_ros.generators.draft.draw import Drawing, Drawn, SceneDrawer
 from kinema4d_ros.generators.draft.fit import fit_scene
 from kinema4d_ros.generators.draft.members import draw_members, open_room
 from kinema4d_ros.generators.draft.outcomes import MOVED_M, DraftOutcome, cluster_outcomes
@@ -46,7 +47,9 @@ from kinema4d_ros.generators.protocol import (
     CommandedMotion,
     GenerateRequest,
     Progress,
+    ReceiveFrames,
     ReportProgress,
+    deliver,
     raise_if_cancelled,
     request_sha256,
 )
@@ -127,6 +130,34 @@ class DraftGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request; equal requests give equal arrays."""
+        return self.stream(request, None, progress, cancel)
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate the rollout; deliver the scene at rest at once, then the most probable outcome as it is drawn."""
+        require_motion(request)
+        self.show_still(request, receive, cancel)
+        return self.draft(request, receive, progress, cancel)
+
+    def show_still(self, request: GenerateRequest, receive: ReceiveFrames | None, cancel: Cancel | None = None) -> None:
+        """Deliver the scene at rest, while nothing is fitted yet."""
+        show_still(request, receive, cancel, table_height_m=self.table_height_m, max_range_m=self._max_range_m)
+
+    def draft(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None = None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+        *,
+        final: bool = True,
+    ) -> Rollout:
+        """Generate the rollout; deliver the most probable outcome, not as final if the caller is going to change it."""
         report = progress or (lambda _: None)
         made = self.simulate(request, progress, cancel)
         shown = made.outcomes[:MAX_OUTCOMES]
@@ -134,7 +165,12 @@ class DraftGenerator:
         raise_if_cancelled(cancel, stage)
         report(stage)
         drawer = self._drawer_of(request, made.scene)
-        main = self._draw(drawer, request, made, shown[0])
+
+        def drawn(start: int, frames: Frames) -> None:
+            raise_if_cancelled(cancel, stage)
+            deliver(receive, "draft", start, frames, final=final)
+
+        main = self._draw(drawer, request, made, shown[0], drawn)
         alternatives: list[Patches] = []
         for number, outcome in enumerate(shown[1:], 1):
             stage = Progress("draw", number, len(shown))
@@ -260,11 +296,18 @@ class DraftGenerator:
             self._drawer = (key, made)
         return self._drawer[1]
 
-    def _draw(self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome) -> Drawing:
+    def _draw(
+        self,
+        drawer: SceneDrawer,
+        request: GenerateRequest,
+        made: Simulated,
+        outcome: DraftOutcome,
+        drawn: Drawn | None = None,
+    ) -> Drawing:
         run = made.runs[outcome.representative]
         shapes = [_estimate(placed) for placed in made.members[outcome.representative].objects]
         poses = _link_poses(require_motion(request), request.times)
-        return drawer.draw(request.robot, run.base_T_object, shapes, base_T_link=poses)
+        return drawer.draw(request.robot, run.base_T_object, shapes, poses, drawn)
 
     def _provenance(self, request: GenerateRequest, made: Simulated) -> Provenance:
         basis: DepthBasis = "measured" if request.depth is not None else "plane"
