@@ -163,7 +163,9 @@ def once(work: Callable[[], object]) -> Spent:
 
 def medians(runs: list[Spent]) -> Spent:
     """Return the median of each stage, and of the whole."""
-    runs = [{**run, "all": tuple(map(sum, zip(*run.values(), strict=True)))} if "all" not in run else run for run in runs]
+    runs = [
+        {**run, "all": tuple(map(sum, zip(*run.values(), strict=True)))} if "all" not in run else run for run in runs
+    ]
     stages = list(dict.fromkeys(stage for run in runs for stage in run))
     return {
         stage: (
@@ -211,7 +213,9 @@ def main() -> None:
                     found[name].append(row)
     motion_s = statistics.median(float(request.times[-1] - request.times[0]) for request in requests)
     tables = {name: medians(rows) for name, rows in found.items()}
-    print(f"{FRAMES} frames of {size[0]} x {size[1]}, motions of {motion_s:.2f} s, {len(requests)} scenes, {runs} runs;")
+    print(
+        f"{FRAMES} frames of {size[0]} x {size[1]}, motions of {motion_s:.2f} s, {len(requests)} scenes, {runs} runs;"
+    )
     print(f"load average {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores; wall (CPU) seconds")
     for name, table in tables.items():
         wall, cpu = table["all"]
@@ -222,7 +226,10 @@ def main() -> None:
     summary = {
         "motion_s": round(motion_s, 3),
         "pixels": size[0] * size[1],
-        **{f"{name.replace(', ', '_').replace(' ', '_').lower()}_s": round(t["all"][0], 3) for name, t in tables.items()},
+        **{
+            f"{name.replace(', ', '_').replace(' ', '_').lower()}_s": round(t["all"][0], 3)
+            for name, t in tables.items()
+        },
         **{
             f"{name.replace(', ', '_').replace(' ', '_').lower()}_cpu_s": round(t["all"][1], 3)
             for name, t in tables.items()

@@ -10,7 +10,7 @@ __all__ = [
     "compose_frame",
     "compose_frames",
     "label_things",
-    "pack_depths",
+    "pack_robot",
     "paint_patches",
     "search_patches",
     "shade_frames",
@@ -121,13 +121,19 @@ def shade_frames(xyz: Floats, ids: Bytes, out: Bytes) -> None:
 
 
 @njit(cache=True, nogil=True)
-def pack_depths(xyz: Floats, ids: Bytes, out: Floats) -> int:
-    """Write the z of one frame's robot pixels, row by row, to `out`; return their number."""
-    count = 0
+def pack_robot(xyz: Floats, ids: Bytes, rgb: Bytes, depths: Floats, colours: Bytes) -> int:
+    """Write z and colour of one frame's robot pixels, row by row; return their number.
+
+    xyz (H, W, 3), ids (H, W), rgb (H, W, 3) or empty, depths (N,), colours (N, 3) or empty.
+    """
+    count, coloured = 0, len(rgb) > 0
     for v in range(ids.shape[0]):
         for u in range(ids.shape[1]):
             if ids[v, u] != 0:
-                out[count] = xyz[v, u, 2]
+                depths[count] = xyz[v, u, 2]
+                if coloured:
+                    for c in range(3):
+                        colours[count, c] = rgb[v, u, c]
                 count += 1
     return count
 

@@ -225,9 +225,7 @@ class CarriedWorld:
         dropped = self._grasp.release < len(robot)
         self._ground = _to_base(self._empty, camera) if dropped else None
 
-    def write(
-        self, t: int, rgb: NDArray[np.uint8], xyz: NDArray[np.float32], mask: NDArray[np.bool_]
-    ) -> None:
+    def write(self, t: int, rgb: NDArray[np.uint8], xyz: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
         """Write the arrays (H, W[, 3]) of one frame, from the closing on; frames can be written in parallel."""
         robot, grasp = self._robot, self._grasp
         moved = self._grip.base_T_grip[min(t, grasp.release - 1)] @ self._at_rest
@@ -275,8 +273,7 @@ def plane_depth(camera: PinholeCamera, height_m: float, max_range_m: float = MAX
 
 
 def _above_ground(p_base: NDArray[np.float64], ground: NDArray[np.float64], table: float) -> float:
-    """Compute the drop height of the object onto the table or onto an object below it; `ground` (H, W, 3), base frame.
-    """
+    """Compute the drop height of the object onto the table or an object below it; `ground` (H, W, 3), base frame."""
     centre, bottom = p_base[:, :2].mean(0), float(np.percentile(p_base[:, 2], 2))
     with np.errstate(invalid="ignore"):
         under = (np.hypot(*(ground[..., :2] - centre).transpose(2, 0, 1)) < 0.012) & (ground[..., 2] < bottom + 0.01)

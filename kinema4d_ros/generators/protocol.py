@@ -20,7 +20,7 @@ from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, Kinem
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.core.rollout import Frames, Rollout, require_plan_hash, require_seed, require_times
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
-from kinema4d_ros.generators._kernels import pack_depths
+from kinema4d_ros.generators._kernels import pack_robot
 from kinema4d_ros.robot.description import description_sha256
 from kinema4d_ros.robot.model import Robot
 
@@ -314,15 +314,16 @@ def request_sha256(request: GenerateRequest) -> str:
     order, so they can be computed in parallel.
     """
     robot, camera = request.robot, request.camera
+    no_colours = np.empty((0, 0, 3), np.uint8)
 
     def frame(t: int) -> bytes:
         ids = np.ascontiguousarray(robot.link_ids[t])
-        depths = np.empty(ids.size, np.float32)
-        count = pack_depths(np.ascontiguousarray(robot.xyz[t]), ids, depths)
+        rgb = no_colours if robot.rgb is None else np.ascontiguousarray(robot.rgb[t])
+        depths, colours = np.empty(ids.size, np.float32), np.empty((ids.size if len(rgb) else 0, 3), np.uint8)
+        count = pack_robot(np.ascontiguousarray(robot.xyz[t]), ids, rgb, depths, colours)
         digest = hashlib.sha256(ids.data)
         digest.update(depths[:count].data)
-        if robot.rgb is not None:
-            digest.update(robot.rgb[t][ids != 0].data)
+        digest.update(colours[:count].data)
         return digest.digest()
 
     whole = hashlib.sha256(b"kinema4d request 1\n")

@@ -232,9 +232,7 @@ class DiffusionGenerator:
         parts = self._parts(request)
         overall = _Overall(progress, self._seeds * len(parts), self.pipeline.sampler.steps)
         runs = [
-            self._run(
-                request, parts, _run_seed(request.seed, k), overall, cancel, drafted, receive if k == 0 else None
-            )
+            self._run(request, parts, _run_seed(request.seed, k), overall, cancel, drafted, receive if k == 0 else None)
             for k in range(self._seeds)
         ]
         frames, session = runs[0]
