@@ -16,6 +16,7 @@ __all__ = [
     "keep_around",
     "paint_robot",
     "paint_shapes",
+    "project_shadow",
     "robot_normals",
     "shade_plane",
 ]
@@ -319,6 +320,32 @@ def keep_around(differs: Bytes, window: Ints, margin: Bools, ids: Bytes, image: 
             if same[v, u] and ids[v, u] == 0:
                 for c in range(3):
                     rgb[v, u, c] = image[v, u, c]
+
+
+@njit(cache=True, nogil=True)
+def project_shadow(
+    points: Doubles, lamp: Doubles, low: Doubles, cell_m: float, rows: int, columns: int, height_m: float,
+    high_m: float, cells: Ints, high: Bools,
+) -> int:  # fmt: skip
+    """Project points (M, 3) from a lamp (3,) onto the plane at `height_m`; return how many hit a cell of the grid.
+
+    Writes their row and column (M, 2), and whether the point is higher than `high_m` above the plane. Points in the
+    plane and those about as high as the lamp cast no shadow.
+    """
+    room = lamp[2] - height_m
+    count = 0
+    for i in range(len(points)):
+        above = points[i, 2] - height_m
+        if not (above > 0.001 and above < 0.9 * room):
+            continue
+        stretch = room / (room - above)
+        column = np.int64(np.rint((lamp[0] + (points[i, 0] - lamp[0]) * stretch - low[0]) / cell_m))
+        row = np.int64(np.rint((lamp[1] + (points[i, 1] - lamp[1]) * stretch - low[1]) / cell_m))
+        if 0 <= row < rows and 0 <= column < columns:
+            cells[count, 0], cells[count, 1] = row, column
+            high[count] = above > high_m
+            count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)

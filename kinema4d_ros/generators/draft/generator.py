@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,6 +126,7 @@ class DraftGenerator:
         self._detector: Detector | None = None
         self._last: tuple[bytes, FittedScene] | None = None
         self._drawer: tuple[bytes, SceneDrawer] | None = None
+        self._drafted = b""
 
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
@@ -159,12 +161,18 @@ class DraftGenerator:
     ) -> Rollout:
         """Generate the rollout; deliver the most probable outcome, not as final if the caller is going to change it."""
         report = progress or (lambda _: None)
-        made = self.simulate(request, progress, cancel)
-        shown = made.outcomes[:MAX_OUTCOMES]
-        stage = Progress("draw", 0, len(shown))
-        raise_if_cancelled(cancel, stage)
-        report(stage)
-        drawer = self._drawer_of(request, made.scene)
+        scene = self._fitted(request, report, cancel)
+        key = b"" if self._last is None else self._last[0]
+        kept, self._drafted = key == self._drafted, key
+        with ThreadPoolExecutor(1) as beside:
+            # What is drawn of the scene does not depend on the motion, and most of it uses one core only.
+            preparing = None if self._threads == 1 else beside.submit(self._drawer_of, request, scene)
+            made = self._simulated(request, scene, report, cancel)
+            shown = made.outcomes[:MAX_OUTCOMES]
+            stage = Progress("draw", 0, len(shown))
+            raise_if_cancelled(cancel, stage)
+            report(stage)
+            drawer = self._drawer_of(request, scene) if preparing is None else preparing.result()
 
         def drawn(start: int, frames: Frames) -> None:
             raise_if_cancelled(cancel, stage)
@@ -186,7 +194,7 @@ class DraftGenerator:
             *main.frames.arrays,
             request.camera,
             request.times,
-            self._provenance(request, made),
+            self._provenance(request, made, kept),
             plan_hash=request.plan_hash,
             outcomes=tuple(Outcome(o.probability * certain, o.label, _events(o), _objects(o, made)) for o in shown),
             alternatives=tuple(alternatives),
@@ -199,11 +207,19 @@ class DraftGenerator:
     ) -> Simulated:
         """Fit the scene and simulate the motion in every member, without drawing."""
         report = progress or (lambda _: None)
-        motion = require_motion(request)
+        return self._simulated(request, self._fitted(request, report, cancel), report, cancel)
+
+    def _fitted(self, request: GenerateRequest, report: ReportProgress, cancel: Cancel | None) -> FittedScene:
+        require_motion(request)
         stage = Progress("fit", 0, 1)
         raise_if_cancelled(cancel, stage)
         report(stage)
-        scene = self.scene_of(request, cancel)
+        return self.scene_of(request, cancel)
+
+    def _simulated(
+        self, request: GenerateRequest, scene: FittedScene, report: ReportProgress, cancel: Cancel | None
+    ) -> Simulated:
+        motion = require_motion(request)
         stage = Progress("simulate", 0, self._members)
         raise_if_cancelled(cancel, stage)
         report(stage)
@@ -309,7 +325,7 @@ class DraftGenerator:
         poses = _link_poses(require_motion(request), request.times)
         return drawer.draw(request.robot, run.base_T_object, shapes, poses, drawn)
 
-    def _provenance(self, request: GenerateRequest, made: Simulated) -> Provenance:
+    def _provenance(self, request: GenerateRequest, made: Simulated, kept: bool) -> Provenance:
         basis: DepthBasis = "measured" if request.depth is not None else "plane"
         return Provenance(
             generator=self.name,
@@ -324,6 +340,7 @@ class DraftGenerator:
                 "numpy": np.__version__,
                 "python": platform.python_version(),
                 "members": str(len(made.members)),
+                "scene": "kept from an earlier request on the same image" if kept else "fitted for this request",
             },
         )
 
