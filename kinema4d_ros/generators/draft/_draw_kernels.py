@@ -7,6 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.outcomes import PointBasis
+from kinema4d_ros.generators._kernels import copy_flat
 
 __all__ = [
     "cast_shapes",
@@ -281,11 +282,10 @@ def paint_shapes(
 
 @njit(cache=True, nogil=True)
 def copy_frame(still_rgb: Bytes, still_xyz: Floats, still_basis: Bytes, rgb: Bytes, xyz: Floats, basis: Bytes) -> None:
-    """Copy the scene at rest into a frame, row by row."""
-    for v in range(len(still_rgb)):
-        rgb[v] = still_rgb[v]
-        xyz[v] = still_xyz[v]
-        basis[v] = still_basis[v]
+    """Copy the scene at rest into a frame; all arrays are contiguous."""
+    copy_flat(still_rgb.reshape(-1), rgb.reshape(-1))
+    copy_flat(still_xyz.reshape(-1), xyz.reshape(-1))
+    copy_flat(still_basis.reshape(-1), basis.reshape(-1))
 
 
 @njit(cache=True, nogil=True)
