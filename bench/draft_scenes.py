@@ -4,7 +4,7 @@
     python bench/draft_scenes.py --scenarios canonical,cluttered,dynamic --plans push --seeds 0-19
     python bench/draft_scenes.py --scenarios stacked,held --seeds 100-119 --judge-truth --oracle
 
-Every table gets some of its scenario's plans, in turn: scripted picks, pushes and places with errors of different sizes.
+Every table gets some of its scenario's plans, in turn: scripted picks, pushes and places with errors of various sizes.
 The lab runs them; the draft sees the first image, its depth and the commands. Verdicts are those of the geometric judge
 on the draft's frames, as in `kinema4d evaluate`; "internal" are those of the simulated members themselves. Pushed
 objects are those that the lab moved along the table by more than a centimetre. The last line is JSON.
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import time
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -27,6 +28,7 @@ from kinema4d_ros.core.trajectory import FRAMES
 from kinema4d_ros.evaluation.judges import GeometricJudge, Verdict
 from kinema4d_ros.generators.draft.generator import DraftGenerator, Simulated
 from kinema4d_ros.generators.protocol import CommandedMotion, GenerateRequest
+from kinema4d_ros.io.png import encode_png
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.policies.registry import make_policy
@@ -185,7 +187,9 @@ def line(row: dict) -> str:
     """Return a row as text."""
     good = "ok   " if row["judged"] is row["lab"] else "WRONG" if row["judged"] is not None else "?    "
     words = [good, row["scenario"], str(row["seed"]), row["role"], row["plan"], f"lab {row['lab']}"]
-    words += [f"draft {row['judged']} (forced {row['forced']}) p {row['p'] if row['p'] is None else round(row['p'], 2)}"]
+    words += [
+        f"draft {row['judged']} (forced {row['forced']}) p {row['p'] if row['p'] is None else round(row['p'], 2)}"
+    ]
     words += [f"internal {row['internal']}", f"'{row['says']}'"]
     words += [f"misfits {row['misfits']} {row['cpu_s']:.1f} CPU s"]
     words += [f"{name} {row[name]}" for name in ("oracle", "oracle_internal", "truth") if name in row]
@@ -205,8 +209,9 @@ def summary(rows: list[dict]) -> dict:
     errors = np.array([e for row in rows for e in row["pushed_mm"]])
     if len(errors):
         known = errors[np.isfinite(errors)]
-        out["pushed"] = {"objects": len(errors), "not_fitted": int(np.isnan(errors).sum()),
-            "median_mm": round(float(np.median(known)), 2), "p90_mm": round(float(np.quantile(known, 0.9)), 2)}  # fmt: skip
+        median, p90 = np.quantile(known, [0.5, 0.9]).round(2).tolist()
+        lost = int(np.isnan(errors).sum())
+        out["pushed"] = {"objects": len(errors), "not_fitted": lost, "median_mm": median, "p90_mm": p90}
     return out
 
 
@@ -232,15 +237,12 @@ def score(rows: list[dict]) -> dict:
 
 def save(world: LabWorld, run, rollout, path: str) -> None:
     """Write six frames of the lab above those of the draft."""
-    from kinema4d_ros.io.png import encode_png
-
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     at = np.linspace(0, 1, 6)
     real = [world.picture(run.states[round(a * (len(run.states) - 1))]).rgb for a in at]
     drawn = [rollout.rgb[round(a * (len(rollout.rgb) - 1))] for a in at]
     picture = np.concatenate([np.concatenate(real, 1), np.concatenate(drawn, 1)], 0)
-    with open(path, "wb") as file:
-        file.write(encode_png(np.ascontiguousarray(picture)))
+    Path(path).write_bytes(encode_png(np.ascontiguousarray(picture)))
 
 
 if __name__ == "__main__":

@@ -294,7 +294,7 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject, lift_m: float =
     """Append a pick and return `tool_T_object` of the grasp."""
     if is_held(state, placed.name, motion.kinematics):
         tool_T_object = invert(motion.tool_pose()) @ placed.base_T_object
-        motion.line_to(_raised(motion.tool_pose(), lift_m), speed=0.8)
+        _raise_held(motion, lift_m)
         return np.asarray(tool_T_object)
     others = [o for o in state.objects.values() if o is not placed]
     gripper = motion.kinematics.robot.gripper
@@ -336,6 +336,22 @@ def _above_load(placed: PlacedObject, others: Sequence[PlacedObject], fingers: F
         and abs(float(o.position[2]) - o.object.height / 2 - top) < STACKED_M
     ]
     return min(max(load) - fingers.length_m + PALM_GAP_M, top - BELOW_EDGE_M) if load else 0.0
+
+
+def _raise_held(motion: Motion, lift_m: float) -> None:
+    """Lift what the gripper holds, less high if the arm cannot reach so far up."""
+    pose, refusal = motion.tool_pose(), None
+    for share in (1.0, 0.75, 0.55):
+        motion.mark()
+        try:
+            motion.line_to(_raised(pose, share * lift_m), speed=0.8)
+        except NoSolution as error:
+            refusal = error
+            motion.rewind()
+            continue
+        return
+    if refusal is not None:
+        raise refusal
 
 
 def _append_grasp(motion: Motion, grasp: Array, above: Array, width: float, lift_m: float) -> None:

@@ -25,7 +25,14 @@ from kinema4d_ros.generators.composite import MARGIN_PX
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, OTHER, OWN, SPHERE, UNKNOWN
 from kinema4d_ros.generators.draft.hull import Hull, fit_hulls
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
-from kinema4d_ros.generators.draft.segments import Observation, find_segments, median_lab, observe, two_colours
+from kinema4d_ros.generators.draft.segments import (
+    Observation,
+    find_edges,
+    find_segments,
+    median_lab,
+    observe,
+    two_colours,
+)
 from kinema4d_ros.generators.draft.shapes_fit import (
     KINDS,
     Fit,
@@ -68,9 +75,22 @@ HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
 PAD_SLACK_M = 0.006
 """An object whose width is within this of the fingers' opening, or more, touches both pads."""
+SPLIT_MISFIT = 0.3
+"""From this misfit on it is tried whether an object is two, one on the other."""
+SPLIT_NATS = 3.0
+SPLIT_PIXELS = 30
+SPLIT_CHROMA = 6.0
+"""Least difference of colour, in CIELAB, between two stacked objects that were taken for one."""
+LEDGE_M, LEDGES, LEDGE_RATIO = 0.003, 3, 2.5
+"""Bins of heights, how many of the fullest are tried, and how much fuller they are than usual."""
 HANGS_NATS = 3.0
 """Evidence for a free underside, against standing on the table, from which an object between the fingers hangs."""
 OFFSET_NOTE_M = 0.003
+FINGER_PIXELS = 12
+FINGERS_OPEN_M, FINGERS_STEP_M = 0.015, 0.001
+"""Each finger is looked for up to this much outside its commanded place, in these steps."""
+FINGER_ERROR_M, FINGER_GAIN_M = 0.010, 0.0005
+"""Largest error of depth that counts, and how much smaller the mean error must be elsewhere."""
 
 
 @dataclass(eq=False)
@@ -129,14 +149,17 @@ def fit_scene(
         GeneratorError: GENERATOR_BAD_REQUEST for arrays of other shapes or types.
         Cancelled: as `cancel` asked.
     """
-    ids, sequence_grip = _robot_frame(robot)
+    ids, xyz, sequence_grip = _robot_frame(robot)
     _check(image, depth, ids, camera, draws)
     if grip is None:
         grip = sequence_grip
     if not np.isfinite(depth).any():
         return FittedScene((), table_height_m, ("the depth image is empty: no object can be measured",), 0.0)
     margin = max(1.0, MARGIN_PX * camera.width / 720)
-    robot_mask = grow_mask(ids != 0, margin) if ids.any() else np.zeros(ids.shape, bool)
+    drawn = ids != 0
+    if grip is not None and drawn.any():
+        drawn, grip = _measured_fingers(drawn, xyz, depth, camera, grip)
+    robot_mask = grow_mask(drawn, margin) if drawn.any() else np.zeros(ids.shape, bool)
     seen = observe(depth, robot_mask, camera, table_height_m)
     labels, standing = find_segments(image, seen)
     notes = list(_table_notes(seen))
@@ -146,9 +169,7 @@ def fit_scene(
     order = np.argsort([np.percentile(seen.height[mask], 5) for mask in masks], kind="stable")
     for step, k in enumerate(order):
         raise_if_cancelled(cancel, Progress("fit", step, len(masks)))
-        one = work.fit(masks[k], found)
-        if one is not None:
-            found.append(one)
+        found += work.fit_stack(image, masks[k], found)
     found = work.join_pieces(found, image)
     small = SMALL_SHARE * labels.size
     scraps = [one for one in found if one.misfit > 1 and int(one.mask.sum()) < small]
@@ -163,7 +184,8 @@ def fit_scene(
         estimates = _estimates(one, draws, seed + 7919 * number)
         objects.append(FittedObject(name, one.mask, estimates, one.misfit, "measured", one.held))
         notes += work.notes(name, one, found)
-    return FittedScene(tuple(objects), table_height_m, tuple(notes), work.unexplained(found, standing))
+    unexplained = work.unexplained(found, standing)
+    return FittedScene(tuple(objects), table_height_m, tuple(notes), unexplained, find_edges(seen))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +211,43 @@ class _Work:
         bases = floors[-1:] or [self.table_m, *tops]
         one = min((self._fit_on(mask, pixels, base, coarse) for base in bases), key=lambda found: found.cost)
         return self._if_held(one)
+
+    def fit_stack(self, image: NDArray[np.uint8], mask: NDArray[np.bool_], found: Sequence[_Found]) -> list[_Found]:
+        """Fit one object; if that explains the pixels badly, also two, one on the other, if their colours differ."""
+        one = self.fit(mask, found)
+        if one is None:
+            return []
+        if one.misfit < SPLIT_MISFIT or one.coarse or one.held:
+            return [one]
+        best, cost = [one], one.cost - SPLIT_NATS
+        for ledge in self._ledges(mask):
+            with np.errstate(invalid="ignore"):
+                upper = mask & (self.seen.height > ledge + LEDGE_M)
+            lower = mask & ~upper
+            if min(upper.sum(), lower.sum()) < SPLIT_PIXELS:
+                continue
+            tints = (median_lab(image, part)[1:] for part in (upper, lower))
+            if float(np.linalg.norm(np.subtract(*tints))) < SPLIT_CHROMA:
+                continue
+            below = self.fit(lower, found)
+            above = None if below is None else self.fit(upper, [*found, below])
+            if below is None or above is None or above.base_m <= self.table_m:
+                continue
+            if above.cost + below.cost < cost:
+                best, cost = [below, above], above.cost + below.cost
+        return best
+
+    def _ledges(self, mask: NDArray[np.bool_]) -> list[float]:
+        """List heights above the table, metres, at which many pixels lie: level faces, but for the highest."""
+        heights = self.seen.height[mask]
+        heights = heights[np.isfinite(heights)]
+        top = float(np.percentile(heights, 98))
+        if not heights.size or top < 4 * LEDGE_M:
+            return []
+        counts, edges = np.histogram(heights, np.arange(LEDGE_M, top - LEDGE_M, LEDGE_M))
+        usual = max(float(np.median(counts)), 1.0)
+        peaks = [k for k in np.argsort(-counts, kind="stable")[:LEDGES] if counts[k] > LEDGE_RATIO * usual]
+        return [float(edges[k] + edges[k + 1]) / 2 for k in peaks]
 
     def join_pieces(self, found: Sequence[_Found], image: NDArray[np.uint8]) -> list[_Found]:
         """Join visible parts of one object that something nearer or the robot separates, if the evidence says so."""
@@ -379,10 +438,55 @@ def _table_notes(seen: Observation) -> list[str]:
     ]
 
 
-def _robot_frame(robot: RobotFrame) -> tuple[NDArray[np.uint8], GripTrack | None]:
+def _robot_frame(robot: RobotFrame) -> tuple[NDArray[np.uint8], NDArray[np.float32], GripTrack | None]:
     if isinstance(robot, PointmapSequence):
-        return robot.link_ids[0], robot.grip.at(slice(0, 1)) if robot.grip is not None else None
-    return robot[0], None
+        return robot.link_ids[0], robot.xyz[0], robot.grip.at(slice(0, 1)) if robot.grip is not None else None
+    return *robot, None
+
+
+def _measured_fingers(
+    drawn: NDArray[np.bool_],
+    xyz: NDArray[np.float32],
+    depth: NDArray[np.float32],
+    camera: PinholeCamera,
+    grip: GripTrack,
+) -> tuple[NDArray[np.bool_], GripTrack]:
+    """Return the robot's pixels (H, W) and the grip with the fingers where the depth shows them.
+
+    Fingers that press on an object stand farther open than commanded. Commanded fingers would be inside the object, and
+    the measured ones would be taken for things beside it.
+    """
+    pose, width, fingers = grip.base_T_grip[0], float(grip.width_m[0]), grip.fingers
+    rows, columns = np.nonzero(drawn)
+    p = xyz[rows, columns].astype(np.float64)
+    p = p @ camera.base_T_camera[:3, :3].T + camera.base_T_camera[:3, 3]
+    p = (p - pose[:3, 3]) @ pose[:3, :3]
+    mine = (p[:, 2] > -fingers.length_m) & (np.abs(p[:, 1]) < fingers.width_m / 2 + PAD_SLACK_M)
+    mine &= np.abs(p[:, 0]) < width / 2 + fingers.thickness_m + PAD_SLACK_M
+    if mine.sum() < FINGER_PIXELS:
+        return drawn, grip
+    rows, columns, p = rows[mine], columns[mine], p[mine]
+    camera_T_grip = camera.camera_T_base @ pose
+    best, opened, where = math.inf, 0.0, (rows, columns)
+    for shift in np.arange(0.0, FINGERS_OPEN_M, FINGERS_STEP_M):
+        q = p + np.sign(p[:, :1]) * np.array([shift, 0.0, 0.0])
+        q = q @ camera_T_grip[:3, :3].T + camera_T_grip[:3, 3]
+        uv = np.floor(q @ camera.K.T / q[:, 2:])[:, 1::-1].astype(np.int64)
+        v, u = np.clip(uv, 0, (depth.shape[0] - 1, depth.shape[1] - 1)).T
+        with np.errstate(invalid="ignore"):
+            error = np.minimum(np.abs(depth[v, u] - q[:, 2]), FINGER_ERROR_M)
+        cost = float(np.where(np.isfinite(error), error, FINGER_ERROR_M).mean())
+        # The commanded place is believed unless another one is clearly better.
+        if cost < best - (FINGER_GAIN_M if not opened else 0.0):
+            best, opened, where = cost, float(shift), (v, u)
+    if opened == 0.0:
+        return drawn, grip
+    shown = drawn.copy()
+    shown[rows, columns] = False
+    moved = np.zeros(drawn.shape, np.uint8)
+    moved[where] = 1
+    shown |= cv2.morphologyEx(moved, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8)) != 0
+    return shown, replace(grip, width_m=grip.width_m + 2 * opened)
 
 
 def _check(
