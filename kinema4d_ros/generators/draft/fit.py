@@ -39,6 +39,7 @@ from kinema4d_ros.generators.draft.shapes_fit import (
     Pixels,
     choose,
     draw_fits,
+    fit_gripped,
     fit_shapes,
     misfit_of,
     shape_estimate,
@@ -87,10 +88,10 @@ HANGS_NATS = 3.0
 """Evidence for a free underside, against standing on the table, from which an object between the fingers hangs."""
 OFFSET_NOTE_M = 0.003
 FINGER_PIXELS = 12
-FINGERS_OPEN_M, FINGERS_STEP_M = 0.015, 0.001
+FINGERS_OPEN_M, FINGERS_STEP_M = 0.015, 0.0005
 """Each finger is looked for up to this much outside its commanded place, in these steps."""
-FINGER_ERROR_M, FINGER_GAIN_M = 0.010, 0.0005
-"""Largest error of depth that counts, and how much smaller the mean error must be elsewhere."""
+FINGER_ERROR_M, FINGER_GAIN_M, FINGER_SURE_M = 0.010, 0.0005, 0.004
+"""Largest error of depth that counts, how much smaller the mean error must be elsewhere, and that of a sure opening."""
 
 
 @dataclass(eq=False)
@@ -156,14 +157,14 @@ def fit_scene(
     if not np.isfinite(depth).any():
         return FittedScene((), table_height_m, ("the depth image is empty: no object can be measured",), 0.0)
     margin = max(1.0, MARGIN_PX * camera.width / 720)
-    drawn = ids != 0
+    drawn, opening_m = ids != 0, None
     if grip is not None and drawn.any():
-        drawn, grip = _measured_fingers(drawn, xyz, depth, camera, grip)
+        drawn, grip, opening_m = _measured_fingers(drawn, xyz, depth, camera, grip)
     robot_mask = grow_mask(drawn, margin) if drawn.any() else np.zeros(ids.shape, bool)
     seen = observe(depth, robot_mask, camera, table_height_m)
     labels, standing = find_segments(image, seen)
     notes = list(_table_notes(seen))
-    work = _Work(camera, seen, table_height_m, grip, near, noise_m, noise_relative)
+    work = _Work(camera, seen, table_height_m, grip, opening_m, near, noise_m, noise_relative)
     found: list[_Found] = []
     masks = [labels == k for k in range(1, int(labels.max()) + 1)]
     order = np.argsort([np.percentile(seen.height[mask], 5) for mask in masks], kind="stable")
@@ -196,6 +197,7 @@ class _Work:
     seen: Observation
     table_m: float
     grip: GripTrack | None
+    opening_m: float | None
     near: NDArray[np.float64] | None
     noise_m: float
     noise_relative: float
@@ -313,16 +315,18 @@ class _Work:
         between &= (p_grip[:, 2] > -fingers.length_m) & (p_grip[:, 2] < fingers.tip_m + PAST_TIPS_M + PAD_SLACK_M)
         if between.sum() < max(3, 0.02 * len(between)):
             return one
-        up = -pose[:3, 2]
-        pixels, floor = one.pixels, self.table_m
-        if up[2] < math.cos(math.radians(4.0)):
+        up, origin, floor = np.array([0.0, 0.0, 1.0]), np.array([*pose[:2, 3], 0.0]), self.table_m
+        if -pose[2, 2] < math.cos(math.radians(4.0)):
             # The object is tilted with the gripper.
-            x = np.cross(np.array([0.0, 1.0, 0.0]) if abs(up[1]) < 0.9 else np.array([1.0, 0.0, 0.0]), up)
-            x /= np.linalg.norm(x)
-            frame = np.eye(4)
-            frame[:3, :3], frame[:3, 3] = np.stack([x, np.cross(up, x), up], 1), pose[:3, 3]
-            pixels, floor = pixels.turned(frame), -math.inf
+            up, origin, floor = -pose[:3, 2], pose[:3, 3], -math.inf
+        x = pose[:3, 0] - (pose[:3, 0] @ up) * up
+        x = x / np.linalg.norm(x)
+        frame = np.eye(4)
+        frame[:3, :3], frame[:3, 3] = np.stack([x, np.cross(up, x), up], 1), origin
+        pixels = one.pixels.turned(frame)
         fits = fit_shapes(pixels, floor, kinds=(BOX, CYLINDER, SPHERE), free_base=True)
+        if self.opening_m is not None:
+            fits = sorted(fits + fit_gripped(pixels, floor, self.opening_m), key=lambda fit: fit.cost(pixels))
         hangs = one.base_m == self.table_m and fits[0].cost(pixels) < one.cost - HANGS_NATS
         x_extent = np.ptp(np.percentile(p_grip[:, 0], [3, 97])) if len(p_grip) else 0.0
         if not hangs and x_extent < width - PAD_SLACK_M:
@@ -450,11 +454,11 @@ def _measured_fingers(
     depth: NDArray[np.float32],
     camera: PinholeCamera,
     grip: GripTrack,
-) -> tuple[NDArray[np.bool_], GripTrack]:
-    """Return the robot's pixels (H, W) and the grip with the fingers where the depth shows them.
+) -> tuple[NDArray[np.bool_], GripTrack, float | None]:
+    """Return the robot's pixels (H, W) and the grip with the fingers where the depth shows them, and the opening there.
 
     Fingers that press on an object stand farther open than commanded. Commanded fingers would be inside the object, and
-    the measured ones would be taken for things beside it.
+    the measured ones would be taken for things beside it. The opening is None where too little is seen of the fingers.
     """
     pose, width, fingers = grip.base_T_grip[0], float(grip.width_m[0]), grip.fingers
     rows, columns = np.nonzero(drawn)
@@ -464,7 +468,7 @@ def _measured_fingers(
     mine = (p[:, 2] > -fingers.length_m) & (np.abs(p[:, 1]) < fingers.width_m / 2 + PAD_SLACK_M)
     mine &= np.abs(p[:, 0]) < width / 2 + fingers.thickness_m + PAD_SLACK_M
     if mine.sum() < FINGER_PIXELS:
-        return drawn, grip
+        return drawn, grip, None
     rows, columns, p = rows[mine], columns[mine], p[mine]
     camera_T_grip = camera.camera_T_base @ pose
     best, opened, where = math.inf, 0.0, (rows, columns)
@@ -479,14 +483,15 @@ def _measured_fingers(
         # The commanded place is believed unless another one is clearly better.
         if cost < best - (FINGER_GAIN_M if not opened else 0.0):
             best, opened, where = cost, float(shift), (v, u)
+    opening = width + 2 * opened if best < FINGER_SURE_M else None
     if opened == 0.0:
-        return drawn, grip
+        return drawn, grip, opening
     shown = drawn.copy()
     shown[rows, columns] = False
     moved = np.zeros(drawn.shape, np.uint8)
     moved[where] = 1
     shown |= cv2.morphologyEx(moved, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8)) != 0
-    return shown, replace(grip, width_m=grip.width_m + 2 * opened)
+    return shown, replace(grip, width_m=grip.width_m + 2 * opened), opening
 
 
 def _check(

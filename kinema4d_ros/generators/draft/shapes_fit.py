@@ -25,7 +25,18 @@ from kinema4d_ros.generators.draft.scene import Estimate
 from kinema4d_ros.physics.objects import Shape
 from kinema4d_ros.physics.parts import BIN_WALL_M
 
-__all__ = ["KINDS", "Fit", "Pixels", "choose", "draw_fits", "fit_kind", "fit_shapes", "misfit_of", "shape_estimate"]
+__all__ = [
+    "KINDS",
+    "Fit",
+    "Pixels",
+    "choose",
+    "draw_fits",
+    "fit_gripped",
+    "fit_kind",
+    "fit_shapes",
+    "misfit_of",
+    "shape_estimate",
+]
 
 Array = NDArray[np.float64]
 
@@ -57,6 +68,9 @@ _MOVES = {
     SPHERE: (0, 1, 2, 3),
     LYING: (0, 1, 2, 3, 6),
 }
+_GRIPPED_FREE = {BOX: (1, 4, 5, 6), CYLINDER: (1, 5, 6), SPHERE: (1, 6)}
+_GRIPPED_MOVES = {BOX: (2, 3, 4, 5), CYLINDER: (4, 5), SPHERE: (5,)}
+"""What is free of a shape between the fingers: they touch it on both sides along x."""
 _STEP = np.array([0.005, 0.005, 0.15, 0.006, 0.006, 0.006, 0.006])
 _WIDTH = np.array([0.004, 0.004, 0.004, 0.004, 0.003, 0.004, 0.06])
 _UNDERSIDE, _Z0 = 5, 6
@@ -123,17 +137,20 @@ class Fit:
         p: (7,) float64, numbers of `_kernels`.
         energy: negative logarithm of the posterior, without the cost of its free numbers.
         free_base: the underside's height was free.
+        gripped: its extent along x and its place there are those of the fingers.
     """
 
     kind: int
     p: Array
     energy: float
     free_base: bool = False
+    gripped: bool = False
 
     def cost(self, pixels: Pixels) -> float:
         """Return the negative logarithm of the evidence: energy, and half a log of the data per free number."""
         data = max(float(pixels.weight[pixels.own].sum()), 2.0)
-        return self.energy + PRIOR_COST[self.kind] + 0.5 * (len(_FREE[self.kind]) + self.free_base) * math.log(data)
+        free = len(_GRIPPED_FREE[self.kind]) if self.gripped else len(_FREE[self.kind]) + self.free_base
+        return self.energy + PRIOR_COST[self.kind] + 0.5 * free * math.log(data)
 
     def hits(self, pixels: Pixels) -> Array:
         """Return depths (N,) at which the pixels' rays hit the shape, inf = not."""
@@ -161,6 +178,33 @@ def fit_shapes(
     return sorted(fits, key=lambda fit: fit.cost(pixels))
 
 
+def fit_gripped(pixels: Pixels, base_m: float, width_m: float) -> list[Fit]:
+    """Fit shapes between the fingers, cheapest first: as wide as the fingers are open, with faces on the pads.
+
+    Args:
+        pixels: in a frame whose z axis runs through the grasp point, and whose x is the closing direction.
+        base_m: least height of the underside.
+        width_m: between the pads.
+    """
+    fits = []
+    for kind, numbers in _GRIPPED_FREE.items():
+        free, found = np.array(numbers, np.int64), []
+        for start in _starts(kind, pixels, base_m, True, True):
+            start = np.array([0.0, start[1], 0.0, width_m, *start[4:]])
+            for step in (_STEP, -0.4 * _STEP):
+                result = kernels.search(kind, start, free, step, 140, BIN_WALL_M, *pixels.arguments, base_m)
+                found.append(result)
+                start = result[0]
+        p, value = min(found, key=lambda result: float(result[1]))
+        p = p.copy()
+        if kind != BOX:
+            p[4] = width_m
+        if kind == SPHERE:
+            p[5] = width_m
+        fits.append(Fit(kind, p, float(value), True, True))
+    return sorted(fits, key=lambda fit: fit.cost(pixels))
+
+
 def fit_kind(kind: int, pixels: Pixels, base_m: float, *, free_base: bool = False, quick: bool = False) -> Fit:
     """Fit one kind: simplex searches from several starts, and once more from the best of them."""
     free = np.array([*_FREE[kind], *([_Z0] if free_base else [])], np.int64)
@@ -179,7 +223,8 @@ def draw_fits(pixels: Pixels, fit: Fit, base_m: float, count: int, seed: int, *,
     """Draw `count` shapes of a fit's kind from the posterior, by a walk that moves one face at a time."""
     if count < 1:
         return []
-    moves = np.array([*_MOVES[fit.kind], *([_UNDERSIDE] if fit.free_base else [])], np.int64)
+    free = [*_MOVES[fit.kind], *([_UNDERSIDE] if fit.free_base else [])]
+    moves = np.array(_GRIPPED_MOVES[fit.kind] if fit.gripped else free, np.int64)
     out = np.empty((count, 7))
     rng = np.random.default_rng(seed)
     kernels.walk(
