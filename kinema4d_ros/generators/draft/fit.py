@@ -36,6 +36,7 @@ from kinema4d_ros.generators.draft.segments import (
 from kinema4d_ros.generators.draft.shapes_fit import (
     KINDS,
     Fit,
+    Grasp,
     Pixels,
     choose,
     draw_fits,
@@ -43,6 +44,7 @@ from kinema4d_ros.generators.draft.shapes_fit import (
     fit_shapes,
     misfit_of,
     shape_estimate,
+    weigh_grasped,
 )
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
@@ -84,14 +86,20 @@ SPLIT_CHROMA = 6.0
 """Least difference of colour, in CIELAB, between two stacked objects that were taken for one."""
 LEDGE_M, LEDGES, LEDGE_RATIO = 0.003, 3, 2.5
 """Bins of heights, how many of the fullest are tried, and how much fuller they are than usual."""
+GRASP_NATS = 4.0
 HANGS_NATS = 3.0
 """Evidence for a free underside, against standing on the table, from which an object between the fingers hangs."""
 OFFSET_NOTE_M = 0.003
 FINGER_PIXELS = 12
 FINGERS_OPEN_M, FINGERS_STEP_M = 0.015, 0.0005
 """Each finger is looked for up to this much outside its commanded place, in these steps."""
-FINGER_ERROR_M, FINGER_GAIN_M, FINGER_SURE_M = 0.010, 0.0005, 0.004
-"""Largest error of depth that counts, how much smaller the mean error must be elsewhere, and that of a sure opening."""
+FINGER_ERROR_M, FINGER_GAIN_M = 0.010, 0.0005
+"""Largest error of depth that counts, and how much smaller the mean error must be elsewhere."""
+FINGER_SURE_M, FINGER_BETTER = 0.004, 0.75
+"""The opening is known if the mean error is below the first, or below this share of that where it is commanded."""
+FINGER_SKIN_M = 0.0025
+BEYOND_M = 0.01
+"""Things farther than this beyond the edges of the table are surroundings."""
 
 
 @dataclass(eq=False)
@@ -164,9 +172,11 @@ def fit_scene(
     seen = observe(depth, robot_mask, camera, table_height_m)
     labels, standing = find_segments(image, seen)
     notes = list(_table_notes(seen))
+    table = find_edges(seen)
     work = _Work(camera, seen, table_height_m, grip, opening_m, near, noise_m, noise_relative)
     found: list[_Found] = []
     masks = [labels == k for k in range(1, int(labels.max()) + 1)]
+    masks = [mask for mask in masks if work.reachable(mask, table)]
     order = np.argsort([np.percentile(seen.height[mask], 5) for mask in masks], kind="stable")
     for step, k in enumerate(order):
         raise_if_cancelled(cancel, Progress("fit", step, len(masks)))
@@ -186,7 +196,7 @@ def fit_scene(
         objects.append(FittedObject(name, one.mask, estimates, one.misfit, "measured", one.held))
         notes += work.notes(name, one, found)
     unexplained = work.unexplained(found, standing)
-    return FittedScene(tuple(objects), table_height_m, tuple(notes), unexplained, find_edges(seen))
+    return FittedScene(tuple(objects), table_height_m, tuple(notes), unexplained, table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +223,19 @@ class _Work:
         bases = floors[-1:] or [self.table_m, *tops]
         one = min((self._fit_on(mask, pixels, base, coarse) for base in bases), key=lambda found: found.cost)
         return self._if_held(one)
+
+    def reachable(self, mask: NDArray[np.bool_], table: tuple[float, float, float, float] | None) -> bool:
+        """Return whether something is over the table or near the gripper; what is beyond the edges is surroundings."""
+        if table is None:
+            return True
+        points = self.seen.eye + self.seen.rays[mask] * self.seen.smooth[mask][:, None]
+        x0, x1, y0, y1 = table
+        x, y, _ = np.nanmedian(points, axis=0)
+        if x0 - BEYOND_M < x < x1 + BEYOND_M and y0 - BEYOND_M < y < y1 + BEYOND_M:
+            return True
+        if self.grip is None:
+            return False
+        return bool(np.nanmin(np.linalg.norm(points - self.grip.base_T_grip[0, :3, 3], axis=1)) < NEAR_M)
 
     def fit_stack(self, image: NDArray[np.uint8], mask: NDArray[np.bool_], found: Sequence[_Found]) -> list[_Found]:
         """Fit one object; if that explains the pixels badly, also two, one on the other, if their colours differ."""
@@ -264,7 +287,10 @@ class _Work:
                 continue
             others = [one for k, one in enumerate(found) if k not in (i, j) and k not in gone]
             union = self.fit(a.mask | b.mask, others)
-            if union is not None and union.cost < a.cost + b.cost and union.misfit < 1:
+            # The fingers hold one object.
+            both = a.held and b.held and union is not None and union.held
+            better = union is not None and union.cost < a.cost + b.cost and union.misfit < 1
+            if union is not None and (both or better):
                 found[j] = union
                 gone.add(i)
         return [one for k, one in enumerate(found) if k not in gone]
@@ -326,7 +352,12 @@ class _Work:
         pixels = one.pixels.turned(frame)
         fits = fit_shapes(pixels, floor, kinds=(BOX, CYLINDER, SPHERE), free_base=True)
         if self.opening_m is not None:
-            fits = sorted(fits + fit_gripped(pixels, floor, self.opening_m), key=lambda fit: fit.cost(pixels))
+            point = float((pose[:3, 3] - origin) @ up)
+            palm = point + fingers.length_m if fingers.length_m > 0 else math.inf
+            grasped = fit_gripped(pixels, floor, Grasp(self.opening_m, point, palm))
+            # What is held touches both pads, unless the pixels speak clearly against it.
+            likely = grasped[0].cost(pixels) < fits[0].cost(pixels) + GRASP_NATS
+            fits = grasped if likely else sorted(fits + grasped, key=lambda fit: fit.cost(pixels))
         hangs = one.base_m == self.table_m and fits[0].cost(pixels) < one.cost - HANGS_NATS
         x_extent = np.ptp(np.percentile(p_grip[:, 0], [3, 97])) if len(p_grip) else 0.0
         if not hangs and x_extent < width - PAD_SLACK_M:
@@ -428,6 +459,10 @@ def _estimates(one: _Found, draws: int, seed: int) -> tuple[Estimate, ...]:
         number = max(1, round(share * count))
         thin = 1 if one.coarse else 2
         drawn = draw_fits(one.pixels, fit, one.base_m, number - 1, (seed + k) % (1 << 31), thin=thin)
+        if fit.grasp is not None:
+            order, weights = weigh_grasped(one.pixels, [fit, *drawn], one.base_m)
+            chosen += [shape_estimate(each, frame, share * w) for each, w in zip(order, weights.tolist(), strict=True)]
+            continue
         chosen += [shape_estimate(each, frame, share / number) for each in (fit, *drawn)]
     return tuple(chosen)
 
@@ -471,7 +506,7 @@ def _measured_fingers(
         return drawn, grip, None
     rows, columns, p = rows[mine], columns[mine], p[mine]
     camera_T_grip = camera.camera_T_base @ pose
-    best, opened, where = math.inf, 0.0, (rows, columns)
+    best, first, opened, where = math.inf, math.inf, 0.0, (rows, columns)
     for shift in np.arange(0.0, FINGERS_OPEN_M, FINGERS_STEP_M):
         q = p + np.sign(p[:, :1]) * np.array([shift, 0.0, 0.0])
         q = q @ camera_T_grip[:3, :3].T + camera_T_grip[:3, 3]
@@ -480,10 +515,12 @@ def _measured_fingers(
         with np.errstate(invalid="ignore"):
             error = np.minimum(np.abs(depth[v, u] - q[:, 2]), FINGER_ERROR_M)
         cost = float(np.where(np.isfinite(error), error, FINGER_ERROR_M).mean())
+        first = cost if shift == 0 else first
         # The commanded place is believed unless another one is clearly better.
         if cost < best - (FINGER_GAIN_M if not opened else 0.0):
             best, opened, where = cost, float(shift), (v, u)
-    opening = width + 2 * opened if best < FINGER_SURE_M else None
+    sure = best < FINGER_SURE_M or best < FINGER_BETTER * first
+    opening = width + 2 * opened if sure else None
     if opened == 0.0:
         return drawn, grip, opening
     shown = drawn.copy()
@@ -491,6 +528,14 @@ def _measured_fingers(
     moved = np.zeros(drawn.shape, np.uint8)
     moved[where] = 1
     shown |= cv2.morphologyEx(moved, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8)) != 0
+    if opening is not None:
+        # What is measured where the fingers are is a finger: the object ends at the pads.
+        p = (camera.rays() * depth[..., None]) @ camera_T_grip[:3, :3] - camera_T_grip[:3, 3] @ camera_T_grip[:3, :3]
+        behind = np.abs(p[..., 0]) - opening / 2
+        with np.errstate(invalid="ignore"):
+            inside = (behind > FINGER_SKIN_M) & (behind < fingers.thickness_m + PAD_SLACK_M)
+            inside &= (np.abs(p[..., 1]) < fingers.width_m / 2) & (p[..., 2] > -fingers.length_m)
+            shown |= inside & (p[..., 2] < fingers.tip_m + FINGER_SKIN_M)
     return shown, replace(grip, width_m=grip.width_m + 2 * opened), opening
 
 

@@ -36,6 +36,8 @@ LEAST_SHARE, LEAST_PIXELS = 1.5e-4, 12
 """Least size of an object's visible part."""
 REACH_M = 1.2
 """Objects farther from the robot's base than this are surroundings."""
+CORNER_TRIES, CORNER_REST = 40, 0.05
+"""Planes that are tried through three points of a piece, and the share of its points that none must explain."""
 WALL_M, WALL_SHARE = 0.005, 0.1
 """A flat piece is part of a wall if its plane, of this half thickness, contains this share of the surroundings."""
 _DARK = 8.0
@@ -268,6 +270,28 @@ def _add_parts_of_walls(labels: NDArray[np.int32], surroundings: Mask, seen: Obs
         flat = np.percentile(np.abs((points - centre) @ axes[2]), 95) < slack
         # Any plane crosses a wall somewhere; the wall's own contains a good part of it.
         surroundings[k] = bool(flat and (np.abs((around - centre) @ axes[2]) < slack).mean() > WALL_SHARE)
+        if not surroundings[k]:
+            surroundings[k] = _in_corner(points, around, slack)
+
+
+def _in_corner(points: NDArray[np.float64], around: NDArray[np.float64], slack: float) -> bool:
+    """Return whether points (N, 3) lie in two planes that contain a good part of the surroundings (M, 3) each."""
+    rng, left = np.random.default_rng(len(points)), points
+    for _ in range(2):
+        best = np.zeros(len(left), bool)
+        for _ in range(CORNER_TRIES):
+            a, b, c = left[rng.choice(len(left), 3, replace=False)]
+            normal = np.cross(b - a, c - a)
+            length = float(np.linalg.norm(normal))
+            if length < 1e-9:
+                continue
+            near = np.abs((left - a) @ normal) < slack * length
+            if near.sum() > best.sum() and (np.abs((around - a) @ normal) < slack * length).mean() > WALL_SHARE:
+                best = near
+        left = left[~best]
+        if len(left) < max(3, CORNER_REST * len(points)):
+            return True
+    return False
 
 
 def _window(mask: Mask, margin: int) -> tuple[slice, slice]:
