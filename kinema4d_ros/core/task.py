@@ -124,7 +124,8 @@ class AtGoal:
         radius_m: of the goal.
         height_m: an object at least this much higher than the goal's surface is not put down; infinite = not checked.
         support_m: height of the support at the goal, metres above the surface that the object started on. The object
-            must be higher than half of it, otherwise it is beside the support.
+            must be higher than half of it, otherwise it is beside the support. Below 0 for an object that starts in
+            the gripper or on another object, and is put down lower.
     """
 
     kind: ClassVar[str] = "place"
@@ -141,9 +142,9 @@ class AtGoal:
             raise EvaluationError(
                 f"height_m is {self.height_m}", expected="metres above 0, or infinite", code=ErrorCode.ARGUMENT_INVALID
             )
-        if not (np.isfinite(self.support_m) and self.support_m >= 0):
+        if not np.isfinite(self.support_m):
             raise EvaluationError(
-                f"support_m is {self.support_m}", expected="0 or more metres", code=ErrorCode.ARGUMENT_INVALID
+                f"support_m is {self.support_m}", expected="finite metres", code=ErrorCode.ARGUMENT_INVALID
             )
         if len(self.goal_xy) != 2 or not np.all(np.isfinite(self.goal_xy)):
             raise EvaluationError(
@@ -175,7 +176,7 @@ class AtGoal:
 
     def words(self) -> str:
         """Return the condition as a phrase."""
-        where = ", on what stands there," if self.support_m else ""
+        where = ", on what stands there," if self.support_m > 0 else ""
         return f"the object lies within {100 * self.radius_m:g} cm of its goal{where} at the end"
 
 
@@ -291,7 +292,7 @@ def make_task(
         kind: such as "pick".
         target: name of the object.
         goal_xy: goal of "place" and "stack", metres, base frame.
-        support_m: height of the support that it is stacked on.
+        support_m: height of the support at the goal above the one that it starts on, metres.
         called: name of the object in the instruction; by default `target`.
 
     Raises:

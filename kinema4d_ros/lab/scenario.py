@@ -1,4 +1,5 @@
-"""Seeded scene layouts: canonical (one target), cluttered (objects within 5 cm), dynamic (many, with occlusion).
+"""Seeded scene layouts: canonical (one target), cluttered (objects within 5 cm), dynamic (many, with occlusion),
+stacked (the target on another object, or under one), held (the target in the gripper at the start).
 
 `config/lab/NAME.yaml` holds the ranges of a scenario:
 
@@ -7,6 +8,9 @@
     distractors: {count, shapes, width_m, height_m, gap_to_target_m}  the gap is between outlines, from above
     passage:     {opening_m, post_width_m, post_height_m}  two posts on either side of the target (optional)
     occlusion:   {hidden: [lo, hi], width_m, height_m, gap_m}  one object between camera and target (optional)
+    stack:       {under: share, aside_m, below: {...}, above: {...}}  one object below the target or, in the share
+                 `under` of the scenes, above it; each with shapes, width_m, height_m (optional)
+    held:        {height_m: [lo, hi]}  the gripper holds the target so high above where it stood (optional)
 
 The same name, seed and camera position give the same layout, on every machine. `odd_share` replaces targets and
 distractors by shapes that no box, cylinder or sphere fits; `twins` adds distractors of the target's colour.
@@ -30,9 +34,10 @@ from kinema4d_ros.lab.occlusion import hidden_fraction
 from kinema4d_ros.physics.objects import ODD_SHAPES, LabObject, PlacedObject, Shape, volume_of
 from kinema4d_ros.physics.parts import odd_size
 
-__all__ = ["Scenario", "ScenarioError", "demo_eye", "make_scenario", "scenario_names"]
+__all__ = ["TABLE_SCENARIOS", "Scenario", "ScenarioError", "demo_eye", "make_scenario", "scenario_names"]
 
-
+TABLE_SCENARIOS = ("canonical", "cluttered", "dynamic")
+"""Scenarios whose objects all stand on the table, apart from each other."""
 MIN_GAP_M = 0.006
 TRIES = 400
 LAYOUTS = 200
@@ -87,6 +92,8 @@ class Scenario:
         target: the name of the object to act on.
         goal: (2,) x, y in metres: a free place on the table for the target, base frame.
         style: seed of table, wall and light variations in images; equal scenario seeds give equal styles.
+        held_m: the gripper holds the target at the start, lifted by this much from its place in `objects`; None = it
+            stands there.
     """
 
     name: str
@@ -95,6 +102,7 @@ class Scenario:
     target: str
     goal: NDArray[np.float64]
     style: int
+    held_m: float | None = None
 
 
 def scenario_names() -> tuple[str, ...]:
@@ -148,7 +156,8 @@ def make_scenario(
         layout = _Layout(config, rng, eye, odd_share, twins)
         if layout.build():
             objects = tuple(layout.placed)
-            return Scenario(name, seed, objects, objects[0].name, layout.goal, int(rng.integers(1 << 16)))
+            style = int(rng.integers(1 << 16))
+            return Scenario(name, seed, objects, objects[0].name, layout.goal, style, layout.held_m)
     raise ScenarioError(
         f"scenario {name!r} leaves no room for its objects (seed {seed})",
         expected="ranges in its file that fit the workspace",
@@ -180,18 +189,24 @@ class _Layout:
         self._odd_share, self._twins = odd_share, twins
         self.placed: list[PlacedObject] = []
         self.goal = np.zeros(2)
+        self.held_m: float | None = None
         self._colours = [str(c) for c in rng.permutation(list(_COLOURS))]
 
     def build(self) -> bool:
         self._place_target()
         config = self._config
         count = int(self._rng.integers(config["distractors"]["count"][0], config["distractors"]["count"][1] + 1))
+        if "stack" in config and not self._stack(config["stack"]):
+            return False
+        if "held" in config:
+            self.held_m = self._between(config["held"]["height_m"])
+        others = len(self.placed)
         if "passage" in config and not self._place_passage(config["passage"]):
             return False
         if "occlusion" in config and not self._place_occluder(config["occlusion"]):
             return False
         twin = self._happens(self._twins)
-        while len(self.placed) - 1 < count:
+        while len(self.placed) - others < count:
             if not self._place_distractor(config["distractors"], twin):
                 return False
             twin = False
@@ -248,6 +263,27 @@ class _Layout:
         if np.hypot(x, y) < KEEP_CLEAR_M + thing.radius or not (-0.1 < x < 0.6 and abs(y) < 0.45):
             return False
         return all(np.hypot(*(p.position[:2] - (x, y))) >= thing.radius + p.object.radius + gap for p in self.placed)
+
+    def _stack(self, config: dict[str, Any]) -> bool:
+        """Put an object under the target, which then stands on it, or one on top of the target."""
+        target = self.placed[0]
+        under = float(self._rng.uniform()) < config["under"]
+        other = config["above" if under else "below"]
+        thing = self._make(other["shapes"], other["width_m"], other["height_m"], self._colours.pop())
+        if under and target.object.shape not in ("box", "cylinder"):
+            return False
+        aside = self._rng.uniform(-1.0, 1.0, 2) * config["aside_m"]
+        x, y = target.position[:2] + aside
+        yaw = float(self._rng.uniform(-np.pi, np.pi))
+        lower, upper = (target.object, thing) if under else (thing, target.object)
+        if under:
+            self.placed.append(PlacedObject.standing(upper, float(x), float(y), yaw, lower.height))
+            return True
+        pose = target.base_T_object.copy()
+        pose[2, 3] += lower.height
+        self.placed[0] = PlacedObject(upper, pose)
+        self._add(lower, float(x), float(y), yaw)
+        return True
 
     def _place_passage(self, config: dict[str, Any]) -> bool:
         target = self.placed[0]

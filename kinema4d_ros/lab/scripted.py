@@ -16,13 +16,13 @@ from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import apply, invert, make, rotation_angle, slerp
 from kinema4d_ros.kinematics.gripping import finger_shape
 from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
-from kinema4d_ros.lab.grips import FINGER_GAP_M, grips_of
+from kinema4d_ros.lab.grips import BELOW_EDGE_M, FINGER_GAP_M, grips_of
 from kinema4d_ros.lab.scenario import ScenarioError
 from kinema4d_ros.lab.simulation import LabSimulation, LabState
 from kinema4d_ros.physics.objects import PLAIN_SHAPES, PlacedObject
 from kinema4d_ros.robot.gripper import Fingers
 
-__all__ = ["Motion", "home_plan", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan", "tool_down"]
+__all__ = ["Motion", "home_plan", "is_held", "pick_and_place_plan", "pick_plan", "place_plan", "push_plan", "tool_down"]
 
 RATE_HZ = 50.0
 SPEED_FRACTION = 0.35
@@ -144,12 +144,18 @@ BELOW_TIPS_M = 0.0016
 """Gap between the finger tips and the table."""
 RELEASE_M = 0.002
 HELD_M = 0.05
+PALM_GAP_M = 0.004
+"""Gap between the palm and what stands on the object that is picked."""
+STACKED_M = 0.005
+"""An object stands on another one if its foot is this close to the other's top."""
 
 
-def pick_plan(lab: LabSimulation | LabState, name: str, kinematics: Kinematics) -> JointTrajectory:
-    """Plan a pick from the current command: move over the object, descend, close, lift.
+def pick_plan(
+    lab: LabSimulation | LabState, name: str, kinematics: Kinematics, *, lift_m: float = LIFT_M
+) -> JointTrajectory:
+    """Plan a pick from the current command: move over the object, descend, close, lift by `lift_m` metres.
 
-    Grasps with more clearance to other objects are tried first.
+    Grasps with more clearance to other objects are tried first. What the gripper holds already is only lifted.
 
     Raises:
         ScenarioError: no such object.
@@ -157,7 +163,7 @@ def pick_plan(lab: LabSimulation | LabState, name: str, kinematics: Kinematics) 
     """
     state = _state(lab)
     motion = Motion(kinematics, state.commanded)
-    _pick(motion, state, _object(state, name))
+    _pick(motion, state, _object(state, name), lift_m)
     return motion.trajectory()
 
 
@@ -174,8 +180,8 @@ def place_plan(
     state = _state(lab)
     motion = Motion(kinematics, state.commanded)
     placed = _object(state, name)
-    away = float(np.linalg.norm(motion.tool_pose()[:3, 3] - placed.position))
-    if away > HELD_M + placed.object.height / 2:
+    away = _away(motion, placed)
+    if away > _reach(placed):
         raise KinematicsError(
             f"the gripper does not hold '{name}': it is {1000 * away:.0f} mm from the tool",
             expected="the object between the fingers",
@@ -263,8 +269,33 @@ def _raised(pose: Array, by: float) -> Array:
     return out
 
 
-def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
+def _away(motion: Motion, placed: PlacedObject) -> float:
+    """Return the distance of an object's centre from the tool, metres."""
+    return float(np.linalg.norm(motion.tool_pose()[:3, 3] - placed.position))
+
+
+def _reach(placed: PlacedObject) -> float:
+    """Return the distance from the tool, metres, up to which an object may be in the gripper."""
+    return HELD_M + placed.object.height / 2
+
+
+def is_held(state: LabState, name: str, kinematics: Kinematics) -> bool:
+    """Return whether an object is in the gripper: closed around it, with the object's centre near the tool."""
+    motion, placed = Motion(kinematics, state.commanded), _object(state, name)
+    gripper = kinematics.robot.gripper
+    if gripper is None or _away(motion, placed) > _reach(placed):
+        return False
+    commanded = float(gripper.width_from_position(motion.q[_gripper_column(motion)]))
+    measured = np.clip(state.positions[_gripper_column(motion)], *sorted((gripper.closed, gripper.open)))
+    return commanded < float(gripper.width_from_position(measured)) - SQUEEZE_M / 2
+
+
+def _pick(motion: Motion, state: LabState, placed: PlacedObject, lift_m: float = LIFT_M) -> Array:
     """Append a pick and return `tool_T_object` of the grasp."""
+    if is_held(state, placed.name, motion.kinematics):
+        tool_T_object = invert(motion.tool_pose()) @ placed.base_T_object
+        _raise_held(motion, lift_m)
+        return np.asarray(tool_T_object)
     others = [o for o in state.objects.values() if o is not placed]
     gripper = motion.kinematics.robot.gripper
     fingers = finger_shape(motion.kinematics.robot)
@@ -272,8 +303,9 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
     start = motion.q.copy()
     options: list[tuple[float, Array, Array, float]] = []
     refusal: NoSolution | None = None
+    least = _above_load(placed, others, fingers)
     for grip in grips_of(placed, fingers, widest, fingers.tip_m + BELOW_TIPS_M):
-        grasp = tool_down(grip.x, grip.y, grip.z, grip.yaw)
+        grasp = tool_down(grip.x, grip.y, max(grip.z, least), grip.yaw)
         try:
             q = motion.kinematics.inverse(_raised(grasp, APPROACH_M), seed=start)
         except NoSolution as error:
@@ -285,7 +317,7 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
         raise refusal or KinematicsError(f"no grasp for '{placed.name}'", expected="a graspable object")
     for _, grasp, q, width in sorted(options, key=lambda option: -option[0]):
         try:
-            _append_grasp(motion, grasp, q, width)
+            _append_grasp(motion, grasp, q, width, lift_m)
         except NoSolution as error:
             refusal = error
             motion.rewind()
@@ -294,7 +326,35 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject) -> Array:
     raise refusal or KinematicsError(f"no grasp for '{placed.name}'", expected="a graspable object")
 
 
-def _append_grasp(motion: Motion, grasp: Array, above: Array, width: float) -> None:
+def _above_load(placed: PlacedObject, others: Sequence[PlacedObject], fingers: Fingers) -> float:
+    """Return the least height of the grip point at which the palm clears what stands on the object, metres, or 0."""
+    top = float(placed.position[2]) + placed.object.height / 2
+    load = [
+        float(o.position[2]) + o.object.height / 2
+        for o in others
+        if float(np.hypot(*(o.position - placed.position)[:2])) < placed.object.radius
+        and abs(float(o.position[2]) - o.object.height / 2 - top) < STACKED_M
+    ]
+    return min(max(load) - fingers.length_m + PALM_GAP_M, top - BELOW_EDGE_M) if load else 0.0
+
+
+def _raise_held(motion: Motion, lift_m: float) -> None:
+    """Lift what the gripper holds, less high if the arm cannot reach so far up."""
+    pose, refusal = motion.tool_pose(), None
+    for share in (1.0, 0.75, 0.55):
+        motion.mark()
+        try:
+            motion.line_to(_raised(pose, share * lift_m), speed=0.8)
+        except NoSolution as error:
+            refusal = error
+            motion.rewind()
+            continue
+        return
+    if refusal is not None:
+        raise refusal
+
+
+def _append_grasp(motion: Motion, grasp: Array, above: Array, width: float, lift_m: float) -> None:
     motion.mark()
     gripper_column = _gripper_column(motion)
     motion.grip(width + 2 * FINGER_GAP_M)
@@ -302,7 +362,7 @@ def _append_grasp(motion: Motion, grasp: Array, above: Array, width: float) -> N
     goal[gripper_column] = motion.q[gripper_column]
     motion.to_joints(goal).line_to(grasp).wait(0.1)
     motion.grip(width - 2 * SQUEEZE_M).wait(0.2)
-    motion.line_to(_raised(grasp, LIFT_M), speed=0.8)
+    motion.line_to(_raised(grasp, lift_m), speed=0.8)
 
 
 def _gripper_column(motion: Motion) -> int:
@@ -359,7 +419,10 @@ def _push(motion: Motion, placed: PlacedObject, direction: Array, distance_m: fl
     behind = placed.position[:2] - unit * (placed.object.radius + 0.030)
     contact = placed.position[:2] - unit * (placed.object.radius + 0.004)
     end = contact + unit * distance_m
+    foot = float(placed.position[2]) - placed.object.height / 2
     z = min(0.3 * placed.object.height, 0.02) + (finger_shape(motion.kinematics.robot).tip_m + BELOW_TIPS_M)
+    # What stands on another object is pushed off it.
+    z += foot if foot > STACKED_M else 0.0
     yaw = float(np.arctan2(unit[1], unit[0]))
     refusal: NoSolution | None = None
     for turned in (yaw, yaw + np.pi):

@@ -19,6 +19,7 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_quaternion, make
+from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
 from kinema4d_ros.lab.profile import CONSTANT, MATERIALS, LabProfile, SceneConstants, load_profile
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
 from kinema4d_ros.lab.sensor import Sensor
@@ -42,7 +43,11 @@ SETTLE_S = 0.5
 SETTLE_MOVE_M = 0.01
 """A layout is rejected and drawn again if an object moves by more than this while it settles."""
 SETTLE_TRIES = 20
+HOLD_S = 0.3
+"""Rest after an object was taken up, before the scene begins."""
 MAX_STEP_S = 10.0
+_UPRIGHT = 0.98
+"""Smallest z component of the z axis of an object that was taken up straight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +88,7 @@ class LabSimulation:
     The same scenario, seed, profile and calls give the same numbers.
 
     Args:
-        scenario: "canonical", "cluttered", "dynamic", or a `Scenario`.
+        scenario: a name of `scenario_names`, or a `Scenario`.
         seed: 0 or more.
         robot: a name, a path, or a `Robot`.
         camera: viewpoint that the scenario's occluders hide the target from; by default the demo camera.
@@ -117,6 +122,7 @@ class LabSimulation:
         self._camera = camera
         self._room = room or Room()
         self._timestep_s = timestep_s
+        self._kinematics: Kinematics | None = None
         self._start = self._robot.home_position() if start is None else np.array(start, dtype=np.float64)
         if self._start.shape != (len(self._robot.joint_names),) or not np.all(np.isfinite(self._start)):
             raise KinemaError(f"start is {self._start}", expected=f"{len(self._robot.joint_names)} finite positions")
@@ -317,6 +323,28 @@ class LabSimulation:
         self._lead_s = servo_lead(model)
         self._controller = TrajectoryController(self._robot, home)
         self._commands = deque([data.ctrl.copy()] * round(constants.delay_s / self._timestep_s))
+        return scenario.held_m is None or self._take_up(scenario.held_m)
+
+    def _take_up(self, height_m: float) -> bool:
+        """Let the arm take up the target, and begin there; return False if it does not hold it so high above."""
+        # Plans are made from states of this module.
+        from kinema4d_ros.kinematics import choose_kinematics
+        from kinema4d_ros.lab.scripted import pick_plan
+
+        name = self._scenario.target
+        before = self._object_pose(name)
+        self._kinematics = self._kinematics or choose_kinematics(self._robot)
+        try:
+            plan = pick_plan(self, name, self._kinematics, lift_m=height_m)
+        except NoSolution:
+            return False
+        self.run(plan, HOLD_S)
+        after = self._object_pose(name)
+        if not (abs(after[2, 3] - before[2, 3] - height_m) < SETTLE_MOVE_M and after[2, 2] > _UPRIGHT):
+            return False
+        commanded, _ = self._controller.target(self._data.time)
+        self._data.time = 0.0
+        self._controller = TrajectoryController(self._robot, commanded)
         return True
 
     def _command(self) -> None:

@@ -15,7 +15,7 @@ from kinema4d_ros.core.errors import ErrorCode, KinemaError
 from kinema4d_ros.core.task import LAB_TASKS
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics, choose_kinematics
-from kinema4d_ros.lab.scripted import pick_and_place_plan, pick_plan, push_plan
+from kinema4d_ros.lab.scripted import is_held, pick_and_place_plan, pick_plan, place_plan, push_plan
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.policies.errors_by_design import ExpertErrors
 from kinema4d_ros.policies.protocol import ActionChunk, EpisodeStart, Observation, PlanHandout, PolicyError
@@ -116,10 +116,33 @@ class ScriptedExpert:
         if task == "push":
             return push_plan(scene, scene.target, self._kinematics), None
         picked = pick_plan(scene, scene.target, self._kinematics)
+        if is_held(scene, scene.target, self._kinematics):
+            return self._with_held(robot, scene, task, picked)
         lift = _lift(robot, picked)
         if task == "pick":
             return picked, lift
         return pick_and_place_plan(scene, scene.target, self._kinematics), lift
+
+    def _with_held(
+        self, robot: Robot, scene: LabState, task: str, lifted: JointTrajectory
+    ) -> tuple[JointTrajectory, tuple[float, float] | None]:
+        """Plan with an object that is in the gripper: lift it, or carry it to its goal; an early release is on the way.
+
+        Believed positions of a held object change where it is put down, not whether it is held.
+        """
+        if task == "pick" or self._kinematics is None:
+            return lifted, (0.0, float(lifted.times[-1]))
+        carried = place_plan(scene, scene.target, self._kinematics)
+        return carried, _carry(robot, carried)
+
+
+def _carry(robot: Robot, placed: JointTrajectory) -> tuple[float, float] | None:
+    """Return start and end of the carry of a place plan: until the fingers move."""
+    if robot.gripper is None:
+        return None
+    fingers = robot.joint_names.index(robot.gripper.joint)
+    moves = np.abs(np.diff(placed.positions[:, fingers])) > _STILL
+    return 0.0, float(placed.times[int(np.argmax(moves))] if moves.any() else placed.times[-1])
 
 
 def _lift(robot: Robot, picked: JointTrajectory) -> tuple[float, float] | None:

@@ -27,6 +27,8 @@ from kinema4d_ros.worlds.world import LIMIT_S, Array, Run, Scene, Session, World
 __all__ = ["LabWorld", "true_rollout"]
 
 SAMPLE_S = 0.02
+RAISED_M = 0.01
+"""A target that stands, and whose foot is higher above the table than this, does not start on the table."""
 
 
 class LabWorld(World):
@@ -85,7 +87,11 @@ class LabWorld(World):
 
     def task(self, kind: str) -> Task:
         """Return a task with this scene's target and goal."""
-        return make_task(kind, self.start.target, goal_xy=self.start.goal)
+        placed = self.start.objects[self.start.target]
+        foot = float(placed.position[2]) - placed.object.height / 2 - self.lab.room.table_z
+        # The goal is on the table; the target may start on another object or in the gripper.
+        support_m = -foot if foot > RAISED_M else 0.0
+        return make_task(kind, self.start.target, goal_xy=self.start.goal, support_m=support_m)
 
     def begin(self, seed: int = 0) -> LabSession:
         """Reset the scene; a new one needs no reset."""

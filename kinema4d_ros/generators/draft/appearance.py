@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
+from kinema4d_ros.core.outcomes import PointBasis
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators._kernels import shade_frames
 from kinema4d_ros.generators.draft._draw_kernels import paint_robot, robot_normals
 from kinema4d_ros.generators.draft.shadows import GAMMA
 from kinema4d_ros.generators.inpaint import grow_mask
 
-__all__ = ["RobotLook", "attached_parts", "fit_look", "shaded_robot", "spread_colours"]
+__all__ = ["CarriedParts", "RobotLook", "attached_parts", "fit_look", "shaded_robot", "spread_colours"]
 
 Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
@@ -24,6 +26,8 @@ Floats = NDArray[np.float32]
 _LEAST_PIXELS = 300
 """Robot pixels of the first image below which its colours are not known."""
 _LEAST_LINK = 40
+_NEAR_M = 0.02
+_NEIGHBOURS = np.ones((3, 3), np.uint8)
 _BORDER_PX = 4.0
 """Width of the borders of links whose colours are not used."""
 _MOST_PIXELS = 6000
@@ -89,6 +93,60 @@ class RobotLook:
             np.zeros((0, 3, 4)) if first_T_now is None else first_T_now, camera.K, self.xyz, self.normals, self.ids,
             self.shaded, self.own, out,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class CarriedParts:
+    """Pixels of parts that are missing in the URDF; each one moves with the link that is nearest to it.
+
+    Attributes:
+        points: (P, 3) float64, measured, metres, camera frame.
+        links: (P,) indices of links.
+        colours: (P, 3) uint8.
+    """
+
+    points: Doubles
+    links: NDArray[np.intp]
+    colours: Bytes
+
+    @classmethod
+    def of(cls, image: Bytes, parts: Bools, points: Floats, robot: PointmapSequence) -> CarriedParts | None:
+        """Find the nearest link of the pixels `parts` (H, W), with `points` (H, W, 3) in the camera frame; None = none.
+
+        Frame 0 of `robot` is that of the image.
+        """
+        parts = parts & np.isfinite(points[..., 2])
+        seen = robot.link_ids[0] != 0
+        if not parts.any() or not seen.any():
+            return None
+        mine = points[parts].astype(np.float64)
+        _, nearest = cKDTree(robot.xyz[0][seen].astype(np.float64)).query(mine)
+        return cls(mine, robot.link_ids[0][seen][nearest].astype(np.intp) - 1, image[parts])
+
+    def draw(self, camera_T_first: Doubles, K: Doubles, rgb: Bytes, xyz: Floats, basis: Bytes) -> None:
+        """Draw the parts into rgb, xyz (H, W, 3) and basis (H, W) where they are nearer.
+
+        `camera_T_first` (L, 4, 4) moves the points of every link from frame 0 to this frame, camera frame.
+        """
+        T = camera_T_first[self.links]
+        q = np.einsum("pij,pj->pi", T[:, :3, :3], self.points) + T[:, :3, 3]
+        front = q[:, 2] > _NEAR_M
+        q, colours = q[front], self.colours[front]
+        height, width = basis.shape
+        order = np.argsort(-q[:, 2], kind="stable")
+        u, v = np.floor((q @ K.T / q[:, 2:])[order, :2]).astype(np.int64).T
+        inside = (u >= 0) & (u < width) & (v >= 0) & (v < height)
+        # The nearest is drawn last. Gaps, where parts come nearer or turn, are closed with a neighbour.
+        shown = np.full((height, width), -1.0, np.float32)
+        shown[v[inside], u[inside]] = order[inside]
+        full = cv2.morphologyEx((shown >= 0).astype(np.uint8), cv2.MORPH_CLOSE, _NEIGHBOURS) != 0
+        shown = np.where(full & (shown < 0), cv2.dilate(shown, _NEIGHBOURS), shown).astype(np.intp)
+        rows, columns = np.nonzero(shown >= 0)
+        who = shown[rows, columns]
+        with np.errstate(invalid="ignore"):
+            nearer = ~(q[who, 2] > xyz[rows, columns, 2])
+        rows, columns, who = rows[nearer], columns[nearer], who[nearer]
+        rgb[rows, columns], xyz[rows, columns], basis[rows, columns] = colours[who], q[who], PointBasis.FITTED
 
 
 def spread_colours(image: Bytes, labels: Bytes, reach_px: float) -> tuple[Bytes, Bytes]:

@@ -35,7 +35,14 @@ from kinema4d_ros.generators.draft._draw_kernels import (
     paint_shapes,
     shade_plane,
 )
-from kinema4d_ros.generators.draft.appearance import RobotLook, attached_parts, fit_look, shaded_robot, spread_colours
+from kinema4d_ros.generators.draft.appearance import (
+    CarriedParts,
+    RobotLook,
+    attached_parts,
+    fit_look,
+    shaded_robot,
+    spread_colours,
+)
 from kinema4d_ros.generators.draft.scene import Estimate, FittedScene
 from kinema4d_ros.generators.draft.shadows import (
     CELL_M,
@@ -201,7 +208,13 @@ class SceneDrawer:
         margin = grow_mask(self._seen_robot, MARGIN_PX * self.camera.width / 720)
         around = grow_mask(self._objects, 2.0)
         self.parts = attached_parts(image, self._seen_robot, margin, around, height, depth, robot.xyz[0, ..., 2])
-        """(H, W) bool: pixels that hang on the robot but are not in its URDF; they leave with it."""
+        """(H, W) bool: pixels that hang on the robot but are not in its URDF.
+
+        With depth and the poses of the links they move with the nearest link, otherwise they leave with the robot.
+        """
+        self._carried = None
+        if depth is not None and base_T_link is not None:
+            self._carried = CarriedParts.of(image, self.parts, self._rays * depth[..., None], robot)
         self._margin = margin
         self._reach_px = int(np.ceil(MARGIN_PX * self.camera.width / 720))
         self._around = _window(margin, self._reach_px)
@@ -295,6 +308,10 @@ class SceneDrawer:
                 if self._shadows is not None:
                     points = self._casting(robot, t, poses[t], casters, base_T_link)
                     self._shade(self._shadows, points, still, memory.same, rgb)
+                if self._carried is not None and base_T_link is not None:
+                    moves = base_T_link[t] @ np.linalg.inv(base_T_link[0])
+                    moves = self.camera.camera_T_base @ moves @ self.camera.base_T_camera
+                    self._carried.draw(moves, self.camera.K, rgb, xyz, basis[t])
                 if moved[t].any():
                     cast_shapes(*solids.arrays, seen[t], moved[t], self.camera.K, *scratch)
                     self._paint(scratch, seen[t], seen[0], first, tint, rgb, xyz, basis[t])

@@ -25,16 +25,26 @@ from kinema4d_ros.generators.composite import MARGIN_PX
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, OTHER, OWN, SPHERE, UNKNOWN
 from kinema4d_ros.generators.draft.hull import Hull, fit_hulls
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
-from kinema4d_ros.generators.draft.segments import Observation, find_segments, median_lab, observe, two_colours
+from kinema4d_ros.generators.draft.segments import (
+    Observation,
+    find_edges,
+    find_segments,
+    median_lab,
+    observe,
+    two_colours,
+)
 from kinema4d_ros.generators.draft.shapes_fit import (
     KINDS,
     Fit,
+    Grasp,
     Pixels,
     choose,
     draw_fits,
+    fit_gripped,
     fit_shapes,
     misfit_of,
     shape_estimate,
+    weigh_grasped,
 )
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.generators.protocol import Cancel, Progress, raise_if_cancelled
@@ -68,9 +78,28 @@ HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
 PAD_SLACK_M = 0.006
 """An object whose width is within this of the fingers' opening, or more, touches both pads."""
+SPLIT_MISFIT = 0.3
+"""From this misfit on it is tried whether an object is two, one on the other."""
+SPLIT_NATS = 3.0
+SPLIT_PIXELS = 30
+SPLIT_CHROMA = 6.0
+"""Least difference of colour, in CIELAB, between two stacked objects that were taken for one."""
+LEDGE_M, LEDGES, LEDGE_RATIO = 0.003, 3, 2.5
+"""Bins of heights, how many of the fullest are tried, and how much fuller they are than usual."""
+GRASP_NATS = 4.0
 HANGS_NATS = 3.0
 """Evidence for a free underside, against standing on the table, from which an object between the fingers hangs."""
 OFFSET_NOTE_M = 0.003
+FINGER_PIXELS = 12
+FINGERS_OPEN_M, FINGERS_STEP_M = 0.015, 0.0005
+"""Each finger is looked for up to this much outside its commanded place, in these steps."""
+FINGER_ERROR_M, FINGER_GAIN_M = 0.010, 0.0005
+"""Largest error of depth that counts, and how much smaller the mean error must be elsewhere."""
+FINGER_SURE_M, FINGER_BETTER = 0.004, 0.75
+"""The opening is known if the mean error is below the first, or below this share of that where it is commanded."""
+FINGER_SKIN_M = 0.0025
+BEYOND_M = 0.01
+"""Things farther than this beyond the edges of the table are surroundings."""
 
 
 @dataclass(eq=False)
@@ -129,26 +158,29 @@ def fit_scene(
         GeneratorError: GENERATOR_BAD_REQUEST for arrays of other shapes or types.
         Cancelled: as `cancel` asked.
     """
-    ids, sequence_grip = _robot_frame(robot)
+    ids, xyz, sequence_grip = _robot_frame(robot)
     _check(image, depth, ids, camera, draws)
     if grip is None:
         grip = sequence_grip
     if not np.isfinite(depth).any():
         return FittedScene((), table_height_m, ("the depth image is empty: no object can be measured",), 0.0)
     margin = max(1.0, MARGIN_PX * camera.width / 720)
-    robot_mask = grow_mask(ids != 0, margin) if ids.any() else np.zeros(ids.shape, bool)
+    drawn, opening_m = ids != 0, None
+    if grip is not None and drawn.any():
+        drawn, grip, opening_m = _measured_fingers(drawn, xyz, depth, camera, grip)
+    robot_mask = grow_mask(drawn, margin) if drawn.any() else np.zeros(ids.shape, bool)
     seen = observe(depth, robot_mask, camera, table_height_m)
     labels, standing = find_segments(image, seen)
     notes = list(_table_notes(seen))
-    work = _Work(camera, seen, table_height_m, grip, near, noise_m, noise_relative)
+    table = find_edges(seen)
+    work = _Work(camera, seen, table_height_m, grip, opening_m, near, noise_m, noise_relative)
     found: list[_Found] = []
     masks = [labels == k for k in range(1, int(labels.max()) + 1)]
+    masks = [mask for mask in masks if work.reachable(mask, table)]
     order = np.argsort([np.percentile(seen.height[mask], 5) for mask in masks], kind="stable")
     for step, k in enumerate(order):
         raise_if_cancelled(cancel, Progress("fit", step, len(masks)))
-        one = work.fit(masks[k], found)
-        if one is not None:
-            found.append(one)
+        found += work.fit_stack(image, masks[k], found)
     found = work.join_pieces(found, image)
     small = SMALL_SHARE * labels.size
     scraps = [one for one in found if one.misfit > 1 and int(one.mask.sum()) < small]
@@ -163,7 +195,8 @@ def fit_scene(
         estimates = _estimates(one, draws, seed + 7919 * number)
         objects.append(FittedObject(name, one.mask, estimates, one.misfit, "measured", one.held))
         notes += work.notes(name, one, found)
-    return FittedScene(tuple(objects), table_height_m, tuple(notes), work.unexplained(found, standing))
+    unexplained = work.unexplained(found, standing)
+    return FittedScene(tuple(objects), table_height_m, tuple(notes), unexplained, table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +207,7 @@ class _Work:
     seen: Observation
     table_m: float
     grip: GripTrack | None
+    opening_m: float | None
     near: NDArray[np.float64] | None
     noise_m: float
     noise_relative: float
@@ -190,6 +224,56 @@ class _Work:
         one = min((self._fit_on(mask, pixels, base, coarse) for base in bases), key=lambda found: found.cost)
         return self._if_held(one)
 
+    def reachable(self, mask: NDArray[np.bool_], table: tuple[float, float, float, float] | None) -> bool:
+        """Return whether something is over the table or near the gripper; what is beyond the edges is surroundings."""
+        if table is None:
+            return True
+        points = self.seen.eye + self.seen.rays[mask] * self.seen.smooth[mask][:, None]
+        x0, x1, y0, y1 = table
+        x, y, _ = np.nanmedian(points, axis=0)
+        if x0 - BEYOND_M < x < x1 + BEYOND_M and y0 - BEYOND_M < y < y1 + BEYOND_M:
+            return True
+        if self.grip is None:
+            return False
+        return bool(np.nanmin(np.linalg.norm(points - self.grip.base_T_grip[0, :3, 3], axis=1)) < NEAR_M)
+
+    def fit_stack(self, image: NDArray[np.uint8], mask: NDArray[np.bool_], found: Sequence[_Found]) -> list[_Found]:
+        """Fit one object; if that explains the pixels badly, also two, one on the other, if their colours differ."""
+        one = self.fit(mask, found)
+        if one is None:
+            return []
+        if one.misfit < SPLIT_MISFIT or one.coarse or one.held:
+            return [one]
+        best, cost = [one], one.cost - SPLIT_NATS
+        for ledge in self._ledges(mask):
+            with np.errstate(invalid="ignore"):
+                upper = mask & (self.seen.height > ledge + LEDGE_M)
+            lower = mask & ~upper
+            if min(upper.sum(), lower.sum()) < SPLIT_PIXELS:
+                continue
+            tints = (median_lab(image, part)[1:] for part in (upper, lower))
+            if float(np.linalg.norm(np.subtract(*tints))) < SPLIT_CHROMA:
+                continue
+            below = self.fit(lower, found)
+            above = None if below is None else self.fit(upper, [*found, below])
+            if below is None or above is None or above.base_m <= self.table_m:
+                continue
+            if above.cost + below.cost < cost:
+                best, cost = [below, above], above.cost + below.cost
+        return best
+
+    def _ledges(self, mask: NDArray[np.bool_]) -> list[float]:
+        """List heights above the table, metres, at which many pixels lie: level faces, but for the highest."""
+        heights = self.seen.height[mask]
+        heights = heights[np.isfinite(heights)]
+        top = float(np.percentile(heights, 98))
+        if not heights.size or top < 4 * LEDGE_M:
+            return []
+        counts, edges = np.histogram(heights, np.arange(LEDGE_M, top - LEDGE_M, LEDGE_M))
+        usual = max(float(np.median(counts)), 1.0)
+        peaks = [k for k in np.argsort(-counts, kind="stable")[:LEDGES] if counts[k] > LEDGE_RATIO * usual]
+        return [float(edges[k] + edges[k + 1]) / 2 for k in peaks]
+
     def join_pieces(self, found: Sequence[_Found], image: NDArray[np.uint8]) -> list[_Found]:
         """Join visible parts of one object that something nearer or the robot separates, if the evidence says so."""
         found = list(found)
@@ -203,7 +287,10 @@ class _Work:
                 continue
             others = [one for k, one in enumerate(found) if k not in (i, j) and k not in gone]
             union = self.fit(a.mask | b.mask, others)
-            if union is not None and union.cost < a.cost + b.cost and union.misfit < 1:
+            # The fingers hold one object.
+            both = a.held and b.held and union is not None and union.held
+            better = union is not None and union.cost < a.cost + b.cost and union.misfit < 1
+            if union is not None and (both or better):
                 found[j] = union
                 gone.add(i)
         return [one for k, one in enumerate(found) if k not in gone]
@@ -254,16 +341,23 @@ class _Work:
         between &= (p_grip[:, 2] > -fingers.length_m) & (p_grip[:, 2] < fingers.tip_m + PAST_TIPS_M + PAD_SLACK_M)
         if between.sum() < max(3, 0.02 * len(between)):
             return one
-        up = -pose[:3, 2]
-        pixels, floor = one.pixels, self.table_m
-        if up[2] < math.cos(math.radians(4.0)):
+        up, origin, floor = np.array([0.0, 0.0, 1.0]), np.array([*pose[:2, 3], 0.0]), self.table_m
+        if -pose[2, 2] < math.cos(math.radians(4.0)):
             # The object is tilted with the gripper.
-            x = np.cross(np.array([0.0, 1.0, 0.0]) if abs(up[1]) < 0.9 else np.array([1.0, 0.0, 0.0]), up)
-            x /= np.linalg.norm(x)
-            frame = np.eye(4)
-            frame[:3, :3], frame[:3, 3] = np.stack([x, np.cross(up, x), up], 1), pose[:3, 3]
-            pixels, floor = pixels.turned(frame), -math.inf
+            up, origin, floor = -pose[:3, 2], pose[:3, 3], -math.inf
+        x = pose[:3, 0] - (pose[:3, 0] @ up) * up
+        x = x / np.linalg.norm(x)
+        frame = np.eye(4)
+        frame[:3, :3], frame[:3, 3] = np.stack([x, np.cross(up, x), up], 1), origin
+        pixels = one.pixels.turned(frame)
         fits = fit_shapes(pixels, floor, kinds=(BOX, CYLINDER, SPHERE), free_base=True)
+        if self.opening_m is not None:
+            point = float((pose[:3, 3] - origin) @ up)
+            palm = point + fingers.length_m if fingers.length_m > 0 else math.inf
+            grasped = fit_gripped(pixels, floor, Grasp(self.opening_m, point, palm))
+            # What is held touches both pads, unless the pixels speak clearly against it.
+            likely = grasped[0].cost(pixels) < fits[0].cost(pixels) + GRASP_NATS
+            fits = grasped if likely else sorted(fits + grasped, key=lambda fit: fit.cost(pixels))
         hangs = one.base_m == self.table_m and fits[0].cost(pixels) < one.cost - HANGS_NATS
         x_extent = np.ptp(np.percentile(p_grip[:, 0], [3, 97])) if len(p_grip) else 0.0
         if not hangs and x_extent < width - PAD_SLACK_M:
@@ -365,6 +459,10 @@ def _estimates(one: _Found, draws: int, seed: int) -> tuple[Estimate, ...]:
         number = max(1, round(share * count))
         thin = 1 if one.coarse else 2
         drawn = draw_fits(one.pixels, fit, one.base_m, number - 1, (seed + k) % (1 << 31), thin=thin)
+        if fit.grasp is not None:
+            order, weights = weigh_grasped(one.pixels, [fit, *drawn], one.base_m)
+            chosen += [shape_estimate(each, frame, share * w) for each, w in zip(order, weights.tolist(), strict=True)]
+            continue
         chosen += [shape_estimate(each, frame, share / number) for each in (fit, *drawn)]
     return tuple(chosen)
 
@@ -379,10 +477,66 @@ def _table_notes(seen: Observation) -> list[str]:
     ]
 
 
-def _robot_frame(robot: RobotFrame) -> tuple[NDArray[np.uint8], GripTrack | None]:
+def _robot_frame(robot: RobotFrame) -> tuple[NDArray[np.uint8], NDArray[np.float32], GripTrack | None]:
     if isinstance(robot, PointmapSequence):
-        return robot.link_ids[0], robot.grip.at(slice(0, 1)) if robot.grip is not None else None
-    return robot[0], None
+        return robot.link_ids[0], robot.xyz[0], robot.grip.at(slice(0, 1)) if robot.grip is not None else None
+    return *robot, None
+
+
+def _measured_fingers(
+    drawn: NDArray[np.bool_],
+    xyz: NDArray[np.float32],
+    depth: NDArray[np.float32],
+    camera: PinholeCamera,
+    grip: GripTrack,
+) -> tuple[NDArray[np.bool_], GripTrack, float | None]:
+    """Return the robot's pixels (H, W) and the grip with the fingers where the depth shows them, and the opening there.
+
+    Fingers that press on an object stand farther open than commanded. Commanded fingers would be inside the object, and
+    the measured ones would be taken for things beside it. The opening is None where too little is seen of the fingers.
+    """
+    pose, width, fingers = grip.base_T_grip[0], float(grip.width_m[0]), grip.fingers
+    rows, columns = np.nonzero(drawn)
+    p = xyz[rows, columns].astype(np.float64)
+    p = p @ camera.base_T_camera[:3, :3].T + camera.base_T_camera[:3, 3]
+    p = (p - pose[:3, 3]) @ pose[:3, :3]
+    mine = (p[:, 2] > -fingers.length_m) & (np.abs(p[:, 1]) < fingers.width_m / 2 + PAD_SLACK_M)
+    mine &= np.abs(p[:, 0]) < width / 2 + fingers.thickness_m + PAD_SLACK_M
+    if mine.sum() < FINGER_PIXELS:
+        return drawn, grip, None
+    rows, columns, p = rows[mine], columns[mine], p[mine]
+    camera_T_grip = camera.camera_T_base @ pose
+    best, first, opened, where = math.inf, math.inf, 0.0, (rows, columns)
+    for shift in np.arange(0.0, FINGERS_OPEN_M, FINGERS_STEP_M):
+        q = p + np.sign(p[:, :1]) * np.array([shift, 0.0, 0.0])
+        q = q @ camera_T_grip[:3, :3].T + camera_T_grip[:3, 3]
+        uv = np.floor(q @ camera.K.T / q[:, 2:])[:, 1::-1].astype(np.int64)
+        v, u = np.clip(uv, 0, (depth.shape[0] - 1, depth.shape[1] - 1)).T
+        with np.errstate(invalid="ignore"):
+            error = np.minimum(np.abs(depth[v, u] - q[:, 2]), FINGER_ERROR_M)
+        cost = float(np.where(np.isfinite(error), error, FINGER_ERROR_M).mean())
+        first = cost if shift == 0 else first
+        # The commanded place is believed unless another one is clearly better.
+        if cost < best - (FINGER_GAIN_M if not opened else 0.0):
+            best, opened, where = cost, float(shift), (v, u)
+    sure = best < FINGER_SURE_M or best < FINGER_BETTER * first
+    opening = width + 2 * opened if sure else None
+    if opened == 0.0:
+        return drawn, grip, opening
+    shown = drawn.copy()
+    shown[rows, columns] = False
+    moved = np.zeros(drawn.shape, np.uint8)
+    moved[where] = 1
+    shown |= cv2.morphologyEx(moved, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8)) != 0
+    if opening is not None:
+        # What is measured where the fingers are is a finger: the object ends at the pads.
+        p = (camera.rays() * depth[..., None]) @ camera_T_grip[:3, :3] - camera_T_grip[:3, 3] @ camera_T_grip[:3, :3]
+        behind = np.abs(p[..., 0]) - opening / 2
+        with np.errstate(invalid="ignore"):
+            inside = (behind > FINGER_SKIN_M) & (behind < fingers.thickness_m + PAD_SLACK_M)
+            inside &= (np.abs(p[..., 1]) < fingers.width_m / 2) & (p[..., 2] > -fingers.length_m)
+            shown |= inside & (p[..., 2] < fingers.tip_m + FINGER_SKIN_M)
+    return shown, replace(grip, width_m=grip.width_m + 2 * opened), opening
 
 
 def _check(

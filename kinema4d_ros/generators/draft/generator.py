@@ -245,7 +245,7 @@ class DraftGenerator:
             motion.commands,
             request.times,
             start=motion.commands.positions[0],
-            room=open_room(scene.table_height_m),
+            room=open_room(scene.table_height_m, scene.table),
             threads=self._threads,
             cancel=cancel,
         )

@@ -66,9 +66,10 @@ class CameraSpread:
 
 
 def open_room(table_height_m: float, table: tuple[float, float, float, float] | None = None) -> Room:
-    """Return the room of a fitted scene: a table with edges (x0, x1, y0, y1) only if they are known, walls far away."""
+    """Return the room of a fitted scene: a table with edges (x0, x1, y0, y1) where they are known, walls far away."""
+    x0, x1, y0, y1 = np.clip(table or (-_FAR_M, _FAR_M, -_FAR_M, _FAR_M), -_FAR_M, _FAR_M).tolist()
     return Room(
-        table=table or (-_FAR_M, _FAR_M, -_FAR_M, _FAR_M),
+        table=(x0, x1, y0, y1),
         table_z=table_height_m,
         table_thickness=0.1,
         back_wall_x=-_FAR_M,

@@ -25,14 +25,16 @@ __all__ = ["DraftOutcome", "Fate", "FateKind", "cluster_outcomes", "smoothed", "
 
 Array = NDArray[np.float64]
 
-FateKind = Literal["stays", "nudged", "pushed", "toppled", "lifted", "dropped", "put down", "fell"]
+FateKind = Literal["stays", "nudged", "pushed", "toppled", "lifted", "dropped", "put down", "came down", "fell"]
 
 MOVED_M = 0.005
 """Displacements below this are within the error of a fit and count as staying."""
 TOPPLED_RAD = np.radians(40.0)
 """Change of an object's upright axis that no push along the table makes."""
 FALLEN_M = 0.05
-"""An object this far below its start has left the table."""
+"""An object whose centre is this far below the table has left it."""
+LOWERED_M = 0.015
+"""An object this far below its start has left what it stood on."""
 GRIP_MARGIN_M = 0.012
 """The grasp point is at most this far from the box around a gripped object."""
 TURN_M = 0.03
@@ -48,7 +50,7 @@ class Fate:
     Attributes:
         kind: "stays"; "nudged" or "pushed" (moved on the table by less or more than the limit of a push); "toppled";
             "lifted" (up at the end); "dropped" (was up, came down outside the gripper); "put down" (came down in the
-            gripper); "fell" (off the table).
+            gripper); "came down" (from the object that it stood on); "fell" (off the table).
         moved_m: horizontal distance from start to end, metres.
         rise_m: height above the start at the end, metres.
         gripped: between the fingers at the end; False without a gripper.
@@ -182,11 +184,12 @@ def _require(
 
 def _fates(run: MemberRun, scene: FittedScene, grip: GripTrack | None) -> tuple[Fate, ...]:
     return tuple(
-        _fate(run.base_T_object[:, i], one.estimates[0], one.held, grip) for i, one in enumerate(scene.objects)
+        _fate(run.base_T_object[:, i], one.estimates[0], one.held, grip, scene.table_height_m)
+        for i, one in enumerate(scene.objects)
     )
 
 
-def _fate(poses: Array, shape: Estimate, held: bool, grip: GripTrack | None) -> Fate:
+def _fate(poses: Array, shape: Estimate, held: bool, grip: GripTrack | None, table_m: float) -> Fate:
     """Classify the path (T, 4, 4) of an object of a shape and size."""
     position = poses[:, :3, 3]
     rise, moved = Lifted().value(position), PushedBy().value(position)
@@ -196,7 +199,7 @@ def _fate(poses: Array, shape: Estimate, held: bool, grip: GripTrack | None) -> 
     lowered = held and bool(rise[-1] < -Lifted().height_m)
     tilt = float(np.arccos(np.clip(poses[0, :3, 2] @ poses[-1, :3, 2], -1.0, 1.0)))
     kind: FateKind
-    if not held and rise[-1] < -FALLEN_M:
+    if not held and position[-1, 2] < table_m - FALLEN_M:
         kind = "fell"
     elif up[-1] or (held and not lowered and gripped[-1]):
         kind = "lifted"
@@ -204,6 +207,8 @@ def _fate(poses: Array, shape: Estimate, held: bool, grip: GripTrack | None) -> 
         last_up = int(np.flatnonzero(up)[-1]) if up.any() else int(np.argmax(rise))
         landed = last_up + int(np.argmax(rise[last_up:] < rise[-1] + MOVED_M))
         kind = "put down" if gripped[landed] else "dropped"
+    elif not held and rise[-1] < -LOWERED_M and position[0, 2] - shape.size[2] / 2 > table_m + LOWERED_M:
+        kind = "came down"
     elif tilt > TOPPLED_RAD and shape.shape != "sphere":  # a ball rolls
         kind = "toppled"
     elif PushedBy().holds(position)[-1]:
@@ -264,5 +269,6 @@ def _words(fate: Fate, held: bool) -> str:
         "toppled": "topples",
         "dropped": "slips out",
         "put down": f"put down {1000 * fate.moved_m:.0f} mm away",
+        "came down": "falls down",
         "fell": "falls off the table",
     }[fate.kind]

@@ -65,9 +65,11 @@ class FittedScene:
         table_height_m: height of the supporting plane above the robot's base, metres.
         notes: what could not be known, one sentence each.
         unexplained: share of the pixels above the table that no object explains, 0 to 1.
+        table: (x0, x1, y0, y1) edges of the table, metres, base frame, infinite where none was seen; None = none was.
     """
 
     objects: tuple[FittedObject, ...]
     table_height_m: float
     notes: tuple[str, ...] = ()
     unexplained: float = 0.0
+    table: tuple[float, float, float, float] | None = None

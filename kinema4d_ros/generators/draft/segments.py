@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.generators.draft._kernels import LARGEST_M, label_regions
 
-__all__ = ["LOWEST_M", "Observation", "find_segments", "median_lab", "observe", "two_colours"]
+__all__ = ["LOWEST_M", "Observation", "find_edges", "find_segments", "median_lab", "observe", "two_colours"]
 
 Mask = NDArray[np.bool_]
 
@@ -36,9 +36,19 @@ LEAST_SHARE, LEAST_PIXELS = 1.5e-4, 12
 """Least size of an object's visible part."""
 REACH_M = 1.2
 """Objects farther from the robot's base than this are surroundings."""
+CORNER_TRIES, CORNER_REST = 40, 0.05
+"""Planes that are tried through three points of a piece, and the share of its points that none must explain."""
 WALL_M, WALL_SHARE = 0.005, 0.1
 """A flat piece is part of a wall if its plane, of this half thickness, contains this share of the surroundings."""
 _DARK = 8.0
+EDGE_PIXELS = 30
+"""An edge of the table is known where at least so many pixels, beside it and along it, show what is below."""
+EDGE_BELOW_M = 0.03
+"""Points lower than this below the table are beyond its edge."""
+EDGE_ERROR = 0.03
+"""Largest share of pixels on the wrong side of an edge, which is parallel to an axis of the base."""
+_EDGE_STEP = 2
+_EDGE_AROUND_M = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +144,54 @@ def find_segments(image: NDArray[np.uint8], seen: Observation) -> tuple[NDArray[
     return out, stands
 
 
+def find_edges(seen: Observation) -> tuple[float, float, float, float] | None:
+    """Find where the table ends: (x0, x1, y0, y1), metres, base frame, infinite where no edge was seen; None = nowhere.
+
+    Only edges along the axes of the base are found. An edge is seen where the depth shows points far below the table
+    right behind points on it.
+    """
+    part = (slice(None, None, _EDGE_STEP), slice(None, None, _EDGE_STEP))
+    height, rays, depth = seen.height[part], seen.rays[part], seen.smooth[part].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        down = rays[..., 2] < 0
+        on = down & (np.abs(height) < LOWEST_M + 2 * seen.noise_m) & ~seen.unknown[part]
+        below = down & (height < -EDGE_BELOW_M) & ~seen.unknown[part]
+    if on.sum() < 10 * EDGE_PIXELS or below.sum() < EDGE_PIXELS:
+        return None
+    # A line of sight that ends below the table has crossed its plane where there is no table.
+    z = np.where(below, depth - height / np.where(down, rays[..., 2], -1.0), depth)
+    p = np.stack([seen.eye[k] + rays[..., k] * z for k in (0, 1)], -1)
+    there, gone = p[on], p[below]
+    edges = []
+    for axis in (0, 1):
+        across = 1 - axis
+        low, high = np.quantile(there[:, across], [0.02, 0.98])
+        beside = gone[(gone[:, across] > low) & (gone[:, across] < high), axis]
+        for side in (-1.0, 1.0):
+            edges.append(side * _edge(side * there[:, axis], side * beside))
+    x0, x1, y0, y1 = edges
+    return (x0, x1, y0, y1) if np.isfinite(edges).any() else None
+
+
+def _edge(there: NDArray[np.float64], gone: NDArray[np.float64]) -> float:
+    """Return the coordinate up to which there is a table, infinity = not seen, from points on it and beyond it."""
+    gone = gone[gone > np.median(there)]
+    if len(gone) < EDGE_PIXELS:
+        return float("inf")
+    values = np.concatenate([there, gone])
+    order = np.argsort(values)
+    lost = np.concatenate([np.zeros(len(there)), np.ones(len(gone))])[order]
+    # Wrong are points beyond before the edge and points on the table behind it.
+    wrong = np.cumsum(lost) + (len(there) - np.cumsum(1 - lost))
+    best = int(np.argmin(wrong))
+    edge = float(values[order[best]])
+    near = np.abs(values[order] - edge) < _EDGE_AROUND_M
+    if lost[near].sum() < EDGE_PIXELS or wrong[best] > EDGE_ERROR * near.sum():
+        return float("inf")
+    behind = values[order[best + 1]] if best + 1 < len(values) else edge
+    return (edge + float(behind)) / 2
+
+
 def _fill(depth: NDArray[np.float32], known: Mask) -> NDArray[np.float32]:
     """Fill single unknown pixels with the mean of their known neighbours; others stay NaN."""
     if known.all():
@@ -212,6 +270,28 @@ def _add_parts_of_walls(labels: NDArray[np.int32], surroundings: Mask, seen: Obs
         flat = np.percentile(np.abs((points - centre) @ axes[2]), 95) < slack
         # Any plane crosses a wall somewhere; the wall's own contains a good part of it.
         surroundings[k] = bool(flat and (np.abs((around - centre) @ axes[2]) < slack).mean() > WALL_SHARE)
+        if not surroundings[k]:
+            surroundings[k] = _in_corner(points, around, slack)
+
+
+def _in_corner(points: NDArray[np.float64], around: NDArray[np.float64], slack: float) -> bool:
+    """Return whether points (N, 3) lie in two planes that contain a good part of the surroundings (M, 3) each."""
+    rng, left = np.random.default_rng(len(points)), points
+    for _ in range(2):
+        best = np.zeros(len(left), bool)
+        for _ in range(CORNER_TRIES):
+            a, b, c = left[rng.choice(len(left), 3, replace=False)]
+            normal = np.cross(b - a, c - a)
+            length = float(np.linalg.norm(normal))
+            if length < 1e-9:
+                continue
+            near = np.abs((left - a) @ normal) < slack * length
+            if near.sum() > best.sum() and (np.abs((around - a) @ normal) < slack * length).mean() > WALL_SHARE:
+                best = near
+        left = left[~best]
+        if len(left) < max(3, CORNER_REST * len(points)):
+            return True
+    return False
 
 
 def _window(mask: Mask, margin: int) -> tuple[slice, slice]:

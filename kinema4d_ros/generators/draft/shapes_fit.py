@@ -25,7 +25,20 @@ from kinema4d_ros.generators.draft.scene import Estimate
 from kinema4d_ros.physics.objects import Shape
 from kinema4d_ros.physics.parts import BIN_WALL_M
 
-__all__ = ["KINDS", "Fit", "Pixels", "choose", "draw_fits", "fit_kind", "fit_shapes", "misfit_of", "shape_estimate"]
+__all__ = [
+    "KINDS",
+    "Fit",
+    "Grasp",
+    "Pixels",
+    "choose",
+    "draw_fits",
+    "fit_gripped",
+    "fit_kind",
+    "fit_shapes",
+    "misfit_of",
+    "shape_estimate",
+    "weigh_grasped",
+]
 
 Array = NDArray[np.float64]
 
@@ -57,6 +70,12 @@ _MOVES = {
     SPHERE: (0, 1, 2, 3),
     LYING: (0, 1, 2, 3, 6),
 }
+_GRIPPED_FREE = {BOX: (1, 4, 5, 6), CYLINDER: (1, 5, 6), SPHERE: (1, 6)}
+_GRIPPED_MOVES = {BOX: (2, 3, 4, 5), CYLINDER: (4, 5), SPHERE: (5,)}
+"""What is free of a shape between the fingers: they touch it on both sides along x."""
+_GRASP_ASIDE_M, _GRASP_HIGH_M = 0.008, 0.02
+"""Standard deviations of the grasp point from the middle of an object, across the closing direction and in height."""
+_PALM_SLACK_M = 0.004
 _STEP = np.array([0.005, 0.005, 0.15, 0.006, 0.006, 0.006, 0.006])
 _WIDTH = np.array([0.004, 0.004, 0.004, 0.004, 0.003, 0.004, 0.06])
 _UNDERSIDE, _Z0 = 5, 6
@@ -114,6 +133,30 @@ class Pixels:
         )
 
 
+@dataclass(frozen=True)
+class Grasp:
+    """Fingers around an object, in the frame of its pixels: z runs through the grasp point, they close along x.
+
+    Attributes:
+        width_m: between the pads.
+        point_m: height of the grasp point.
+        palm_m: height of the palm, or infinity.
+    """
+
+    width_m: float
+    point_m: float
+    palm_m: float
+
+    def cost(self, p: Array) -> float:
+        """Return the negative logarithm of the prior of a shape (7,): held near its middle, and below the palm."""
+        height = p[3] if p[4] == p[3] == p[5] else p[5]
+        high = float(p[_Z0] + height)
+        if high > self.palm_m + _PALM_SLACK_M:
+            return 1e3
+        middle = high - height / 2 - self.point_m
+        return 0.5 * float((p[1] / _GRASP_ASIDE_M) ** 2 + (middle / _GRASP_HIGH_M) ** 2)
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
     """The best shape of one kind.
@@ -123,17 +166,20 @@ class Fit:
         p: (7,) float64, numbers of `_kernels`.
         energy: negative logarithm of the posterior, without the cost of its free numbers.
         free_base: the underside's height was free.
+        grasp: its extent along x and its place there are those of the fingers; None = any.
     """
 
     kind: int
     p: Array
     energy: float
     free_base: bool = False
+    grasp: Grasp | None = None
 
     def cost(self, pixels: Pixels) -> float:
         """Return the negative logarithm of the evidence: energy, and half a log of the data per free number."""
         data = max(float(pixels.weight[pixels.own].sum()), 2.0)
-        return self.energy + PRIOR_COST[self.kind] + 0.5 * (len(_FREE[self.kind]) + self.free_base) * math.log(data)
+        free = len(_GRIPPED_FREE[self.kind]) if self.grasp else len(_FREE[self.kind]) + self.free_base
+        return self.energy + PRIOR_COST[self.kind] + 0.5 * free * math.log(data)
 
     def hits(self, pixels: Pixels) -> Array:
         """Return depths (N,) at which the pixels' rays hit the shape, inf = not."""
@@ -161,6 +207,34 @@ def fit_shapes(
     return sorted(fits, key=lambda fit: fit.cost(pixels))
 
 
+def fit_gripped(pixels: Pixels, base_m: float, grasp: Grasp) -> list[Fit]:
+    """Fit shapes between the fingers, cheapest first: as wide as the fingers are open, with faces on the pads.
+
+    Args:
+        pixels: in the frame of the grasp.
+        base_m: least height of the underside.
+        grasp: the fingers.
+    """
+    width_m = grasp.width_m
+    fits = []
+    for kind, numbers in _GRIPPED_FREE.items():
+        free, found = np.array(numbers, np.int64), []
+        for start in _starts(kind, pixels, base_m, True, True):
+            start = np.array([0.0, start[1], 0.0, width_m, *start[4:]])
+            for step in (_STEP, -0.4 * _STEP):
+                result = kernels.search(kind, start, free, step, 140, BIN_WALL_M, *pixels.arguments, base_m)
+                found.append(result)
+                start = result[0]
+        p, value = min(found, key=lambda result: float(result[1]))
+        p = p.copy()
+        if kind != BOX:
+            p[4] = width_m
+        if kind == SPHERE:
+            p[5] = width_m
+        fits.append(Fit(kind, p, float(value), True, grasp))
+    return sorted(fits, key=lambda fit: fit.cost(pixels))
+
+
 def fit_kind(kind: int, pixels: Pixels, base_m: float, *, free_base: bool = False, quick: bool = False) -> Fit:
     """Fit one kind: simplex searches from several starts, and once more from the best of them."""
     free = np.array([*_FREE[kind], *([_Z0] if free_base else [])], np.int64)
@@ -179,13 +253,24 @@ def draw_fits(pixels: Pixels, fit: Fit, base_m: float, count: int, seed: int, *,
     """Draw `count` shapes of a fit's kind from the posterior, by a walk that moves one face at a time."""
     if count < 1:
         return []
-    moves = np.array([*_MOVES[fit.kind], *([_UNDERSIDE] if fit.free_base else [])], np.int64)
+    free = [*_MOVES[fit.kind], *([_UNDERSIDE] if fit.free_base else [])]
+    moves = np.array(_GRIPPED_MOVES[fit.kind] if fit.grasp else free, np.int64)
     out = np.empty((count, 7))
     rng = np.random.default_rng(seed)
     kernels.walk(
         fit.kind, fit.p, moves, _WIDTH, pixels.view, 4, thin, rng, out, BIN_WALL_M, *pixels.arguments, base_m
     )  # fmt: skip
     return [replace(fit, p=_tidy(fit.kind, p)) for p in out]
+
+
+def weigh_grasped(pixels: Pixels, fits: Sequence[Fit], base_m: float) -> tuple[list[Fit], Array]:
+    """Weigh draws of a grasped shape by how objects are held; return them, the best first, and their shares."""
+    prior = np.array([0.0 if fit.grasp is None else fit.grasp.cost(fit.p) for fit in fits])
+    energy = [kernels.energy(fit.kind, fit.p, BIN_WALL_M, *pixels.arguments, base_m) for fit in fits]
+    best = int(np.argmin(prior + np.array(energy)))
+    order = [best, *(k for k in range(len(fits)) if k != best)]
+    weight = np.exp(prior.min() - prior)[order]
+    return [fits[k] for k in order], weight / weight.sum()
 
 
 def choose(costs: Sequence[float], misfit: float) -> Array:

@@ -25,6 +25,7 @@ from kinema4d_ros.generators.draft.scene import FittedObject, FittedScene
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.png import encode_png
 from kinema4d_ros.lab import LabCamera, LabImage, LabSimulation, PlacedObject, Style, scenario_names
+from kinema4d_ros.lab.scenario import TABLE_SCENARIOS
 
 __all__ = ["ObjectScore", "main", "score_scene"]
 
@@ -205,7 +206,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print a table of errors; with --picture also draw the fits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 40), help="first seed, and the one after the last")
-    parser.add_argument("--scenario", action="append", choices=scenario_names(), help="may be repeated; default all")
+    parser.add_argument(
+        "--scenario", action="append", choices=scenario_names(), help="may be repeated; default: those on the table"
+    )
     parser.add_argument("--width", type=int, default=360, help="columns of the image")
     parser.add_argument("--weights", type=Path, help="folder of a detector (default: the package's)")
     parser.add_argument("--picture", type=Path, help="PNG of the fits")
@@ -217,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     scores: list[ObjectScore] = []
     pictures: list[NDArray[np.uint8]] = []
     seconds = []
-    for scenario in arguments.scenario or scenario_names():
+    for scenario in arguments.scenario or TABLE_SCENARIOS:
         for seed in range(*arguments.seeds):
             lab, image, robot = lab_image(scenario, seed, camera)
             state = lab.state()

@@ -30,7 +30,8 @@ from kinema4d_ros.core.errors import DataError, KinemaError
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import Kinematics, choose_kinematics, forward_all
-from kinema4d_ros.lab import SMALL, LabCamera, LabObject, PlacedObject, Style, make_scenario, scenario_names
+from kinema4d_ros.lab import SMALL, LabCamera, LabObject, PlacedObject, Style, make_scenario
+from kinema4d_ros.lab.scenario import TABLE_SCENARIOS
 from kinema4d_ros.lab.scripted import Motion, tool_down
 from kinema4d_ros.lab.simulation import LabState
 from kinema4d_ros.physics.objects import ODD_SHAPES
@@ -169,7 +170,7 @@ def _window(
 
 
 def _scenario(seed: int, rng: np.random.Generator, camera: PinholeCamera, odd: float) -> list[PlacedObject]:
-    names = scenario_names()
+    names = TABLE_SCENARIOS
     name = names[int(rng.choice(len(names), p=None))]
     if rng.uniform() < 0.4:
         name = "dynamic"

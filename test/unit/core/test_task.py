@@ -66,7 +66,7 @@ def test_every_kind_has_an_instruction_and_includes_the_lab_tasks() -> None:
         lambda: make_task("juggle"),
         lambda: make_task("place", "red_box"),
         lambda: make_task("stack", "red_box", goal_xy=(0.1, 0.2, 0.3)),
-        lambda: AtGoal((0.1, 0.2), support_m=-0.1),
+        lambda: AtGoal((0.1, 0.2), support_m=float("nan")),
         lambda: AtGoal((0.1, 0.2), height_m=0.0),
     ],
 )

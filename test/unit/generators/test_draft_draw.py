@@ -270,6 +270,24 @@ def test_a_cable_on_the_arm_does_not_stay_in_the_air(with_depth: bool) -> None:
     assert (drawing.frames.rgb[2][only].mean(-1) < 80).mean() < 0.05
 
 
+def test_a_cable_moves_with_its_link_where_its_depth_is_known() -> None:
+    cable: Box = ((0.23, 0.0, 0.25), (0.02, 0.02, 0.08))
+    image, depth = photo([*boxes_of_arm(False), cable], [], painted=(20, 20, 20), lamp=False)
+    links = np.tile(np.eye(4), (FRAMES, 2, 1, 1))
+    links[1:, 1, :2, :2] = [[0, -1], [1, 0]]
+    drawer = SceneDrawer(
+        image, robot(), FittedScene((), 0.0), depth=depth, quick_fill=True, shadows=False, base_T_link=links[0]
+    )
+    drawing = drawer.draw(robot(), np.zeros((FRAMES, 0, 4, 4)), [], links)
+    view = camera()
+    part = drawing.basis[2] == PointBasis.FITTED
+    assert part.sum() > 20
+    p = drawing.frames.xyz[2][part] @ view.base_T_camera[:3, :3].T + view.base_T_camera[:3, 3]
+    assert np.abs(p - (0.0, 0.23, 0.25)).max(0) == pytest.approx((0.01, 0.01, 0.04), abs=0.006)
+    assert (drawing.frames.rgb[2][part].mean(-1) < 90).mean() > 0.8
+    assert not (part & drawing.frames.robot_mask[2]).any()
+
+
 def test_poses_must_fit_the_scene() -> None:
     image, depth = photo(boxes_of_arm(False), CUBES)
     scene = fitted(CUBES)

@@ -14,6 +14,7 @@ from kinema4d_ros.core.pointmap import GripTrack
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, LYING, SPHERE, cast_hull, cast_shape
 from kinema4d_ros.generators.draft.fit import fit_scene
 from kinema4d_ros.generators.draft.scene import FittedObject, FittedScene
+from kinema4d_ros.generators.draft.segments import find_edges, observe
 from kinema4d_ros.physics.parts import BIN_WALL_M
 from kinema4d_ros.robot import Fingers
 
@@ -202,6 +203,31 @@ def test_a_stack_stands_on_the_object_below() -> None:
     np.testing.assert_allclose(sorted(low.estimates[0].size), (0.04, 0.07, 0.07), atol=3e-3)
 
 
+def test_a_stack_of_two_similar_colours_is_two_objects() -> None:
+    below: Thing = (BOX, (0.30, 0.02, 0.2, 0.08, 0.08, 0.035, 0.0), (225, 224, 220))
+    above: Thing = (CYLINDER, (0.302, 0.02, 0.0, 0.04, 0.04, 0.05, 0.035), (168, 150, 132))
+    low, high = sorted(Table(below, above).fit().objects, key=lambda o: float(centre(o)[2]))
+    np.testing.assert_allclose(centre(high), (0.302, 0.02, 0.06), atol=3e-3)
+    assert low.estimates[0].size[2] == pytest.approx(0.035, abs=3e-3)
+    # Two levels of one colour may be one object: it stays one.
+    assert len(Table((*below[:2], RED), (*above[:2], RED)).fit().objects) == 1
+
+
+def test_the_table_ends_where_the_depth_shows_what_is_below() -> None:
+    view, none = camera(), np.zeros((120, 180), np.bool_)
+    rays = view.rays() @ view.base_T_camera[:3, :3].T
+    eye = view.base_T_camera[:3, 3]
+    p = eye[:2] + rays[..., :2] * (-eye[2] / rays[..., 2:])
+    for x1, y0 in ((0.42, np.inf), (0.45, -0.12)):
+        ends = (p[..., 0] > x1) | (p[..., 1] < -abs(y0) if np.isfinite(y0) else none)
+        z = np.where(ends, -0.7 - eye[2], -eye[2]) / rays[..., 2]
+        edges = find_edges(observe(z.astype(np.float32), none, view, 0.0))
+        assert edges is not None
+        np.testing.assert_allclose(edges, (-np.inf, x1, -np.inf if np.isinf(y0) else y0, np.inf), atol=6e-3)
+    flat = (-eye[2] / rays[..., 2]).astype(np.float32)
+    assert find_edges(observe(flat, none, view, 0.0)) is None
+
+
 def test_an_object_in_a_bin_stands_on_its_floor() -> None:
     bin_: Thing = (BIN, (0.30, 0.02, 0.3, 0.11, 0.10, 0.04, 0.0), BLUE)
     inside: Thing = (CYLINDER, (0.30, 0.02, 0.0, 0.035, 0.0, 0.06, BIN_WALL_M), RED)
@@ -230,6 +256,26 @@ def test_what_hangs_between_the_fingers_is_held() -> None:
     assert thing.held
     bottom = centre(thing)[2] - thing.estimates[0].size[2] / 2
     assert bottom == pytest.approx(0.08, abs=4e-3)
+
+
+def test_fingers_that_an_object_keeps_open_are_found() -> None:
+    held: Thing = (BOX, (0.30, 0.02, 0.0, 0.04, 0.04, 0.06, 0.08), RED)
+
+    def fingers(opened: float) -> list[Thing]:
+        return [
+            (BOX, (0.30 + side * (0.026 + opened / 2), 0.02, 0.0, 0.012, 0.022, 0.06, 0.12), BLACK) for side in (-1, 1)
+        ]
+
+    # The commanded fingers are 6 mm inside the object on either side.
+    table, commanded = Table(held, robot=fingers(0.0)), Table(robot=fingers(-0.012))
+    view = table.camera
+    xyz = (view.rays() * commanded.depth[..., None]).astype(np.float32)
+    (thing,) = fit_scene(
+        table.image, table.depth, (commanded.ids, xyz), view, table_height_m=0.0, draws=16,
+        grip=gripper((0.30, 0.02, 0.12), 0.028),
+    ).objects  # fmt: skip
+    assert thing.held
+    np.testing.assert_allclose(thing.estimates[0].size, (0.04, 0.04, 0.06), atol=7e-3)
 
 
 def test_what_stands_between_open_fingers_is_not_held() -> None:
