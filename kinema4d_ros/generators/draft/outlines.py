@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.generators.draft import _outline_kernels as kernels
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CX, CY, CYLINDER, SPHERE, Z0
 from kinema4d_ros.generators.draft.detection import Detected, Detection, Detector, load_detector
+from kinema4d_ros.generators.draft.outline_colours import across_image, ground_density, surface_density
 from kinema4d_ros.generators.draft.outline_shapes import (
     FLOATING_M,
     FREE,
@@ -56,6 +58,8 @@ class OutlineOptions:
         steps: of the random walk that ends every search.
         wrong: probability that the detector's statement about a pixel is worthless.
         heat: share of independent information per pixel of PIXEL_M.
+        doubt: probability of every label, however sure the detector is; colours decide then.
+        redrawn: weight for a surface's colour of pixels that are drawn as another one.
         unlikely: kinds with a smaller share of the evidence give no draws.
         seed: of search and draws.
     """
@@ -67,7 +71,12 @@ class OutlineOptions:
     steps: int = 120
     wrong: float = 0.02
     heat: float = 0.25
+    doubt: float = 0.03
+    reach: float = 3.0
+    around_m: float = 0.06
+    redrawn: float = 0.1
     unlikely: float = 0.03
+    least_gain: float = 5.0
     seed: int = 0
 
 
@@ -99,6 +108,8 @@ class _Found:
     tried: dict[int, tuple[float, Array]] = field(default_factory=dict)
     depth: Array = field(default_factory=lambda: np.zeros((0, 0)))
     up: Bools = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    up_cost: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    side_cost: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 def fit_image(
@@ -125,9 +136,8 @@ def fit_image(
             other shapes or types.
     """
     used = detector or load_detector()
-    return fit_outlines(
-        used.detect(image, camera, robot_mask, table_height_m), camera, robot_mask, table_height_m, options
-    )
+    detection = used.detect(image, camera, robot_mask, table_height_m)
+    return fit_outlines(detection, camera, robot_mask, table_height_m, options, image=image)
 
 
 def fit_outlines(
@@ -136,6 +146,8 @@ def fit_outlines(
     robot_mask: Bools | None = None,
     table_height_m: float = 0.0,
     options: OutlineOptions | None = None,
+    *,
+    image: NDArray[np.uint8] | None = None,
 ) -> FittedScene:
     """Fit shapes on the table to the objects of a detection.
 
@@ -145,8 +157,9 @@ def fit_outlines(
         robot_mask: (H, W) True where the robot is; None = the robot is not in the image.
         table_height_m: height of the plane that objects stand on, above the robot's base.
         options: of the search and the draws.
+        image: (H, W, 3) uint8 RGB that the detection is of: colours then correct what the detector says of each pixel.
     """
-    return _Fit(detection, camera, robot_mask, table_height_m, options or OutlineOptions()).run()
+    return _Fit(detection, camera, robot_mask, table_height_m, options or OutlineOptions(), image).run()
 
 
 class _Fit:
@@ -157,6 +170,7 @@ class _Fit:
         robot: Bools | None,
         table_height_m: float,
         options: OutlineOptions,
+        image: NDArray[np.uint8] | None = None,
     ) -> None:
         self._detection, self._options, self._floor = detection, options, float(table_height_m)
         self._robot = np.zeros((camera.height, camera.width), np.bool_) if robot is None else robot
@@ -165,15 +179,20 @@ class _Fit:
         self._focal = float(math.sqrt(camera.K[0, 0] * camera.K[1, 1]))
         self._rng = np.random.default_rng(options.seed)
         self._camera = camera
-        # Cost of each label: negative logarithm, never surer than `wrong`.
+        self._colours = None if image is None else image.astype(np.float64) / 255.0
         faces = detection.faces.astype(np.float64)
-        self._sure = 1.0 - options.wrong
-        self._none_cost = -np.log(self._sure * faces[..., _NONE] + options.wrong)
-        self._none_cost[self._robot] = 0.0
         shares = np.stack([o.share for o in detection.objects]) if detection.objects else np.zeros((0, 1, 1))
         self._owner = shares.argmax(0) if len(shares) else np.zeros(self._robot.shape, np.int64)
         self._shares = shares / np.maximum(shares.sum(0), 0.3)
         self._thing = (faces[..., _NONE] < 0.5) & ~self._robot
+        self._none_cost = self._cost(faces[..., _NONE])
+
+    def _cost(self, probability: Array) -> Array:
+        """Return costs of a label: negative logarithms, never surer than `wrong`, 0 on the robot."""
+        wrong = self._options.wrong
+        cost = -np.log((1.0 - wrong) * probability + wrong)
+        cost[self._robot if cost.shape == self._robot.shape else slice(0, 0)] = 0.0
+        return np.asarray(cost, np.float64)
 
     def run(self) -> FittedScene:
         found = [f for n, d in enumerate(self._detection.objects) if (f := self._start(n, d)) is not None]
@@ -181,9 +200,11 @@ class _Fit:
         for f in found:
             self._draw(f)
         for sweep in range(self._options.sweeps):
+            self._label(found, sweep)
             for f in found:
                 self._search(f, found, sweep)
                 self._draw(f)
+            found = [f for f in found if self._gain(f, found) > self._options.least_gain]
         objects = [self._finish(n, f, found) for n, f in enumerate(found, 1)]
         covered = np.zeros(self._robot.shape, np.bool_)
         for f in found:
@@ -245,18 +266,98 @@ class _Fit:
         depth, up = kernels.cast_faces(f.kind, f.shape, BIN_WALL_M, self._eye, flat)
         f.depth, f.up = depth.reshape(rays.shape[:2]), up.reshape(rays.shape[:2])
 
-    def _label_cost(self, f: _Found, window: tuple[slice, slice]) -> tuple[Array, Array]:
-        """Return the costs (h, w) that pixels show the upward and the other surfaces of an object."""
-        number = next(n for n, d in enumerate(self._detection.objects) if d is f.detected)
-        faces = self._detection.faces[window]
-        share = self._shares[number][window]
-        robot = self._robot[window]
-        costs = []
-        for face in (_UP, _SIDE):
-            cost = -np.log(self._sure * share * faces[..., face] + self._options.wrong)
-            cost[robot] = 0.0
-            costs.append(cost)
-        return costs[0], costs[1]
+    def _number(self, f: _Found) -> int:
+        return next(n for n, d in enumerate(self._detection.objects) if d is f.detected)
+
+    def _label(self, found: Sequence[_Found], sweep: int) -> None:
+        """Set the costs of all labels, from the detector and, with an image, from colours of what is drawn now."""
+        said = [
+            self._shares[self._number(f)][f.window][..., None] * self._detection.faces[f.window][..., [_UP, _SIDE]]
+            for f in found
+        ]
+        none = self._detection.faces[..., _NONE].astype(np.float64)
+        if self._colours is not None and found:
+            none, said = self._recolour(found, none, said, sweep)
+        self._none_cost = self._cost(none)
+        for f, p in zip(found, said, strict=True):
+            f.up_cost, f.side_cost = self._cost(p[..., 0]), self._cost(p[..., 1])
+            robot = self._robot[f.window]
+            f.up_cost[robot] = f.side_cost[robot] = 0.0
+
+    def _recolour(
+        self, found: Sequence[_Found], none: Array, said: Sequence[Array], sweep: int
+    ) -> tuple[Array, list[Array]]:
+        """Return probabilities of no object (H, W) and of each object's faces (h, w, 2), given the colours too."""
+        assert self._colours is not None
+        doubt = self._options.doubt
+        drawn = self._drawn(found) if sweep else None
+        ground = np.zeros(none.shape)
+        density: list[Array] = []
+        for number, (f, p) in enumerate(zip(found, said, strict=True)):
+            rows, columns = np.nonzero(~self._robot[f.window])
+            colours = self._colours[f.window][rows, columns]
+            agree = np.ones((len(rows), 3))
+            if drawn is not None:
+                shown = drawn[f.window][rows, columns]
+                agree = np.stack([shown == 0, shown == 2 * number + 1, shown == 2 * number + 2], 1)
+                agree = np.where(agree, 1.0, self._options.redrawn)
+            weight = agree * np.column_stack([none[f.window][rows, columns], p[rows, columns]]) ** 2
+            made = np.zeros((*p.shape[:2], 2))
+            # Bins have many shades, spheres have no edge between top and sides: only the detector tells these apart.
+            either = sum(f.detected.shapes.get(NAMES[k], 0.0) for k in (BIN, SPHERE))
+            if drawn is not None:
+                either = float(f.kind in (BIN, SPHERE))
+            both = ground_density(colours, weight[:, 1] + weight[:, 2], shades=False)
+            across = across_image(rows, columns, self._vertical(f))
+            for face, place in ((0, None), (1, across)):
+                made[rows, columns, face] = either * both + (1 - either) * surface_density(
+                    colours, weight[:, face + 1], place
+                )
+            density.append(made)
+            part = ground[f.window]
+            part[rows, columns] = np.maximum(part[rows, columns], self._ground(f, none, drawn, colours))
+        inside = ground > 0
+        none_mass = np.where(inside, (none + doubt) * ground, none)
+        total = none_mass.copy()
+        # Doubt is about where an edge is: labels are possible near where the detector says them.
+        reach = self._options.reach
+        mass = [
+            (p + doubt * gaussian_filter(p, (reach, reach, 0), mode="nearest")) * d
+            for p, d in zip(said, density, strict=True)
+        ]
+        for f, m in zip(found, mass, strict=True):
+            total[f.window] += m.sum(-1)
+        total = np.maximum(total, 1e-9)
+        return np.where(inside, none_mass / total, none), [
+            m / total[f.window][..., None] for f, m in zip(found, mass, strict=True)
+        ]
+
+    def _ground(self, f: _Found, none: Array, drawn: NDArray[np.int64] | None, colours: Array) -> Array:
+        """Return the densities (N,) of colours (N, 3) among those around an object that are no object's."""
+        assert self._colours is not None
+        pad = round(self._options.around_m / self._footprint(f))
+        rows, columns = (slice(max(0, s.start - pad), s.stop + pad) for s in f.window)
+        weight = np.where(self._robot, 0.0, none)[rows, columns] ** 2
+        if drawn is not None:
+            weight[drawn[rows, columns] > 0] *= self._options.redrawn
+        return ground_density(colours, weight.ravel(), self._colours[rows, columns].reshape(-1, 3))
+
+    def _drawn(self, found: Sequence[_Found]) -> NDArray[np.int64]:
+        """Return what the drawn shapes show (H, W): 0 nothing, 2 n + 1 and 2 n + 2 the faces of object n."""
+        label = np.zeros(self._robot.shape, np.int64)
+        depth = np.full(self._robot.shape, np.inf)
+        for number, f in enumerate(found):
+            nearer = f.depth < depth[f.window]
+            label[f.window] = np.where(nearer, np.where(f.up, 2 * number + 1, 2 * number + 2), label[f.window])
+            depth[f.window] = np.where(nearer, f.depth, depth[f.window])
+        return label
+
+    def _vertical(self, f: _Found) -> Array:
+        """Return the direction (2,) in the image, column and row, in which an object's vertical is seen."""
+        T = self._camera.camera_T_base
+        ends = np.array([[*f.shape[:2], f.shape[Z0]], [*f.shape[:2], f.shape[Z0] + 0.02]])
+        uv = self._camera.project(ends @ T[:3, :3].T + T[:3, 3])
+        return np.asarray(uv[1] - uv[0], np.float64)
 
     def _scene_without(self, f: _Found, found: Sequence[_Found]) -> tuple[Array, Array]:
         """Return cost and depth (h, w) of what an object's window shows without it."""
@@ -277,16 +378,15 @@ class _Fit:
             )
             z, up = other.depth[theirs], other.up[theirs]
             nearer = z < depth[mine]
-            up_cost, side_cost = self._label_cost(other, (slice(r0, r1), slice(c0, c1)))
-            cost[mine] = np.where(nearer, np.where(up, up_cost, side_cost), cost[mine])
+            shown = np.where(up, other.up_cost[theirs], other.side_cost[theirs])
+            cost[mine] = np.where(nearer, shown, cost[mine])
             depth[mine] = np.where(nearer, z, depth[mine])
         return cost, depth
 
     def _pixels(self, f: _Found, found: Sequence[_Found], step: int) -> tuple[Array, Array]:
         """Return rays (N, 3) and the kernels' table (N, 4) of the object's window, every `step` pixels."""
         else_cost, else_depth = self._scene_without(f, found)
-        up_cost, side_cost = self._label_cost(f, f.window)
-        table = np.stack([up_cost, side_cost, else_cost, else_depth], -1)
+        table = np.stack([f.up_cost, f.side_cost, else_cost, else_depth], -1)
         known = ~self._robot[f.window]
         if step > 1:
             known = known.copy()
@@ -294,6 +394,13 @@ class _Fit:
             keep[step // 2 :: step, step // 2 :: step] = True
             known &= keep
         return np.ascontiguousarray(self._rays[f.window][known]), np.ascontiguousarray(table[known])
+
+    def _gain(self, f: _Found, found: Sequence[_Found]) -> float:
+        """Return by how much an object's picture is more probable than that without it, natural logarithm."""
+        cost, depth = self._scene_without(f, found)
+        seen = f.depth < depth - kernels.AHEAD
+        gain = (cost - np.where(f.up, f.up_cost, f.side_cost))[seen & ~self._robot[f.window]].sum()
+        return float(gain * self._options.heat * (self._footprint(f) / PIXEL_M) ** 2)
 
     def _footprint(self, f: _Found) -> float:
         """Return the width of a pixel at the object, metres."""
