@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 PACKAGE = "kinema4d_ros"
 MODEL = "kinema4d_model"
 ROOT = Path(__file__).resolve().parent
-NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "twin", "viewer")
+NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "scene", "twin", "viewer")
 
 
 def requirements(name: str) -> list[str]:
@@ -57,6 +57,8 @@ setup(
         ("share/ament_index/resource_index/packages", [f"resource/{PACKAGE}"]),
         (f"share/{PACKAGE}", ["package.xml"]),
         *share("urdf", "config", "calibration", "launch"),
+        # MoveItConfigsBuilder("yam", package_name="kinema4d_ros") looks for its files in config/ itself.
+        (f"share/{PACKAGE}/config", [str(p.relative_to(ROOT)) for p in sorted((ROOT / "config" / "moveit").iterdir())]),
     ],
     entry_points={
         "console_scripts": [

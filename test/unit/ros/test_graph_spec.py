@@ -27,6 +27,7 @@ def test_arguments_choose_nodes() -> None:
     assert "generator" not in names(generator="false")
     assert "viewer" not in names(viewer="false")
     assert "recorder" in names(record="true")
+    assert "scene" in names(moveit="true")
     only = generator_graph(read_arguments(GENERATOR_ARGUMENTS, {}))
     assert [spec.name for spec in only] == ["generator"]
     for graph, arguments in ((generator_graph, GENERATOR_ARGUMENTS), (sim_graph, SIM_ARGUMENTS)):
@@ -48,7 +49,7 @@ def test_bad_arguments_are_refused(given: dict[str, str], word: str) -> None:
 
 
 def test_every_node_has_a_module_an_executable_and_a_purpose() -> None:
-    everything = sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true"}))
+    everything = sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true", "moveit": "true"}))
     scripts = (ROOT / "setup.py").read_text()
     for spec in everything:
         assert (ROOT / "kinema4d_ros" / "ros" / "nodes" / f"{spec.name}.py").is_file()
