@@ -232,9 +232,8 @@ class _Connection:
 
     def ask(self, question: dict[str, Any], key: str, patience_s: float | None = None) -> Any:
         """Return one value of the answer; raise `_Lost` without an answer, KinematicsError for a refusal."""
-        self._socket.settimeout(
-            (ANSWER_S if patience_s is None else patience_s) + float(question.get("timeout_s", 0.0))
-        )
+        patience_s = ANSWER_S if patience_s is None else patience_s
+        self._socket.settimeout(patience_s + float(question.get("timeout_s", 0.0)))
         try:
             self._stream.write(json.dumps(question) + "\n")
             self._stream.flush()

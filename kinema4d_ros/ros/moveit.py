@@ -63,7 +63,7 @@ def moveit_run(values: Mapping[str, str]) -> MoveItRun:
         RobotError: the robot has no SRDF.
     """
     try:
-        prefix = [get_package_prefix(package) for package in MOVE_GROUP_PACKAGES][0]
+        prefix, *_ = [get_package_prefix(package) for package in MOVE_GROUP_PACKAGES]
     except PackageNotFoundError as error:
         raise SetupError(
             f"moveit:=true needs the package {error.args[0] if error.args else 'moveit_ros_move_group'}",

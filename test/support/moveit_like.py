@@ -40,6 +40,8 @@ class Pinocchio:
             robot = Robot.load(path)
         assert [joint.name for joint in robot.arm] == question["joints"]
         self._arm = ArmModel(robot)
+        rest = np.clip(np.zeros(len(robot.arm)), self._arm.lower, self._arm.upper)
+        self._arm.solve(self._arm.tool_pose(rest), rest)  # compiles
 
     def forward(self, q: np.ndarray) -> np.ndarray:
         pose = self._arm.tool_pose(q)

@@ -86,11 +86,9 @@ class Commanders:
             if self._serves_execution(name, namespace):
                 asked = self._move_groups.get(who)
                 if asked is None or time.monotonic() - asked.answered_s > FRESH_S:
-                    found.append(
-                        f"node {who} serves {self._execute} and has not said that {EXECUTION_ALLOWED} is false"
-                    )
+                    found.append(f"node {who} serves {self._execute} and has not said that {EXECUTION_ALLOWED} is off")
                 elif asked.executes:
-                    found.append(f"node {who} serves {self._execute}, and its {EXECUTION_ALLOWED} is not false")
+                    found.append(f"node {who} serves {self._execute}, and its {EXECUTION_ALLOWED} is not off")
         return sorted(set(found))
 
     def twins(self) -> bool:

@@ -212,7 +212,7 @@ class ArmWay(ABC):
             raise KinemaError(
                 f"the arm stays where it is: {'; '.join(others)}",
                 expected="no node except the gate that commands the arm",
-                hint="stop the other node (MoveIt: start it by moveit:=true, without execution), or add it to the gate's "
+                hint="stop the other node (moveit:=true starts a MoveIt without execution), or add it to the gate's "
                 "parameter 'commanders'",
                 code=ErrorCode.ARM_UNAVAILABLE,
             )
