@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = "http://archive.ubuntu.com/ubuntu"
 FAILED, CANNOT = 1, 3
+SCRIPTS = Path("/usr/share/debootstrap/scripts")
 TOOLS = "ca-certificates python3-venv python3-dev python3-pip g++ make libgl1 libegl1"
 SHARED = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")
 """Files of this machine that name resolution and TLS in the root need."""
@@ -89,6 +90,9 @@ def make_root(root: Path) -> int:
     if not (root / "usr" / "bin" / "apt-get").exists():
         print("-- debootstrap", flush=True)
         command = ["debootstrap", "--variant=minbase", "--components=main,universe", "noble", str(root), ARCHIVE]
+        # An older debootstrap does not know the name; the script is the same for all of Ubuntu's releases.
+        if not (SCRIPTS / "noble").exists():
+            command.append(str(SCRIPTS / "gutsy"))
         if code := run(command):
             return code
     for name in SHARED:
@@ -119,7 +123,7 @@ def inside(root: Path, script: str) -> int:
     }
     given = [f"{name}={value}" for name, value in environment.items()]
     place = shlex.quote(str(root))
-    mount = f"mount -t proc proc {place}/proc; mount -t tmpfs tmpfs {place}/dev/shm 2>/dev/null; "
+    mount = f"mount -t proc proc {place}/proc; mount -t tmpfs tmpfs {place}/dev/shm 2>/dev/null; "  # noqa: S108
     command = f"{mount} exec chroot {place} env -i {shlex.join(given)} sh -ec {shlex.quote(script)}"
     # Mounts in a namespace of their own: they are gone when the command ends, however that is.
     return run(["unshare", "--mount", "sh", "-c", command])

@@ -244,15 +244,9 @@ def test_a_plan_keeps_its_velocities_and_so_its_spline(bag: Callable[[list[Any]]
 def test_parts_of_moveits_plan_keep_velocities_if_they_meet_at_rest(
     bag: Callable[[list[Any]], Path], meeting: float, kept: bool
 ) -> None:
-    rates = ([[0.0, 0.0], [meeting, 0.0]], [[0.0, meeting], [0.0, 0.0]])
-    parts = [
-        make(
-            "moveit_msgs/msg/RobotTrajectory", joint_trajectory=plan(["a", "b"], [0.0, 1.0], [[0, 0], [1, 2]], rates[0])
-        ),
-        make(
-            "moveit_msgs/msg/RobotTrajectory", joint_trajectory=plan(["b", "a"], [0.0, 0.5], [[2, 1], [4, 3]], rates[1])
-        ),
-    ]
+    first = plan(["a", "b"], [0.0, 1.0], [[0, 0], [1, 2]], [[0.0, 0.0], [meeting, 0.0]])
+    second = plan(["b", "a"], [0.0, 0.5], [[2, 1], [4, 3]], [[0.0, meeting], [0.0, 0.0]])
+    parts = [make("moveit_msgs/msg/RobotTrajectory", joint_trajectory=part) for part in (first, second)]
     start = make("moveit_msgs/msg/RobotState", joint_state=state(0, ["finger"], [0.03]), is_diff=False)
     shown = make("moveit_msgs/msg/DisplayTrajectory", model_id="yam", trajectory=parts, trajectory_start=start)
     read = read_trajectory(bag([("/display_planned_path", "moveit_msgs/msg/DisplayTrajectory", 1.0, shown)]))

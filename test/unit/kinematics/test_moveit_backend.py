@@ -110,6 +110,7 @@ def test_a_crash_is_an_error_and_the_next_call_starts_another_child(yam: Robot) 
     kinematics.close()
 
 
+@pytest.mark.full
 def test_a_child_that_hangs_is_killed(yam: Robot, monkeypatch: pytest.MonkeyPatch) -> None:
     kinematics = MoveItKinematics(yam, command("hang"))
     monkeypatch.setattr(moveit_backend, "ANSWER_S", 2.0)
@@ -121,6 +122,7 @@ def test_a_child_that_hangs_is_killed(yam: Robot, monkeypatch: pytest.MonkeyPatc
     assert has_ended(pid)
 
 
+@pytest.mark.full
 def test_the_child_ends_with_its_owner(yam: Robot) -> None:
     kinematics = MoveItKinematics(yam, command())
     pid = running(kinematics)
