@@ -221,7 +221,10 @@ class _Connection:
         with theirs:
             number = theirs.fileno()
             try:
-                self._child = Child.start([*command, str(number)], tied=True, environment=ALONE, pass_fds=[number])
+                # A session of its own: Ctrl-C is this process's to handle.
+                self._child = Child.start(
+                    [*command, str(number)], own_session=True, tied=True, environment=ALONE, pass_fds=[number]
+                )
             except OSError as error:
                 ours.close()
                 raise _broken(f"{command[0]} cannot be started: {error}", "check the installation") from None

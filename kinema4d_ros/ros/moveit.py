@@ -62,14 +62,7 @@ def moveit_run(values: Mapping[str, str]) -> MoveItRun:
         SetupError: MoveIt is not installed.
         RobotError: the robot has no SRDF.
     """
-    try:
-        prefix, *_ = [get_package_prefix(package) for package in MOVE_GROUP_PACKAGES]
-    except PackageNotFoundError as error:
-        raise SetupError(
-            f"moveit:=true needs the package {error.args[0] if error.args else 'moveit_ros_move_group'}",
-            expected="MoveIt 2 of the sourced ROS distribution",
-            hint="sudo apt install ros-jazzy-moveit, or omit moveit:=true: plans can come from any other planner",
-        ) from None
+    prefix, *_ = [_prefix(package) for package in MOVE_GROUP_PACKAGES]
     files = MoveItFiles.find(Robot.load(values["robot"]))
     folder = Path(tempfile.mkdtemp(prefix="kinema4d_moveit_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -81,6 +74,17 @@ def moveit_run(values: Mapping[str, str]) -> MoveItRun:
     remap = ["-r", f"__ns:=/{namespace}"] if namespace else []
     command = (str(program), "--ros-args", *remap, "--params-file", str(folder / "move_group.yaml"))
     return MoveItRun(command, folder, folder / "rviz.yaml", namespace, files.group)
+
+
+def _prefix(package: str) -> str:
+    try:
+        return str(get_package_prefix(package))
+    except PackageNotFoundError:
+        raise SetupError(
+            f"moveit:=true needs the package {package}, which is not installed",
+            expected="MoveIt 2 of the sourced ROS distribution",
+            hint="sudo apt install ros-jazzy-moveit, or omit moveit:=true: plans can come from any other planner",
+        ) from None
 
 
 def write_parameters(path: Path, parameters: Mapping[str, Any]) -> None:

@@ -77,7 +77,7 @@ def test_table_and_objects_come_move_and_go(graph: Graph, yam: Robot) -> None:
         markers = [Marker(action=Marker.DELETEALL), marker(0, "cube", Marker.CUBE, (0.04, 0.05, 0.06), (x, 0.1, 0.03))]
         markers.append(marker(1, "can", Marker.CYLINDER, (0.05, 0.05, 0.1), (0.3, -0.2, 0.05)))
         if bin_too:
-            markers.append(marker(2, "tray", Marker.CUBE, (0.2, 0.2, 0.1), (0.5, 0.2, 0.05), "bin"))
+            markers.append(marker(2, "tray", Marker.CUBE, (0.2, 0.2, 0.1), (0.5, 0.2, 0.05), "hollow_box"))
         objects.publish(MarkerArray(markers=markers))
 
     with running(("scene",)):
@@ -95,7 +95,7 @@ def test_table_and_objects_come_move_and_go(graph: Graph, yam: Robot) -> None:
         (can,) = scene.objects["can"].primitives
         assert can.type == SolidPrimitive.CYLINDER
         np.testing.assert_allclose(list(can.dimensions), [0.1, 0.025])
-        assert len(scene.objects["tray"].primitives) == 5, "a bin is open at the top"
+        assert len(scene.objects["tray"].primitives) == 5, "open at the top"
 
         place(0.33)
         wait_for(lambda: abs(scene.objects["cube"].pose.position.x - 0.33) < 1e-9, WAIT_S, "the moved cube")

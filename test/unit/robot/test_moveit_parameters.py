@@ -5,6 +5,7 @@ The names were read in the sources of moveit2, branch jazzy (2.12.4); MoveIt its
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,12 +15,15 @@ from typing import Any
 
 import pytest
 import yaml
+from support.panda_like import panda_like
 
+from kinema4d_ros.core.errors import RobotError, SetupError
 from kinema4d_ros.core.limits import POSITION_TOLERANCE_RAD
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.moveit_files import MoveItFiles
-from kinema4d_ros.ros.moveit import rviz_config, write_parameters
+from kinema4d_ros.ros.graph import SIM_ARGUMENTS, read_arguments
+from kinema4d_ros.ros.moveit import MOVE_GROUP_PACKAGES, moveit_run, rviz_config, write_parameters
 
 ROOT = Path(__file__).resolve().parents[3]
 JOINT = r"robot_description_planning\.joint_limits\.\w+\."
@@ -143,6 +147,48 @@ def test_rviz_gets_the_panel_beside_its_displays(namespace: str) -> None:
     assert panel["Planned Path"]["Trajectory Topic"] == f"{prefix}/display_planned_path"
     assert panel["Planning Request"]["Planning Group"] == "arm"
     assert "{" not in str([v for v in panel.values() if isinstance(v, str)])
+
+
+@pytest.fixture
+def moveit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ament prefix with MoveIt's packages; its move_group writes its arguments."""
+    index = tmp_path / "share" / "ament_index" / "resource_index" / "packages"
+    index.mkdir(parents=True)
+    for package in MOVE_GROUP_PACKAGES:
+        (index / package).touch()
+    program = tmp_path / "lib" / "moveit_ros_move_group" / "move_group"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path), prepend=os.pathsep)
+    return index
+
+
+def values(**given: str) -> dict[str, str]:
+    return read_arguments(SIM_ARGUMENTS, {"moveit": "true", **given})
+
+
+def test_the_command_of_move_group_and_the_arguments_of_rviz(moveit: Path) -> None:
+    run = moveit_run(values(namespace="/lab1/", use_sim_time="true"))
+    said = subprocess.run(run.move_group, check=True, capture_output=True, text=True).stdout.split()
+    assert said[:4] == ["--ros-args", "-r", "__ns:=/lab1", "--params-file"]
+    parameters = yaml.safe_load(Path(said[4]).read_text())["/**"]["ros__parameters"]
+    assert parameters["use_sim_time"] is True
+    assert parameters["allow_trajectory_execution"] is False
+    arguments = run.rviz(share_path("config/rviz/sim.rviz"))
+    assert (arguments[0], arguments[2:4]) == ("-d", ["--ros-args", "--params-file"])
+    assert "/lab1/monitored_planning_scene" in Path(arguments[1]).read_text()
+    read = yaml.safe_load(Path(arguments[4]).read_text())["/**"]["ros__parameters"]
+    assert {f"robot_description{end}" for end in ("", "_semantic", "_kinematics", "_planning")} <= set(read)
+
+
+def test_what_is_missing_is_said_before_anything_starts(moveit: Path, tmp_path: Path) -> None:
+    robot = panda_like(tmp_path)
+    with pytest.raises(RobotError, match="has no SRDF"):
+        moveit_run(values(robot=str(robot.path)))
+    (moveit / "moveit_planners_ompl").unlink()
+    with pytest.raises(SetupError, match="needs the package moveit_planners_ompl"):
+        moveit_run(values())
 
 
 def test_the_installed_share_is_what_moveit_configs_builder_looks_for(tmp_path: Path) -> None:
