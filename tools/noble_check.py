@@ -26,8 +26,11 @@ ARCHIVE = "http://archive.ubuntu.com/ubuntu"
 FAILED, CANNOT = 1, 3
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
 TOOLS = "ca-certificates python3-venv python3-dev python3-pip g++ make libgl1 libegl1"
-SHARED = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")
-"""Files of this machine that name resolution and TLS in the root need."""
+SHARED = {name: name for name in ("/etc/resolv.conf", "/etc/hosts")} | {
+    "/etc/ssl/certs/ca-certificates.crt": "/root/ca.crt"
+}
+"""Files of this machine that name resolution and TLS in the root need, and their places there. The certificates are
+beside those of Debian's package, because this machine may reach the network through a proxy with its own."""
 
 WORKSPACE = "/root/ws"
 VENV = "/root/venv"
@@ -95,10 +98,10 @@ def make_root(root: Path) -> int:
             command.append(str(SCRIPTS / "gutsy"))
         if code := run(command):
             return code
-    for name in SHARED:
+    for name, place in SHARED.items():
         if Path(name).is_file():
-            (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(Path(name).resolve(), root / name[1:])
+            (root / place[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(Path(name).resolve(), root / place[1:])
     source = root / SOURCE[1:]
     shutil.rmtree(source, ignore_errors=True)
     source.mkdir(parents=True)
@@ -118,7 +121,7 @@ def inside(root: Path, script: str) -> int:
         "HOME": "/root",
         "LANG": "C.UTF-8",
         "DEBIAN_FRONTEND": "noninteractive",
-        "PIP_CERT": "/etc/ssl/certs/ca-certificates.crt",
+        "PIP_CERT": "/root/ca.crt",
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
     }
     given = [f"{name}={value}" for name, value in environment.items()]

@@ -390,7 +390,6 @@ def _pick(path: Path, connection: Connection, messages: Iterator[tuple[int, Any]
     return plans[index]
 
 
-Array = NDArray[np.float64]
 Derivatives = dict[str, Array]
 Table = tuple[list[str], Array, Array, Derivatives]
 """Names, times (T,), positions (T, N), and velocities and accelerations (T, N) where every point has them."""

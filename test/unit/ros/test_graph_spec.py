@@ -68,5 +68,5 @@ def test_processes_have_namespace_parameters_and_sim_time() -> None:
 
 def test_the_params_file_names_nodes_that_exist() -> None:
     document = yaml.safe_load((ROOT / "config" / "sim.yaml").read_text())
-    known = {spec.name for spec in sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true"}))}
+    known = {spec.name for spec in sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true", "moveit": "true"}))}
     assert {key.rsplit("/", 1)[-1] for key in document} <= known
