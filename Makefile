@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 PYTEST := $(RUN) $(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-bench setup-lerobot sim test test-full faults lint quality bench nano doctor lock error-codes clean
+.PHONY: help setup setup-bench setup-lerobot sim test test-full test-versions noble-check faults lint quality bench nano doctor lock error-codes clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ test: lint ## lint, type-check, and run the tests that every change must pass
 test-full: lint ## all tests, with benchmark smoke tests, endurance and short fuzzing
 	@$(PYTEST) test/unit $(PYTEST_ARGS)
 	@$(PYTEST) test/ros test/system test/faults $(PYTEST_ARGS)
+
+test-versions: ## unit tests with the oldest and newest packages, in extra venvs in out/versions
+	@$(PYTHON) tools/test_versions.py
+
+noble-check: ## follow docs/ubuntu.md in an Ubuntu 24.04 root (needs root, debootstrap and the archive)
+	@$(PYTHON) tools/noble_check.py
 
 faults: setup ## fault injection: fuzzing, kills, full disks, network failures, load; figures in out/faults
 	@$(RUN) $(VENV)/bin/python -m pytest test/faults --full $(PYTEST_ARGS)

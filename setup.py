@@ -1,5 +1,6 @@
 """The ament_python package: for colcon on a ROS machine and for pip in a virtual environment."""
 
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -7,7 +8,7 @@ from setuptools import find_packages, setup
 PACKAGE = "kinema4d_ros"
 MODEL = "kinema4d_model"
 ROOT = Path(__file__).resolve().parent
-NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "twin", "viewer")
+NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "scene", "twin", "viewer")
 
 
 def requirements(name: str) -> list[str]:
@@ -26,6 +27,9 @@ def share(*folders: str) -> list[tuple[str, list[str]]]:
                 entries.append((f"share/{PACKAGE}/{directory.relative_to(ROOT).as_posix()}", files))
     return entries
 
+
+# A wheel has `kinema4d` on PATH by its entry point; in a colcon workspace that one is in lib/ (setup.cfg).
+ON_PATH = [] if {"bdist_wheel", "editable_wheel", "dist_info"} & set(sys.argv) else [("bin", ["resource/kinema4d"])]
 
 setup(
     name=PACKAGE,
@@ -56,7 +60,10 @@ setup(
     data_files=[
         ("share/ament_index/resource_index/packages", [f"resource/{PACKAGE}"]),
         (f"share/{PACKAGE}", ["package.xml"]),
+        *ON_PATH,
         *share("urdf", "config", "calibration", "launch"),
+        # MoveItConfigsBuilder("yam", package_name="kinema4d_ros") looks for its files in config/ itself.
+        (f"share/{PACKAGE}/config", [str(p.relative_to(ROOT)) for p in sorted((ROOT / "config" / "moveit").iterdir())]),
     ],
     entry_points={
         "console_scripts": [

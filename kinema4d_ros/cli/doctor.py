@@ -95,12 +95,12 @@ def _ros_extra(module: str, gives: str) -> Check:
 
 def _moveit() -> Check:
     if _has("moveit"):
-        return Check("MoveIt", "ok", "moveit_py: kinematics and planned paths")
+        return Check("MoveIt", "ok", "moveit_py: for kinematics: moveit")
     return Check(
         "MoveIt",
         "optional",
         "not installed: pinocchio does the kinematics",
-        "on ROS 2: sudo apt install ros-jazzy-moveit-py",
+        "on ROS 2: sudo apt install ros-jazzy-moveit",
     )
 
 

@@ -86,8 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
         if spec.name == "viewer":
             process = replace(process, command=[*process.command, "-p", f"port:={arguments.port}"])
         processes.append(process)
+    moveit = None
+    if values["moveit"] == "true":
+        from kinema4d_ros.ros.moveit import moveit_run
+
+        moveit = moveit_run(values)
+        processes.append(ProcessSpec("move_group", tied_to_me(moveit.move_group), graph_environment(), essential=False))
     if values["rviz"] == "true":
-        processes.append(_rviz())
+        config = share_path("config/rviz/sim.rviz")
+        processes.append(_rviz(["-d", str(config)] if moveit is None else moveit.rviz(config)))
     if arguments.headless:
         from kinema4d_ros.cli.demo import run_demo
 
@@ -101,13 +108,13 @@ def run_generator(arguments: argparse.Namespace) -> int:
     return _supervise([node_process(spec, values) for spec in generator_graph(values)])
 
 
-def _rviz() -> ProcessSpec:
+def _rviz(arguments: Sequence[str]) -> ProcessSpec:
     program = shutil.which("rviz2")
     if program is None:
         raise SetupError(
             "rviz2 is not installed", expected="a ROS distribution", hint="omit --rviz and use the web page"
         )
-    command = tied_to_me([program, "-d", str(share_path("config/rviz/sim.rviz"))])
+    command = tied_to_me([program, *arguments])
     return ProcessSpec("rviz", command, graph_environment())
 
 

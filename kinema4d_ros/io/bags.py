@@ -24,7 +24,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rosbags.typesys.store import Typestore
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError, KinemaError, TrajectoryError
-from kinema4d_ros.core.trajectory import JointTrajectory
+from kinema4d_ros.core.trajectory import AT_REST, JointTrajectory
 from kinema4d_ros.io.files import require_plain
 from kinema4d_ros.io.joint_match import (
     MAX_JOINTS,
@@ -308,12 +308,31 @@ def _read(path: Path, robot: Robot | None, joints: JointOptions, topic: str | No
             if robot is not None and series.names:
                 matched = match_joints(path, robot, series.names, joints, notes)
             names, times, positions = series.join(path, matched, notes)
+            derivatives: Derivatives = {}
         else:
             plan = _pick(path, connection, messages, message, notes)
-            names, times, positions = _display(plan) if connection.msgtype == DISPLAY else _plan(plan)
+            names, times, positions, derivatives = _display(plan) if connection.msgtype == DISPLAY else _plan(plan)
             joints.check(path, robot, names)
     kept, columns = to_robot(path, robot, names, positions, joints, notes, matched)
-    return Reading(JointTrajectory(kept, times, columns), tuple(notes))
+    if derivatives:
+        sources = _sources(positions, columns)
+        if sources is None:
+            notes.append("the plan's velocities were dropped: a column was converted to another unit")
+            derivatives = {}
+        derivatives = {what: table[:, sources] for what, table in derivatives.items()}
+    return Reading(JointTrajectory(kept, times, columns, **derivatives), tuple(notes))
+
+
+def _sources(positions: Array, columns: Array) -> list[int] | None:
+    """Return the column of (T, N) positions that each of (T, K) columns is, in the same order; None if one is none."""
+    found: list[int] = []
+    for column in columns.T:
+        after = found[-1] + 1 if found else 0
+        equal = (i for i in range(after, positions.shape[1]) if np.array_equal(positions[:, i], column))
+        if (source := next(equal, None)) is None:
+            return None
+        found.append(source)
+    return found
 
 
 def _choose(path: Path, reader: Reader, topic: str | None, notes: list[str]) -> Connection:
@@ -371,7 +390,9 @@ def _pick(path: Path, connection: Connection, messages: Iterator[tuple[int, Any]
     return plans[index]
 
 
-Table = tuple[list[str], "np.typing.NDArray[np.float64]", "np.typing.NDArray[np.float64]"]
+Derivatives = dict[str, Array]
+Table = tuple[list[str], Array, Array, Derivatives]
+"""Names, times (T,), positions (T, N), and velocities and accelerations (T, N) where every point has them."""
 
 
 def _plan(plan: Any) -> Table:
@@ -384,29 +405,47 @@ def _plan(plan: Any) -> Table:
             expected=f"a position for every joint, and at most {MAX_JOINTS} joints",
         )
     times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in plan.points]
-    return names, np.array(times), np.array(rows).reshape(-1, len(names))
+    derivatives: Derivatives = {}
+    for what in ("velocities", "accelerations"):
+        tables = [np.asarray(getattr(point, what), dtype=np.float64) for point in plan.points]
+        if not tables or any(table.shape != (len(names),) for table in tables):
+            break  # accelerations are of no use without velocities
+        derivatives[what] = np.array(tables)
+    return names, np.array(times), np.array(rows).reshape(-1, len(names)), derivatives
 
 
 def _display(display: Any) -> Table:
-    """Return MoveIt's plan: its parts concatenated, and joints at rest (the gripper) at their start positions."""
+    """Return MoveIt's plan: its parts concatenated, and joints at rest (the gripper) at their start positions.
+
+    Several parts keep their velocities only if each begins and ends at rest, and no accelerations: where two meet there
+    are two.
+    """
     parts = [_plan(part.joint_trajectory) for part in display.trajectory]
     parts = [part for part in parts if len(part[1])]
     if not parts:
         raise FileFormatError("the displayed plan is empty", expected="at least one point")
-    names = parts[0][0]
-    times, positions = parts[0][1], parts[0][2]
-    for part_names, part_times, part_positions in parts[1:]:
+    names, times, positions, derivatives = parts[0]
+    ends = [part[3].get("velocities", np.full((1, 1), np.inf))[[0, -1]] for part in parts]
+    if len(parts) > 1:
+        at_rest = all(np.all(np.abs(velocities) <= AT_REST) for velocities in ends)
+        derivatives = {"velocities": derivatives["velocities"]} if at_rest else {}
+    for part_names, part_times, part_positions, part_derivatives in parts[1:]:
         if sorted(part_names) != sorted(names):
             raise FileFormatError(
                 f"the plan moves {', '.join(names)}, then {', '.join(part_names)}",
                 expected="the same joints throughout",
             )
-        ordered = part_positions[:, [part_names.index(name) for name in names]]
+        order = [part_names.index(name) for name in names]
+        ordered = part_positions[:, order]
         # The first point of a part repeats the last point of the previous part.
         later = part_times > part_times[0] if part_times[0] <= 0 else np.ones(len(part_times), dtype=bool)
         times = np.concatenate([times, times[-1] + part_times[later]])
         positions = np.concatenate([positions, ordered[later]])
+        for what, table in derivatives.items():
+            derivatives[what] = np.concatenate([table, part_derivatives[what][:, order][later]])
     start = display.trajectory_start.joint_state
     resting = {n: float(p) for n, p in zip(start.name, start.position, strict=False) if n not in names}
     rest = np.tile(np.array(list(resting.values())), (len(times), 1))
-    return [*names, *resting], times, np.hstack([positions, rest])
+    still = np.zeros_like(rest)
+    derivatives = {what: np.hstack([table, still]) for what, table in derivatives.items()}
+    return [*names, *resting], times, np.hstack([positions, rest]), derivatives

@@ -2,7 +2,7 @@
 
 >>> from kinema4d_ros.kinematics import choose_kinematics
 >>> from kinema4d_ros.robot import Robot
->>> kinematics = choose_kinematics(Robot.load("yam"))        # moveit if installed, else pinocchio
+>>> kinematics = choose_kinematics(Robot.load("yam"))        # pinocchio; MoveIt by its name
 >>> path = kinematics.solve_path(base_T_tool)                # doctest: +SKIP
 """
 

@@ -1,25 +1,41 @@
-"""`MoveItKinematics`: kinematics with MoveIt's robot model and its configured solver, through moveit_py.
+"""`MoveItKinematics`: inverse kinematics by the solver that MoveIt is configured with, in a child process.
 
-`moveit.core.robot_model.RobotModel(urdf, srdf)` has no solver plug-in; only a model that MoveIt loaded together with
-kinematics.yaml has one. This back-end therefore uses the model of a running `MoveItPy`, or starts one with the files
-of `config/moveit/`.
+this process                                            child (moveit_child.py)
+forward_all, follow() along a path ──solve(pose)──>     MoveItPy, its robot model and solver plug-in
+self-test at the start: forward, then inverse
+
+The child brings a ROS node and C++ that may crash: a crash is a `KinematicsError` here, and the next call starts
+another child.
 """
 
 from __future__ import annotations
 
+import json
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.core.errors import ErrorCode, KinematicsError
-from kinema4d_ros.core.transforms import rotation_angle, to_quaternion
-from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.core.transforms import rotation_angle
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.kinematics.path import follow, make_path, require_poses, require_seed
-from kinema4d_ros.kinematics.protocol import IKPath, LocalSolution
+from kinema4d_ros.kinematics.protocol import (
+    BACKENDS,
+    POSITION_TOLERANCE_M,
+    ROTATION_TOLERANCE_RAD,
+    IKPath,
+    LocalSolution,
+)
 from kinema4d_ros.robot.model import Robot
+from kinema4d_ros.robot.moveit_files import MoveItFiles
+from kinema4d_ros.runtime.child import Child
 
 __all__ = ["MoveItKinematics"]
 
@@ -27,41 +43,57 @@ Array = NDArray[np.float64]
 
 STEP_TIMEOUT_S = 0.005
 START_TIMEOUT_S = 0.5
-NODE_NAME = "moveit_py"
-"""Node name in the parameter file: MoveItPy always uses this one, regardless of the given name."""
+CHILD_START_S = 180.0
+"""Seconds for MoveIt to load: robot model, solver and planning pipeline."""
+
+ANSWER_S = 30.0
+"""Seconds for an answer beyond the timeout given to the solver."""
+
+TESTED = 8
+"""Configurations of the self-test."""
+
+ALONE = {"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF", "ROS_SECURITY_ENABLE": "false"}
+"""Environment of the child: its node takes no part in the graph, and so needs no place in the graph's policy."""
+
+MOVEIT = (sys.executable, "-m", "kinema4d_ros.kinematics.moveit_child")
 
 
 class MoveItKinematics:
-    """Forward and inverse kinematics through MoveIt; see `protocol.Kinematics`.
+    """Forward and inverse kinematics with MoveIt's solver; see `protocol.Kinematics`.
 
     MoveIt's solvers return a solution or nothing. If a pose is out of reach the arm therefore stays in the
     last configuration, which `NoSolution` reports as the closest one.
 
     Args:
-        robot: the same robot that MoveIt has loaded.
-        robot_model: a `moveit.core.robot_model.RobotModel` with solvers, as `MoveItPy.get_robot_model()`
-            returns it; by default a MoveItPy is started for this robot.
+        robot: a robot with an SRDF; see `robot.moveit_files`.
+        command: the child's program; its socket's descriptor is appended.
+
+    Raises:
+        RobotError: the robot has no SRDF, or no group of its arm's joints.
+        KinematicsError: BACKEND_MISSING: MoveIt is not installed, does not start, knows another robot, or has no
+            solver that works.
     """
 
-    def __init__(self, robot: Robot, robot_model: Any = None) -> None:
-        """Find MoveIt's joint group of the arm."""
+    def __init__(self, robot: Robot, command: Sequence[str] = MOVEIT) -> None:
+        """Start MoveIt and test it."""
+        if tuple(command) == MOVEIT and find_spec("moveit") is None:
+            module, install = BACKENDS["moveit"]
+            raise KinematicsError(f"{module}_py is not installed", expected=f"the Python module {module}", hint=install)
         self._robot = robot
-        self._moveit = None
-        if robot_model is None:
-            self._moveit = _start_moveit(robot)
-            robot_model = self._moveit.get_robot_model()
-        self._solver = _MoveItSolver(robot, robot_model)
+        self._solver = _ChildSolver(MoveItFiles.find(robot), command)
 
     @property
     def robot(self) -> Robot:
         """Robot of this solver."""
         return self._robot
 
+    def close(self) -> None:
+        """End the child."""
+        self._solver.close()
+
     def forward(self, q: ArrayLike) -> Array:
         """Return (L, 4, 4) `base_T_link` in `robot.links` order at one configuration (J,)."""
-        values = np.asarray(q, dtype=np.float64)
-        forward_all(self._robot, values[None])  # same checks and messages as the other back-ends
-        return self._solver.link_poses(values)
+        return self.forward_all(np.asarray(q, dtype=np.float64)[None])[0]  # type: ignore[no-any-return, unused-ignore]
 
     def forward_all(self, q: ArrayLike) -> Array:
         """Return (T, L, 4, 4) `base_T_link` at configurations (T, J), by the compiled kernel: MoveIt has no batch."""
@@ -83,93 +115,156 @@ class MoveItKinematics:
         return make_path(self._robot, self._solver, follow(self._solver, poses, first), start)
 
 
-class _MoveItSolver:
-    """`path.LocalSolver` on one `moveit.core.robot_state.RobotState`."""
+class _ChildSolver:
+    """`path.LocalSolver` by questions to the child. Thread-safe."""
 
-    def __init__(self, robot: Robot, robot_model: Any) -> None:
-        from moveit.core.robot_state import RobotState
+    def __init__(self, files: MoveItFiles, command: Sequence[str]) -> None:
+        self._files, self._command = files, tuple(command)
+        self._robot = robot = files.robot
+        self._columns = [robot.joint_names.index(joint.name) for joint in robot.arm]
+        self._tool = [link.name for link in robot.links].index(robot.tool_link)
+        self._rest = robot.home_position()
+        self.lower, self.upper = robot.lower[self._columns], robot.upper[self._columns]
+        self._lock = threading.RLock()
+        self._connection: _Connection | None = None
+        self._connect()
 
-        self._robot = robot
-        self._names = [joint.name for joint in robot.arm]
-        self._lower = np.array([joint.limits.lower for joint in robot.arm])
-        self._upper = np.array([joint.limits.upper for joint in robot.arm])
-        groups = {group.name: list(group.active_joint_model_names) for group in robot_model.joint_model_groups}
-        matching = [name for name, joints in groups.items() if joints == self._names]
-        if not matching:
-            raise KinematicsError(
-                f"MoveIt has no group of the joints {', '.join(self._names)}; its groups are {groups}",
-                expected=f"an SRDF for robot '{robot.name}' with a group from base to '{robot.tool_link}'",
-                hint="start from config/moveit/yam.srdf",
-            )
-        self._group = matching[0]
-        self._state = RobotState(robot_model)
-        self._state.set_to_default_values()
-        self._state.update()
-        self._model_T_base = np.array(self._state.get_global_link_transform(robot.base_link))
-
-    def link_poses(self, q: Array) -> Array:
-        self._state.joint_positions = dict(zip(self._robot.joint_names, map(float, q), strict=True))
-        self._state.update()
-        model_T_link = np.array([self._state.get_global_link_transform(link.name) for link in self._robot.links])
-        poses: Array = np.linalg.inv(model_T_link[0]) @ model_T_link
-        return poses
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def tool_pose(self, q: Array) -> Array:
-        self._set(q)
-        model_T_tool = np.array(self._state.get_global_link_transform(self._robot.tool_link))
-        pose: Array = np.linalg.inv(self._model_T_base) @ model_T_tool
+        positions = self._rest.copy()
+        positions[self._columns] = q
+        pose: Array = forward_all(self._robot, positions[None])[0, self._tool]
         return pose
 
     def solve(
         self, base_T_tool: Array, seed: Array, posture: Array | None = None, timeout_s: float = STEP_TIMEOUT_S
     ) -> LocalSolution:
-        start = np.clip(seed, self._lower, self._upper)
-        self._set(start)
-        pose = _pose_message(self._model_T_base @ base_T_tool)
-        found = self._state.set_from_ik(self._group, pose, self._robot.tool_link, timeout_s)
-        positions = self._state.joint_positions
-        q = np.array([positions[name] for name in self._names]) if found else start
-        q = np.clip(q, self._lower, self._upper)
+        start = np.clip(seed, self.lower, self.upper)
+        found = self._ask({"solve": base_T_tool.ravel().tolist(), "seed": start.tolist(), "timeout_s": timeout_s}, "q")
+        # MoveIt's limits may be wider than the robot's by the margin for noise.
+        q = start if found is None else np.clip(np.array(found), self.lower, self.upper)
         here = self.tool_pose(q)
         distance = float(np.linalg.norm(here[:3, 3] - base_T_tool[:3, 3]))
         return LocalSolution(q, distance, float(rotation_angle(here, base_T_tool)))
 
-    def _set(self, q: Array) -> None:
-        self._state.joint_positions = dict(zip(self._names, map(float, q), strict=True))
-        self._state.update()
+    def _ask(self, question: dict[str, Any], key: str) -> Any:
+        with self._lock:
+            if self._connection is None:
+                self._connect()
+            assert self._connection is not None  # noqa: S101 - for mypy
+            try:
+                return self._connection.ask(question, key)
+            except _Lost as lost:
+                self.close()
+                raise _broken(str(lost), "try again: another process is started") from None
+
+    def _connect(self) -> None:
+        self._connection = _Connection(self._command)
+        robot, files = self._robot, self._files
+        start = {
+            "parameters": files.moveit_py(),
+            "group": files.group,
+            "joints": [joint.name for joint in robot.arm],
+            "base": robot.base_link,
+            "tool": robot.tool_link,
+        }
+        try:
+            solver = self._connection.ask({"start": start}, "solver", CHILD_START_S)
+            self._test(str(solver))
+        except _Lost as lost:
+            self.close()
+            raise _broken(str(lost), "its output is above; kinematics: pinocchio needs no MoveIt") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _test(self, solver: str) -> None:
+        """Compare MoveIt's tool poses with ours and solve for them, starting nearby."""
+        rng = np.random.default_rng(0)
+        lower = np.where(np.isfinite(self.lower), self.lower, -np.pi)
+        upper = np.where(np.isfinite(self.upper), self.upper, np.pi)
+        assert self._connection is not None  # noqa: S101 - for mypy
+        reached = 0
+        for share in rng.uniform(0.2, 0.8, (TESTED, lower.size)):
+            q = lower + share * (upper - lower)
+            mine = self.tool_pose(q)
+            theirs = np.array(self._connection.ask({"forward": q.tolist()}, "pose")).reshape(4, 4)
+            apart_m = float(np.linalg.norm(theirs[:3, 3] - mine[:3, 3]))
+            if not (apart_m < POSITION_TOLERANCE_M and rotation_angle(theirs, mine) < ROTATION_TOLERANCE_RAD):
+                raise _broken(
+                    f"MoveIt places '{self._robot.tool_link}' {1000 * apart_m:.1f} mm from where the URDF does",
+                    f"compare {self._files.path} and the robot's URDF",
+                )
+            reached += self.solve(mine, q + 0.02 * (upper - lower) * (0.5 - share), timeout_s=START_TIMEOUT_S).reached
+        if 2 * reached < TESTED:
+            raise _broken(
+                f"MoveIt solved {reached} of {TESTED} tool poses that the arm can reach, with {solver}",
+                "install the solver's package (ros-jazzy-moveit-kinematics for KDL), and name the group "
+                f"'{self._files.group}' in kinematics.yaml",
+            )
 
 
-def _pose_message(model_T_tool: Array) -> Any:
-    from geometry_msgs.msg import Pose  # type: ignore[import-untyped, unused-ignore]
-
-    pose = Pose()
-    pose.position.x, pose.position.y, pose.position.z = map(float, model_T_tool[:3, 3])
-    x, y, z, w = map(float, to_quaternion(model_T_tool))
-    pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w = x, y, z, w
-    return pose
+class _Lost(Exception):  # noqa: N818 - why there is no answer
+    """The child ended or does not answer."""
 
 
-def _start_moveit(robot: Robot) -> Any:
-    """Start a MoveItPy with this robot's files in `config/moveit/`."""
-    try:
-        from moveit.planning import MoveItPy
-    except ImportError as error:
-        raise KinematicsError(
-            f"moveit_py cannot be imported: {error}",
-            expected="the Python module moveit",
-            hint="sudo apt install ros-jazzy-moveit-py, then source /opt/ros/jazzy/setup.bash",
-            code=ErrorCode.BACKEND_MISSING,
-        ) from error
+class _Connection:
+    """A running child and its socket."""
 
-    def config(name: str) -> Any:
-        return yaml.safe_load(share_path(f"config/moveit/{name}").read_text(encoding="utf-8"))
+    def __init__(self, command: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            try:
+                # A session of its own: Ctrl-C is this process's to handle.
+                self._child = Child.start(
+                    [*command, str(number)], own_session=True, tied=True, environment=ALONE, pass_fds=[number]
+                )
+            except OSError as error:
+                ours.close()
+                raise _broken(f"{command[0]} cannot be started: {error}", "check the installation") from None
+        self._socket = ours
+        self._stream = ours.makefile("rw")
+        # The child ends when the socket closes; kill it too, because MoveIt may hang.
+        self._end = weakref.finalize(self, _end, self._child, ours)
 
-    parameters = {
-        "robot_description": robot.urdf,
-        "robot_description_semantic": share_path(f"config/moveit/{robot.name}.srdf").read_text(encoding="utf-8"),
-        "robot_description_kinematics": config("kinematics.yaml"),
-        "robot_description_planning": config("joint_limits.yaml"),
-        "planning_pipelines": {"pipeline_names": ["ompl"]},
-        "ompl": config("ompl_planning.yaml"),
-    }
-    return MoveItPy(node_name=NODE_NAME, config_dict=parameters, provide_planning_service=False)
+    def ask(self, question: dict[str, Any], key: str, patience_s: float | None = None) -> Any:
+        """Return one value of the answer; raise `_Lost` without an answer, KinematicsError for a refusal."""
+        patience_s = ANSWER_S if patience_s is None else patience_s
+        self._socket.settimeout(patience_s + float(question.get("timeout_s", 0.0)))
+        try:
+            self._stream.write(json.dumps(question) + "\n")
+            self._stream.flush()
+            line = self._stream.readline()
+            answer = json.loads(line) if line.endswith("\n") else None
+        except TimeoutError:
+            raise _Lost(f"MoveIt's process did not answer within {self._socket.gettimeout():g} s") from None
+        except (OSError, ValueError):
+            answer = None
+        if not isinstance(answer, dict):
+            self._child.wait(ANSWER_S)
+            raise _Lost(f"MoveIt's process ended: {self._child.how_it_ended() or 'it closed its connection'}")
+        if "error" in answer:
+            error = answer["error"]
+            raise KinematicsError(error["what"], expected=error["expected"], hint=error["hint"])
+        return answer[key]
+
+    def close(self) -> None:
+        """End the child."""
+        self._end()
+
+
+def _end(child: Child, connection: socket.socket) -> None:
+    connection.close()
+    child.kill(ANSWER_S)
+
+
+def _broken(what: str, hint: str) -> KinematicsError:
+    return KinematicsError(
+        what, expected="a MoveIt that solves this robot's kinematics", hint=hint, code=ErrorCode.BACKEND_MISSING
+    )

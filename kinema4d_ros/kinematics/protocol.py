@@ -162,35 +162,34 @@ class Kinematics(Protocol):
         ...
 
 
-# Choice of the back-end: by name, else MoveIt if installed, else pinocchio.
+# Choice of the back-end by name.
 
 BACKENDS = {
-    "moveit": ("moveit", "sudo apt install ros-jazzy-moveit-py"),
-    "pinocchio": ("pinocchio", "pip install pin"),
+    "pinocchio": ("pinocchio", "ros-jazzy-pinocchio on ROS 2 Jazzy, otherwise pip install pin"),
+    "moveit": ("moveit", "sudo apt install ros-jazzy-moveit-py, then source /opt/ros/jazzy/setup.bash"),
 }
-"""Required module and install command by back-end name, preferred one first."""
+"""Required module and how to install it, by back-end name; "auto" is the first one."""
 
 
 def choose_kinematics(robot: Robot, name: str = "auto") -> Kinematics:
-    """Return the kinematics of a robot by back-end name; "auto" uses the first one that is installed.
+    """Return the kinematics of a robot by back-end name; "auto" is pinocchio, and MoveIt is only used by its name.
 
-    A back-end that is selected by name but not installed is an error; it is never silently replaced.
+    A back-end that is not installed is an error; it is never silently replaced.
     """
     if name not in {"auto", *BACKENDS}:
         raise KinematicsError(
             f"there is no kinematics back-end '{name}'", expected=f"one of auto, {', '.join(BACKENDS)}"
         )
-    installed = [key for key, (module, _) in BACKENDS.items() if find_spec(module) is not None]
-    wanted = installed if name == "auto" else [key for key in installed if key == name]
-    if not wanted:
-        missing = list(BACKENDS) if name == "auto" else [name]
+    wanted = next(iter(BACKENDS)) if name == "auto" else name
+    module, install = BACKENDS[wanted]
+    if find_spec(module) is None:
         raise KinematicsError(
-            f"kinematics back-end {' or '.join(missing)} is not installed",
-            expected=f"the Python module {' or '.join(BACKENDS[key][0] for key in missing)}",
-            hint=" or ".join(BACKENDS[key][1] for key in missing),
+            f"kinematics back-end {wanted} is not installed",
+            expected=f"the Python module {module}",
+            hint=install,
             code=ErrorCode.BACKEND_MISSING,
         )
-    if wanted[0] == "moveit":
+    if wanted == "moveit":
         from kinema4d_ros.kinematics.moveit_backend import MoveItKinematics
 
         return MoveItKinematics(robot)

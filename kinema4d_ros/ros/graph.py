@@ -3,6 +3,7 @@
 lab ── joint states, image ──> twin ── TF, live points, overlay
                                preview ── plan in, robot frames out ──> generator (an action)
                                   └── rollout, report, markers ──> playback ──> RViz, viewer
+    └── objects ──> scene ──> MoveIt's move_group ── a plan ──> preview
 viewer / person ── approve, execute ──> gate ── the approved plan ──> arm, or lab
 """
 
@@ -102,6 +103,13 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     Argument("generator", "true", "run the generator on this machine; false when it runs on another one", "bool"),
     Argument("viewer", "true", "serve the web page", "bool"),
     Argument("rviz", "false", "start RViz (needs a ROS distribution)", "bool"),
+    Argument(
+        "moveit",
+        "false",
+        "start MoveIt's move_group, which plans and cannot execute, with table and lab objects as obstacles; with rviz "
+        "also its panel (needs MoveIt)",
+        "bool",
+    ),
     Argument("record", "false", "record an MCAP bag of the session", "bool"),
     Argument("evaluation", "false", "serve the evaluate action, which scores policies", "bool"),
     NAMESPACE,
@@ -151,6 +159,10 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (True, lambda: NodeSpec("playback", "plays the newest rollout")),
         (True, lambda: NodeSpec("gate", "forwards approved plans to the arm", {"robot": values["robot"]})),
         (on("viewer"), lambda: NodeSpec("viewer", "the web page", {**scene, "lab": on("lab")}, essential=False)),
+        (
+            on("moveit"),
+            lambda: NodeSpec("scene", "obstacles for MoveIt", {"robot": values["robot"]}, essential=False),
+        ),
         (on("record"), lambda: NodeSpec("recorder", "records an MCAP bag", essential=False)),
         (on("evaluation"), lambda: NodeSpec("evaluation", "scores policies with rollouts", scene, essential=False)),
     )

@@ -15,6 +15,7 @@ from launch_ros.actions import Node
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.ros.graph import Argument, NodeSpec, read_arguments
+from kinema4d_ros.ros.moveit import MoveItRun, moveit_run
 from kinema4d_ros.ros.names import RECORDED
 from kinema4d_ros.runtime.child import launched_by_me, tied_to_me
 from kinema4d_ros.runtime.processes import FATAL_EXIT
@@ -34,10 +35,13 @@ def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str,
     def start(context: Any) -> list[Any]:
         given = {a.name: LaunchConfiguration(a.name).perform(context) for a in arguments}
         values = read_arguments(arguments, given)
+        moveit = moveit_run(values) if values.get("moveit", "").lower() == "true" else None
         actions = [_node(spec, values) for spec in graph(values) if not _rosbag2_records(spec)]
         actions += [_rosbag2(values) for spec in graph(values) if _rosbag2_records(spec)]
+        if moveit is not None:
+            actions.append(_move_group(moveit))
         if values.get("rviz") == "true":
-            actions.append(_rviz())
+            actions.append(_rviz(moveit))
         return actions
 
     declared = [
@@ -72,17 +76,29 @@ def _shutdown_without(spec: NodeSpec, code: int) -> list[Any]:
     return [Shutdown(reason=f"{spec.name} cannot run with its parameters; see its error above")]
 
 
-def _rviz() -> Any:
+def _move_group(moveit: MoveItRun) -> Any:
+    return ExecuteProcess(
+        cmd=tied_to_me(moveit.move_group),
+        name="move_group",
+        output="screen",
+        respawn=True,
+        respawn_delay=2.0,
+        sigterm_timeout=str(LEAVE_S),
+    )
+
+
+def _rviz(moveit: MoveItRun | None) -> Any:
     try:
         get_package_prefix("rviz2")
     except PackageNotFoundError:  # checked here, before half of the nodes have started
         raise SetupError(
             "rviz2 is not installed", expected="the package rviz2", hint="omit rviz:=true and use the web page"
         ) from None
+    config = share_path("config/rviz/sim.rviz")
     return Node(
         package="rviz2",
         executable="rviz2",
-        arguments=["-d", str(share_path("config/rviz/sim.rviz"))],
+        arguments=["-d", str(config)] if moveit is None else moveit.rviz(config),
         prefix=" ".join(tied_to_me(())),
         output="screen",
     )

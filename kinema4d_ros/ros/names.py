@@ -158,6 +158,12 @@ LAB_OBJECTS = _out(
     "LATCHED",
     "true poses of the lab's objects; each also has a PoseStamped on `kinema4d/lab/objects/<name>`",
 )
+COLLISION_OBJECT = _out(
+    "collision_object",
+    "moveit_msgs/msg/CollisionObject",
+    "EVENT",
+    "table and lab objects for MoveIt's planning scene, with `moveit:=true`",
+)
 ARM_TRAJECTORY = _out(
     "arm_controller/joint_trajectory",
     "trajectory_msgs/msg/JointTrajectory",

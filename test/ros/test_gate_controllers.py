@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.parameter import Parameter
 from support.drivers import Drivers
 from support.health import ERROR, OK, HealthWatch
 from support.motions import WAIT_S, code_of, swing, wait_until_ready
@@ -27,6 +28,7 @@ from kinema4d_ros.ros import names
 from kinema4d_ros.ros.client import PreviewClient
 from kinema4d_ros.ros.messages.stamps import header
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
+from kinema4d_ros.ros.nodes.commanders import EXECUTE_TRAJECTORY, EXECUTION_ALLOWED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -333,3 +335,37 @@ def test_another_node_that_commands_the_arm_is_an_error_and_closes_the_gate(driv
         user.destroy()
         health.wait("gate", OK, "closed")
         graph.approve(plan_hash, "test")
+
+
+def test_a_move_group_that_may_execute_is_an_error_and_closes_the_gate(drivers: Drivers, arm_graph: Graph) -> None:
+    """As MoveIt's stock launch files start it; the one that `moveit:=true` starts may not execute."""
+    Controller(arm_graph)
+    with running(("gate",)), client() as graph:
+        health = HealthWatch(arm_graph)
+        graph.wait_for(lambda: graph.newest(names.JOINT_STATES) is not None, WAIT_S, "the arm")
+        wait_until_ready(graph, "gate")
+        plan_hash = offer(drivers, graph, 0.1)
+        approved(graph, plan_hash)
+        move_group = arm_graph.node("move_group")
+        move_group.declare_parameter(EXECUTION_ALLOWED, True)
+
+        def serve() -> ActionServer:
+            # The type does not matter: MoveIt's own is not among the stand-ins.
+            return ActionServer(
+                move_group, names.FOLLOW_TRAJECTORY.interface(), EXECUTE_TRAJECTORY, lambda handle: handle.abort()
+            )
+
+        server = serve()
+        health.wait("gate", ERROR, f"serves /execute_trajectory, and its {EXECUTION_ALLOWED} is not off")
+        answer = graph.call(names.APPROVE, names.APPROVE.interface().Request(plan_hash=plan_hash), WAIT_S)
+        assert answer.error.code == ErrorCode.ARM_UNAVAILABLE
+        assert "/move_group" in answer.error.message
+        server.destroy()
+        health.wait("gate", OK, "closed")
+
+        move_group.set_parameters([Parameter(EXECUTION_ALLOWED, value=False)])
+        server = serve()
+        wait_for(lambda: move_group.count_clients("/move_group/get_parameters") > 0, WAIT_S, "the gate's question")
+        health.wait("gate", OK, "closed")
+        graph.approve(plan_hash, "test")
+        server.destroy()

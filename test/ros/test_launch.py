@@ -72,6 +72,12 @@ def rviz2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path), prepend=os.pathsep)
 
 
+def test_without_moveit_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="moveit_ros_move_group"):
+        started("sim.launch.py", SIM_ARGUMENTS, moveit="True")
+
+
 def test_without_rviz2_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
     with pytest.raises(SetupError, match="rviz2 is not installed"):

@@ -17,12 +17,13 @@ from kinema4d_ros.ros import names
 from kinema4d_ros.ros.graph import SIM_ARGUMENTS, sim_graph
 
 POLICY = ROOT / "config" / "sros2" / "kinema4d.policy.xml"
-EVERY = {a.name: a.default for a in SIM_ARGUMENTS} | {"record": "true", "evaluation": "true"}
+EVERY = {a.name: a.default for a in SIM_ARGUMENTS} | {"record": "true", "evaluation": "true", "moveit": "true"}
 NODES = tuple(spec.name for spec in sim_graph(EVERY))
 ARM = {("publish", f"/{names.ARM_TRAJECTORY.name}"), ("call", f"/{names.FOLLOW_TRAJECTORY.name}")}
 SOMETIMES: dict[str, set[Right]] = {
     **{name: {("subscribe", "/clock")} for name in NODES},  # with use_sim_time
-    "gate": {("subscribe", "/clock"), *ARM},  # one of the two ways, by its parameter `controller`
+    # one of the two ways, by its parameter `controller`; a move_group is asked when there is one
+    "gate": {("subscribe", "/clock"), ("request", "/move_group/get_parameters"), *ARM},
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -55,6 +56,7 @@ def test_names_are_those_of_the_table() -> None:
     """A wildcard only where names are made at run time; nothing that the table does not have."""
     table = {e.name if e.name.startswith("/") else f"/{e.name}" for e in names.ENDPOINTS}
     own = {"/rosout", "/parameter_events", "/clock", f"/{names.lab_object_topic('*')}"}
+    own |= {"/move_group/get_parameters"}
     for enclave, rights in allowed(POLICY).items():
         private = f"/{enclave.rpartition('/')[2]}/"
         assert {name for _, name in rights if not name.startswith(private)} <= table | own

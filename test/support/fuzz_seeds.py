@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped, TransformStamped
-from moveit_msgs.msg import DisplayTrajectory, RobotTrajectory
+from moveit_msgs.msg import CollisionObject, DisplayTrajectory, RobotTrajectory
 from nav_msgs.msg import Path
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
@@ -113,6 +113,7 @@ class Seeds:
                 (names.EVALUATED_TRIAL, self._trial),
                 (names.EVALUATION_RESULT, lambda stamp: EvaluationResult(header=header(stamp), policy="expert")),
                 (names.LAB_OBJECTS, self._objects),
+                (names.COLLISION_OBJECT, lambda stamp: CollisionObject(header=self._head(stamp), id="table")),
                 (names.ARM_TRAJECTORY, lambda _: trajectory_to_msg(self.plan, header(0))),
                 (names.TF, self._transforms),
                 (names.TF_STATIC, self._transforms),

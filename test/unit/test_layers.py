@@ -20,7 +20,7 @@ ROS = {
     "rcl_interfaces", "tf2_msgs", "moveit_msgs", "control_msgs", "ament_index_python", "action_msgs", "std_srvs",
     "rosgraph_msgs", "unique_identifier_msgs", "rosidl_runtime_py", "rosbag2_py", "object_recognition_msgs",
 }  # fmt: skip
-SPEAKS_ROS = {"kinematics/moveit_backend.py"}
+SPEAKS_ROS = {"kinematics/moveit_child.py"}
 """MoveIt is a ROS library: its poses are messages. Nothing else in the core may."""
 
 HEAVY = {

@@ -11,6 +11,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "requirements"
 HASHED = ("lock.txt", "model-lock.txt", "bench-lock.txt", "lerobot.txt", "assets.txt")
 NOT_HASHED = {"overrides.txt", "model-overrides.txt", "quality.txt"}
 """The resolver's overrides install nothing; the quality tools touch nothing that is shipped."""
+CONSTRAINTS = {"constraints-noble.txt"}
 
 
 def entries(text: str) -> list[str]:
@@ -20,7 +21,7 @@ def entries(text: str) -> list[str]:
 
 
 def test_every_file_is_known() -> None:
-    assert {path.name for path in FOLDER.glob("*.txt")} == {*HASHED, *NOT_HASHED}
+    assert {path.name for path in FOLDER.glob("*.txt")} == {*HASHED, *NOT_HASHED, *CONSTRAINTS}
 
 
 @pytest.mark.parametrize("name", HASHED)

@@ -190,14 +190,15 @@ class Gate(KinemaNode):
     def health(self) -> Health:
         """Report the arm's state and the counts of executed and refused plans."""
         self._way.look()
+        self._way.commanders.look()
         values = {
             **self._arm.values(),
             "plans executed": self._executed,
             "refused": self._refused,
             "aborted by the arm": self._aborted,
         }
-        others = self._way.others()
-        if self._way.twins():
+        others = self._way.commanders.others()
+        if self._way.commanders.twins():
             others.append(f"another node named {self.get_name()} exists, or was just killed")
         values["others that command the arm"] = "; ".join(others) or "none"
         if others:

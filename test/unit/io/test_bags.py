@@ -53,18 +53,18 @@ def state(time_s: float, names: list[str], positions: list[float]) -> Any:
     )
 
 
-def plan(names: list[str], times: list[float], rows: list[list[float]]) -> Any:
+def plan(names: list[str], times: list[float], rows: list[list[float]], rates: list[list[float]] | None = None) -> Any:
     empty = np.empty(0)
     points = [
         make(
             "trajectory_msgs/msg/JointTrajectoryPoint",
             positions=np.array(row, dtype=np.float64),
-            velocities=empty,
+            velocities=empty if rates is None else np.array(rates[i], dtype=np.float64),
             accelerations=empty,
             effort=empty,
             time_from_start=make("builtin_interfaces/msg/Duration", sec=int(t), nanosec=round(t % 1 * 1e9)),
         )
-        for t, row in zip(times, rows, strict=True)
+        for i, (t, row) in enumerate(zip(times, rows, strict=True))
     ]
     header = make("std_msgs/msg/Header", stamp=stamp(0), frame_id="")
     return make("trajectory_msgs/msg/JointTrajectory", header=header, joint_names=names, points=points)
@@ -230,6 +230,30 @@ def test_moveits_plan_with_its_definition_from_the_bag(bag: Callable[[list[Any]]
     assert read.names == ("a", "b", "finger")
     np.testing.assert_allclose(read.times, [0.0, 1.0, 1.5])
     np.testing.assert_allclose(read.positions, [[0, 0, 0.03], [1, 2, 0.03], [3, 4, 0.03]])
+
+
+def test_a_plan_keeps_its_velocities_and_so_its_spline(bag: Callable[[list[Any]], Path]) -> None:
+    kind = "trajectory_msgs/msg/JointTrajectory"
+    message = plan(["b", "a"], [0.0, 1.0], [[0, 0], [2, 1]], [[0, 0], [0, 0]])
+    read = read_trajectory(bag([("/plan", kind, 1.0, message)]))
+    assert read.velocities is not None
+    np.testing.assert_allclose(read.at([0.25]), [[0.3125, 0.15625]])  # the cubic 3 s^2 - 2 s^3, not a straight line
+
+
+@pytest.mark.parametrize(("meeting", "kept"), [(0.0, True), (0.4, False)])
+def test_parts_of_moveits_plan_keep_velocities_if_they_meet_at_rest(
+    bag: Callable[[list[Any]], Path], meeting: float, kept: bool
+) -> None:
+    first = plan(["a", "b"], [0.0, 1.0], [[0, 0], [1, 2]], [[0.0, 0.0], [meeting, 0.0]])
+    second = plan(["b", "a"], [0.0, 0.5], [[2, 1], [4, 3]], [[0.0, meeting], [0.0, 0.0]])
+    parts = [make("moveit_msgs/msg/RobotTrajectory", joint_trajectory=part) for part in (first, second)]
+    start = make("moveit_msgs/msg/RobotState", joint_state=state(0, ["finger"], [0.03]), is_diff=False)
+    shown = make("moveit_msgs/msg/DisplayTrajectory", model_id="yam", trajectory=parts, trajectory_start=start)
+    read = read_trajectory(bag([("/display_planned_path", "moveit_msgs/msg/DisplayTrajectory", 1.0, shown)]))
+    assert read.names == ("a", "b", "finger")
+    assert (read.velocities is not None) == kept
+    expected = [2.0, 3.0, 0.03]
+    np.testing.assert_allclose(read.at([1.25])[0], expected)
 
 
 def test_a_bag_without_joints_lists_its_topics(bag: Callable[[list[Any]], Path]) -> None:

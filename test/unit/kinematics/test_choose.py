@@ -20,8 +20,7 @@ def test_pinocchio_by_name(yam: Robot) -> None:
     assert kinematics.robot is yam
 
 
-@pytest.mark.skipif(HAS_MOVEIT, reason="MoveIt is installed and preferred")
-def test_auto_takes_what_is_installed(yam: Robot) -> None:
+def test_auto_is_pinocchio(yam: Robot) -> None:
     assert isinstance(choose_kinematics(yam), PinocchioKinematics)
 
 
@@ -42,5 +41,5 @@ def test_the_moveit_back_end_reports_a_missing_module(yam: Robot) -> None:
 
 
 def test_unknown_names_are_refused(yam: Robot) -> None:
-    with pytest.raises(KinematicsError, match="auto, moveit, pinocchio"):
+    with pytest.raises(KinematicsError, match="auto, pinocchio, moveit"):
         choose_kinematics(yam, "kdl")

@@ -109,14 +109,6 @@ def test_kinematics_and_planning_groups(groups: dict[str, Element], yam: Robot) 
     assert {*projection.removeprefix("joints(").removesuffix(")").split(",")} <= set(yam.joint_names)
 
 
-def test_controllers_drive_every_actuated_joint_once_and_execution_is_off(yam: Robot) -> None:
-    controllers = config("moveit_controllers")
-    manager = controllers["moveit_simple_controller_manager"]
-    driven = [joint for name in manager["controller_names"] for joint in manager[name]["joints"]]
-    assert driven == list(yam.joint_names)
-    assert controllers["allow_trajectory_execution"] is False
-
-
 def test_planning_limits_stay_within_the_motors(yam: Robot) -> None:
     limits = config("joint_limits")["joint_limits"]
     assert set(limits) == {joint.name for joint in yam.joints if joint.moves}
