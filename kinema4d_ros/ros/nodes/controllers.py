@@ -19,7 +19,6 @@ from action_msgs.srv import CancelGoal
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.exceptions import InvalidTopicNameException
-from rclpy.node import NodeNameNonExistentError
 from rclpy.task import Future
 from rclpy.validate_topic_name import validate_topic_name
 
@@ -29,6 +28,7 @@ from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ActionCaller, Question, new_uuid
+from kinema4d_ros.ros.commanders import RECORDERS, commanders, full_name
 from kinema4d_ros.ros.messages.stamps import header
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
 from kinema4d_ros.ros.names import Endpoint
@@ -49,12 +49,6 @@ RESULT_GRACE_S = 10.0
 
 BRAKE_S = 0.2
 """Duration of a stop trajectory that is sent to a controller's topic."""
-
-RECORDERS = ("recorder", "rosbag2_recorder")
-"""Nodes that subscribe to a controller's topic without moving the arm."""
-
-UNNAMED = "_NODE_NAME_UNKNOWN_"
-"""Name that rmw reports for an endpoint's node until its name is discovered."""
 
 Ended = Callable[[str, "KinemaError | None", bool], None]
 """Called when a motion has ended: hash of the plan, its error or None, and whether the arm is known to be at rest."""
@@ -223,38 +217,14 @@ class ArmWay(ABC):
 
     def others(self) -> list[str]:
         """Describe other nodes that could move the arm: publishers on its topics and clients of its actions."""
-        node, me = self._node, self._full(self._node.get_namespace(), self._node.get_name())
-        found = []
-        for controller in self._controllers:
-            for info in node.get_publishers_info_by_topic(controller.topic.name):
-                who = self._full(info.node_namespace, info.node_name)
-                if info.node_name == UNNAMED:
-                    who = "without a name yet (it is starting, or was just killed)"
-                if who not in self._allowed | {me}:
-                    found.append(f"node {who} publishes on {self._resolve(controller.topic)}")
-        for name, namespace in set(node.get_node_names_and_namespaces()):
-            who = self._full(namespace, name)
-            if who in self._allowed | {me}:
-                continue
-            try:
-                services = dict(node.get_client_names_and_types_by_node(name, namespace))
-            except NodeNameNonExistentError:
-                continue  # it has just exited
-            found += [
-                f"node {who} uses {self._resolve(controller.action)}"
-                for controller in self._controllers
-                if f"{self._resolve(controller.action)}/_action/send_goal" in services
-            ]
-        return sorted(set(found))
+        allowed = self._allowed | {full_name(self._node.get_namespace(), self._node.get_name())}
+        topics, actions = zip(*((c.topic.name, c.action.name) for c in self._controllers), strict=True)
+        return [str(found) for found in commanders(self._node, topics, actions) if found.node not in allowed]
 
     def twins(self) -> bool:
         """Return whether another node has the gate's name: a second gate, or one that was just killed."""
         me = (self._node.get_name(), self._node.get_namespace())
         return bool(self._node.get_node_names_and_namespaces().count(me) > 1)
-
-    @staticmethod
-    def _full(namespace: str, name: str) -> str:
-        return f"{namespace.rstrip('/')}/{name}"
 
     def _resolve(self, endpoint: Endpoint) -> str:
         return str(self._node.resolve_topic_name(endpoint.name))
