@@ -27,8 +27,12 @@ __all__ = ["DOCTOR", "OURS", "Snapshot", "Wire", "observe"]
 
 DOCTOR = "kinema4d_doctor"
 
-OURS: tuple[str, ...] = tuple(
-    spec.name for spec in sim_graph({a.name: "true" if a.kind == "bool" else a.default for a in SIM_ARGUMENTS})
+OURS: tuple[str, ...] = (
+    "arm",
+    *(
+        spec.name
+        for spec in sim_graph({a.name: a.default for a in SIM_ARGUMENTS} | {"record": "true", "evaluation": "true"})
+    ),
 )
 """Names of the nodes of the graph."""
 
