@@ -18,6 +18,12 @@ __all__ = ["DRIVERS", "ArmDriver", "DriverOptions", "I2rtDriver", "Reading", "op
 
 Array = NDArray[np.float64]
 
+GRIPPER_SLACK_RAD = 0.1
+"""Largest angle of the gripper's motor outside its range."""
+
+REFRESH_S = 2.0
+"""Timeout for new states of the motors."""
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
@@ -157,8 +163,14 @@ class I2rtDriver:
             ) from error
         self._seen: Any = None
         self._seen_s = time.monotonic()
-        limits = self._robot.get_robot_info().get("gripper_limits")
-        at = "" if limits is None else f", gripper motor closed {limits[0]:.3f} rad, open {limits[1]:.3f} rad"
+        at = ""
+        if with_gripper:
+            try:
+                low, high = self._place_gripper(options.gripper_range)
+            except KinemaError:
+                self.close()
+                raise
+            at = f", gripper motor closed {low:.3f} rad, open {high:.3f} rad"
         self.description = f"i2rt {options.arm} with {options.gripper} on {options.channel}{at}"
         if self._robot.num_dofs() != len(self._arm_joints) + int(with_gripper):
             self.close()
@@ -168,6 +180,38 @@ class I2rtDriver:
                 expected="the robot description of this arm",
                 code=ErrorCode.UNKNOWN_JOINT,
             )
+
+    def _place_gripper(self, given: tuple[float, float] | None) -> tuple[float, float]:
+        """Return the motor angles of the closed and the open gripper, as `gripper_range` takes them.
+
+        At each start the driver takes a motor's angle modulo a turn, within half a turn of 0, and the gripper's motor
+        turns more than once. Which turn it is in follows from the range that was given.
+        """
+        chain = self._robot.motor_chain
+        sign = float(chain.motor_direction[-1])
+        turned = float(chain.motor_offset[-1]) * sign
+        if given is None:  # the driver found the range, relative to the turn that it chose
+            low, high = (float(limit) + turned for limit in self._robot.get_robot_info()["gripper_limits"])
+            return low, high
+        angle = float(chain.read_states()[-1].pos) + turned
+        low, high = min(given) - GRIPPER_SLACK_RAD, max(given) + GRIPPER_SLACK_RAD
+        turns = [k * 2 * np.pi for k in (-1, 0, 1) if low <= angle - k * 2 * np.pi <= high]
+        if len(turns) != 1:
+            where = "could be closed as well as open" if turns else "is outside its range"
+            raise KinemaError(
+                f"the gripper's motor is at {angle:.2f} rad: it {where}",
+                expected=f"an angle from {min(given):.2f} to {max(given):.2f} rad, in one turn of the motor",
+                hint="open the gripper halfway by hand and start again; otherwise start with calibrate_gripper:=true",
+                code=ErrorCode.PARAMETER_INVALID,
+            )
+        # Nothing was commanded yet, so the finger does not move when its angle is counted anew.
+        chain.motor_offset[-1] = turns[0] * sign
+        before, deadline_s = self._robot.get_joint_pos(), time.monotonic() + REFRESH_S
+        for _ in range(2):  # the first new state may have been read before the change
+            while self._robot.get_joint_pos() is before and time.monotonic() < deadline_s:
+                time.sleep(0.001)
+            before = self._robot.get_joint_pos()
+        return given
 
     def read(self) -> Reading:
         """Return the newest state; its gripper is in the unit of the robot description."""

@@ -184,11 +184,11 @@ class ArmServo:
             now_s = time.monotonic()
             try:
                 why = self._tick(now_s, now_s - before_s)
+                if why is not None:
+                    self._ended(why)
             except Exception as error:  # the driver's code may raise anything
                 self._fail(error)
                 return
-            if why is not None:
-                self._ended(why)
             before_s = now_s
             due_s = max(due_s + period_s, time.monotonic())
             self._closing.wait(max(0.0, due_s - time.monotonic()))

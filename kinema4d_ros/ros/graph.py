@@ -169,7 +169,11 @@ def _arm(values: Mapping[str, str], lab: bool, motion: bool) -> NodeSpec:
         raise _refuse("enable_motion is true without a driver", "driver:=i2rt, or enable_motion:=false")
     if lab:
         raise _refuse(f"driver is '{values['driver']}', and the lab simulates an arm", "lab:=false with a driver")
-    given = {"robot": values["robot"], "driver": values["driver"], "enable_motion": motion}
+    given: dict[str, Value] = {
+        "robot": values["robot"],
+        "driver": values["driver"],
+        "enable_motion": motion,
+    }
     return NodeSpec("arm", "the real arm's driver and controller", given)
 
 

@@ -20,7 +20,7 @@ from kinema4d_ros.arm import DriverOptions, open_driver
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.robot import Robot
 
-RANGE = (0.3, -5.7)
+RANGE = (0.3, -6.0)
 PATIENCE_S = 120.0
 
 
@@ -39,6 +39,16 @@ def refused(robot: Robot, **options: Any) -> str:
     return "opened"
 
 
+def gripper_or_refusal(robot: Robot) -> float | str:
+    try:
+        driver = open_driver("i2rt", robot, DriverOptions(gripper_range=RANGE))
+    except KinemaError as error:
+        return str(error)
+    at = float(driver.read().positions[6])
+    driver.close()
+    return at
+
+
 def main() -> None:
     """Open, read, command, break and close."""
     robot = Robot.load("yam")
@@ -47,7 +57,7 @@ def main() -> None:
     found["no such arm"] = refused(robot, arm="ur5", gripper_range=RANGE)
     found["no gripper"] = refused(robot, gripper="no_gripper")
 
-    can.MOTORS[2].q, can.MOTORS[7].q = 0.5, RANGE[1]
+    can.MOTORS[2].q, can.MOTORS[7].q = 0.5, -4.0
     driver = open_driver("i2rt", robot, DriverOptions(gripper_range=RANGE))
     found["description"] = driver.description
     first = driver.read()
@@ -77,6 +87,13 @@ def main() -> None:
     found["over current"] = told[0]
     driver.close()
     driver.close()
+    wait(lambda: threading.active_count() == 1)
+    can.MOTORS[3].error = 0
+    for where, angle in (("in the middle", -3.0), ("a turn away", -3.0 + 2 * np.pi), ("nowhere", 1.5)):
+        can.MOTORS[7].q = angle
+        found[where] = gripper_or_refusal(robot)
+    can.MOTORS[7].q = RANGE[1] - 0.05  # closed, one turn further, is nearly the same angle
+    found["at an end"] = gripper_or_refusal(robot)
     wait(lambda: threading.active_count() == 1)
     found["open buses"] = len(can.OPEN)
     print(json.dumps(found), flush=True)

@@ -29,7 +29,7 @@ GATE = "gate"
 """Name of the only node whose trajectories are followed, in this node's namespace."""
 
 LOOK_S = 0.2
-"""Period of the search for the gate during a motion."""
+"""Period of the look at the gate during a motion."""
 
 PREVIEWED = 4
 """Previewed plans that are remembered: a newer one may arrive here before it arrives at the gate."""
@@ -65,6 +65,10 @@ class Settings:
     path_tolerance_rad: float = parameter(
         0.3, "Hold the arm when a joint is this far from its command.", low=0.02, high=1.0, read_only=True
     )
+    gate_timeout_s: float = parameter(
+        3.0, "Stop a motion when the gate, which reports once a second, is silent this long.", low=1.5, high=60.0,
+        read_only=True,
+    )  # fmt: skip
 
 
 class Arm(KinemaNode):
@@ -73,11 +77,18 @@ class Arm(KinemaNode):
     def __init__(self) -> None:
         super().__init__("arm")
         settings = declare(self, Settings)
+        if settings.timeout_s < 2.0 / settings.rate_hz:
+            raise ParameterError(
+                f"timeout_s is {settings.timeout_s:g} at a rate of {settings.rate_hz:g} Hz",
+                expected="at least two periods",
+            )
         robot = Robot.load(settings.robot)
         self._me = full_name(self.get_namespace(), GATE)
         self._plans: deque[str] = deque(maxlen=PREVIEWED)
         self._plans_lock = threading.Lock()
         self._lost_gate = 0
+        self._gate_heard_s = -float("inf")
+        self._gate_timeout_s = settings.gate_timeout_s
         driver = open_driver(settings.driver, robot, _options(settings))
         self._servo = ArmServo(
             driver,
@@ -93,6 +104,7 @@ class Arm(KinemaNode):
             self._server: TrajectoryServer | None = None
             if settings.enable_motion:
                 self.subscription(names.PREVIEWED_PLAN, self._previewed)
+                self.subscription(names.DIAGNOSTICS, self._hear)
                 stop = lambda: self._servo.stop("the gate cancelled the motion")  # noqa: E731
                 self._server = TrajectoryServer(self, self._servo, stop, self._permit)
             self._threads = [
@@ -120,6 +132,11 @@ class Arm(KinemaNode):
             with self._plans_lock:
                 self._plans.append(hash_trajectory(share))
 
+    def _hear(self, message: Any) -> None:
+        """Note that the gate lives: DDS notices a killed node much later, and a hanging one never."""
+        if any(status.name == self._me.lstrip("/") for status in message.status):
+            self._gate_heard_s = self.now_s()
+
     def _permit(self, plan: JointTrajectory) -> None:
         """Raise ARM_REFUSED unless the gate alone can command the arm and the plan was previewed.
 
@@ -143,6 +160,7 @@ class Arm(KinemaNode):
                 hint="preview and approve the plan again",
                 code=ErrorCode.ARM_REFUSED,
             )
+        self._gate_heard_s = self.now_s()
 
     def _commanders(self) -> list[Any]:
         return commanders(self, [names.ARM_TRAJECTORY.name], [names.FOLLOW_TRAJECTORY.name])
@@ -174,9 +192,9 @@ class Arm(KinemaNode):
                 self.complain(error, "joint states: ")
 
     def _watch_gate(self) -> None:
-        """Stop the arm when the gate, which can cancel a motion, is lost."""
+        """Stop the arm when the gate, which can cancel a motion, is silent."""
         while not self.closing.wait(LOOK_S):
-            if self._servo.moving and not any(one.node == self._me for one in self._commanders()):
+            if self._servo.moving and self.now_s() - self._gate_heard_s > self._gate_timeout_s:
                 self._lost_gate += 1
                 self._servo.stop("the gate is lost")
 
@@ -201,10 +219,12 @@ class Arm(KinemaNode):
 
     def close(self) -> None:
         """Stop the arm and release the driver, then end the threads."""
-        self._servo.close()
-        super().close()
-        for thread in self._threads:
-            thread.join(timeout=5.0)
+        try:
+            self._servo.close()
+        finally:
+            super().close()
+            for thread in self._threads:
+                thread.join(timeout=5.0)
 
 
 def _options(settings: Settings) -> DriverOptions:

@@ -66,11 +66,16 @@ def test_the_vendor_s_driver_reads_moves_fails_and_closes(yam: Robot) -> None:
     assert "ur5" in found["no such arm"]
     assert "NO_GRIPPER" in found["no gripper"]
     assert "i2rt yam with linear_4310 on can0" in found["description"]
-    assert np.allclose(found["start"], [0, 0.5, 0, 0, 0, 0, yam.gripper.open if yam.gripper else 0], atol=2e-3)
+    assert yam.gripper is not None
+    # Motor angles of the gripper: 0.3 closed, -6.0 open.
+    assert np.allclose(found["start"], [0, 0.5, 0, 0, 0, 0, 4.3 / 6.3 * yam.gripper.open], atol=2e-3)
     assert found["stiff before a command"] == 0, "without a command the arm must float"
     assert found["written"] == [], "motors in the right mode are not written to"
     assert np.allclose(found["reached"], [0, 0.8, 0, 0, 0, -0.2, 0.01], atol=2e-3)
     assert found["stiff after"]
-    assert np.isclose(found["gripper motor"], 0.3 - 6.0 * 0.01 / 0.04695, atol=0.05)
+    assert np.isclose(found["gripper motor"], 0.3 - 6.3 * 0.01 / yam.gripper.open, atol=0.05)
     assert "i2rt stopped" in found["over current"]
+    assert np.allclose([found["in the middle"], found["a turn away"]], 3.3 / 6.3 * yam.gripper.open, atol=1e-3)
+    assert "outside its range" in found["nowhere"]
+    assert "closed as well as open" in found["at an end"]
     assert found["open buses"] == 0
