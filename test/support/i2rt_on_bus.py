@@ -20,7 +20,7 @@ from kinema4d_ros.arm import DriverOptions, open_driver
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.robot import Robot
 
-RANGE = (0.3, -6.0)
+RANGE = can.GRIPPER
 PATIENCE_S = 120.0
 
 
@@ -39,9 +39,9 @@ def refused(robot: Robot, **options: Any) -> str:
     return "opened"
 
 
-def gripper_or_refusal(robot: Robot) -> float | str:
+def gripper_or_refusal(robot: Robot, ends: tuple[float, float] = RANGE) -> float | str:
     try:
-        driver = open_driver("i2rt", robot, DriverOptions(gripper_range=RANGE))
+        driver = open_driver("i2rt", robot, DriverOptions(gripper_range=ends))
     except KinemaError as error:
         return str(error)
     at = float(driver.read().positions[6])
@@ -89,11 +89,17 @@ def main() -> None:
     driver.close()
     wait(lambda: threading.active_count() == 1)
     can.MOTORS[3].error = 0
-    for where, angle in (("in the middle", -3.0), ("a turn away", -3.0 + 2 * np.pi), ("nowhere", 1.5)):
+    for where, angle in (("in the middle", -3.0), ("a turn away", -3.0 + 2 * np.pi)):
         can.MOTORS[7].q = angle
         found[where] = gripper_or_refusal(robot)
     can.MOTORS[7].q = RANGE[1] - 0.05  # closed, one turn further, is nearly the same angle
     found["at an end"] = gripper_or_refusal(robot)
+    can.MOTORS[7].q = 1.5
+    found["nowhere"] = gripper_or_refusal(robot, (0.0, -2.0))
+    can.MOTORS[7].q = -4.0
+    driver = open_driver("i2rt", robot, DriverOptions(calibrate_gripper=True))
+    found["calibrated"] = driver.description
+    driver.close()
     wait(lambda: threading.active_count() == 1)
     found["open buses"] = len(can.OPEN)
     print(json.dumps(found), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -78,4 +79,6 @@ def test_the_vendor_s_driver_reads_moves_fails_and_closes(yam: Robot) -> None:
     assert np.allclose([found["in the middle"], found["a turn away"]], 3.3 / 6.3 * yam.gripper.open, atol=1e-3)
     assert "outside its range" in found["nowhere"]
     assert "closed as well as open" in found["at an end"]
+    closed, opened = re.findall(r"closed (\S+) rad, open (\S+) rad", found["calibrated"])[0]
+    assert np.allclose([float(closed), float(opened)], [0.3, -6.0], atol=0.1), found["calibrated"]
     assert found["open buses"] == 0

@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import Any
 
+import numpy as np
+
 __version__ = "0"
 
 
@@ -31,6 +33,9 @@ class BusABC:
 
 
 LAG_S = 0.03
+GRIPPER = (0.3, -6.0)
+"""Angles of the gripper's motor at the stops: closed and open."""
+FINGER_RAD_S = 10.0
 BIG = (12.5, 10.0, 28.0, 40.0)
 """DM4340: range of position, velocity and torque, and gear ratio."""
 SMALL = (12.5, 30.0, 10.0, 10.0)
@@ -72,7 +77,10 @@ class Motor:
         dt, self._at_s = now_s - self._at_s, now_s
         target = _unpack(data[0] << 8 | data[1], self.ranges[0], 16)
         kp = ((data[3] & 15) << 8 | data[4]) * 500.0 / 4095
+        torque = _unpack((data[6] & 15) << 8 | data[7], self.ranges[2], 12)
         self.v = 0.0
+        if kp == 0 and self.number == 7 and abs(torque) > 0.2 and self.enabled:  # the gripper runs to its end
+            self.q = float(min(max(self.q + np.sign(torque) * FINGER_RAD_S * dt, GRIPPER[1]), GRIPPER[0]))
         if kp > 0 and self.enabled:
             self.stiff += 1
             self.largest_kp = max(self.largest_kp, kp)
