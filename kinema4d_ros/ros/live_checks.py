@@ -180,7 +180,7 @@ def _qos(scene: Scene) -> Findings:
         pairs = [(o, w) for o in offers for w in wants]
         # What the graph's node would use, also where it does not run now.
         pairs += [(o, ("this graph", mine)) for o in offers] if incoming else [(("this graph", mine), w) for w in wants]
-        said = set()
+        said: set[tuple[str, str]] = set()
         for (offering, offer), (wanting, want) in pairs:
             checked += 1
             verdict, reason = qos_check_compatible(offer, want)
@@ -201,7 +201,7 @@ def _qos_fix(offer: Any, want: Any) -> str:
         return "make the publisher reliable, or the subscriber best effort"
     if offer.durability != want.durability:
         return "make the publisher transient local, or the subscriber volatile"
-    return "use the QoS of docs/ros.md on both sides"
+    return "use the same QoS on both sides"
 
 
 def _short(reason: str) -> str:

@@ -102,7 +102,9 @@ def test_joint_states_without_motion_and_no_controller(yam: Robot) -> None:
         joints, q = arm(it.client)
         assert joints == list(yam.joint_names)
         assert np.allclose(q, yam.home_position())
-        (info,) = it.node.get_publishers_info_by_topic(names.JOINT_STATES.name)
+        (info,) = wait_for(
+            lambda: it.node.get_publishers_info_by_topic(names.JOINT_STATES.name), WAIT_S, "the publisher"
+        )
         assert info.qos_profile.reliability == QoSReliabilityPolicy.RELIABLE
         assert it.node.count_subscribers(names.ARM_TRAJECTORY.name) == 0
         _, plan_hash, token = it.approved(0.1, listeners=1)
@@ -137,13 +139,14 @@ def try_until(it: Cell, publisher: Any, message: Any, text: str) -> None:
 def test_nobody_but_the_gate_and_nothing_but_a_previewed_plan_moves_the_arm() -> None:
     with cell(MOVES, "topic") as it:
         start = it.turned()
-        other = it.graph.node("teleop").create_publisher(
+        teleop = Graph(1)
+        other = teleop.node("teleop").create_publisher(
             names.ARM_TRAJECTORY.interface(), names.ARM_TRAJECTORY.name, QoSProfile(depth=1)
         )
         wait_for(lambda: other.get_subscription_count() > 0, WAIT_S, "the arm")
         message = trajectory_to_msg(swing(it.client, 0.3), header(0))
         try_until(it, other, message, "node /teleop publishes on /arm_controller/joint_trajectory")
-        other.destroy()
+        teleop.close()
         # A node that took the gate's name: its plan was never previewed.
         forged = it.graph.node("gate").create_publisher(
             names.ARM_TRAJECTORY.interface(), names.ARM_TRAJECTORY.name, QoSProfile(depth=1)
