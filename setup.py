@@ -8,7 +8,10 @@ from setuptools import find_packages, setup
 PACKAGE = "kinema4d_ros"
 MODEL = "kinema4d_model"
 ROOT = Path(__file__).resolve().parent
-NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "scene", "twin", "viewer")
+NODES = (
+    "arm", "evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "rviz_marker", "scene", "twin",
+    "viewer",
+)  # fmt: skip
 
 
 def requirements(name: str) -> list[str]:

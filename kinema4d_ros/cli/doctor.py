@@ -1,4 +1,8 @@
-"""`kinema4d doctor`: checks of the installation, each with the command that fixes it."""
+"""`kinema4d doctor`: checks of the installation, or with --live of a running graph; each finding says how to fix it.
+
+--live listens for --seconds, sends no command, and needs the same ROS domain. Exit code 1: something is missing or
+wrong. A warning may be intended; `unchecked` names what could not be checked.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,15 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from kinema4d_ros.core.errors import KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
 from kinema4d_ros.io.resources import share_directory
+from kinema4d_ros.runtime.child import exit_within
 
 __all__ = ["Check", "examine", "register", "run"]
 
@@ -233,24 +239,43 @@ def examine(camera_file: Path | None = None) -> Iterator[Check]:
             yield Check(name, "missing", f"the check itself failed: {error!r}", "report this as a bug")
 
 
-COLOURS = {"ok": "32", "missing": "31", "optional": "33"}
+COLOURS = {"ok": "32", "missing": "31", "optional": "33", "wrong": "31", "warning": "33", "unchecked": "33"}
+
+LIVE_S = 5.0
+"""Default of --seconds: five reports of each node's diagnostics."""
+
+OVERTIME_S = 20.0
+"""Seconds after --seconds until the command gives up: imports, discovery of services, and leaving DDS."""
 
 
 def register(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the verb to the parser."""
-    parser = verbs.add_parser("doctor", help="check the installation", description=__doc__)
+    parser = verbs.add_parser(
+        "doctor",
+        help="check the installation, or a running graph",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     parser.add_argument("--camera", type=Path, metavar="FILE", help="also check this calibration file")
+    parser.add_argument("--live", action="store_true", help="check a running graph instead of the installation")
+    parser.add_argument(
+        "--seconds", type=float, default=LIVE_S, help=f"how long --live listens (default: {LIVE_S:g})", metavar="S"
+    )
+    parser.add_argument("--namespace", default="", help="namespace of the graph, for --live")
+    parser.add_argument("--robot", default="", help="the robot, for --live (default: that of the graph's twin)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every check; exit code 1 when something that is needed is missing."""
+    """Print every check; exit code 1 when something that is needed is missing or wrong."""
+    if arguments.live:
+        return _run_live(arguments)
     checks = []
     for check in examine(arguments.camera):
         checks.append(check)
         if not arguments.json:
-            print(_line(check), flush=True)
+            print(_line(check.status, check.name, check.detail, check.fix), flush=True)
     missing = [check.name for check in checks if check.status == "missing"]
     if arguments.json:
         print(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
@@ -261,9 +286,51 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-def _line(check: Check) -> str:
-    status = f"{check.status:<8}"
+def _run_live(arguments: argparse.Namespace) -> int:
+    if not 0.5 <= arguments.seconds <= 600.0:
+        raise KinemaError(f"--seconds is {arguments.seconds:g}", expected="0.5 to 600", code=ErrorCode.ARGUMENT_INVALID)
+    for check in (_ros(), _messages()):
+        if check.status == "missing":
+            raise SetupError(f"{check.name}: {check.detail}", expected="ROS 2 and the messages", hint=check.fix)
+    found = _examine_live(arguments)
+    wrong = sorted({finding.name for finding in found if finding.status == "wrong"})
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=2))
+    else:
+        for finding in found:
+            print(_line(finding.status, finding.name, finding.detail, finding.fix))
+        print(f"\nwrong: {', '.join(wrong)}" if wrong else "\nnothing is wrong")
+    return 1 if wrong else 0
+
+
+def _examine_live(arguments: argparse.Namespace) -> list[Any]:
+    """Observe and check in a thread: DDS was observed to block forever, and this command must not."""
+    from kinema4d_ros.ros.live import observe
+    from kinema4d_ros.ros.live_checks import Finding, check_live
+
+    done: list[Any] = []
+
+    def work() -> None:
+        try:
+            seen = observe(arguments.seconds, arguments.namespace)
+            done.append(check_live(seen, arguments.robot, str(arguments.camera or "")))
+        except Exception as error:
+            done.append(error)
+
+    thread = threading.Thread(target=work, name="doctor", daemon=True)
+    thread.start()
+    thread.join(timeout=arguments.seconds + OVERTIME_S)
+    if not done:
+        exit_within(2.0, 1)  # the blocked thread could also block the interpreter's exit
+        detail = f"the middleware did not respond within {arguments.seconds + OVERTIME_S:g} s"
+        return [Finding("graph", "wrong", detail, "check RMW_IMPLEMENTATION and free space in /dev/shm; try again")]
+    if isinstance(done[0], Exception):
+        raise done[0]
+    return list(done[0])
+
+
+def _line(status: str, name: str, detail: str, fix: str) -> str:
+    text = f"{status:<9}"
     if sys.stdout.isatty():
-        status = f"\033[{COLOURS[check.status]}m{status}\033[0m"
-    fix = f"\n{'':25}-> {check.fix}" if check.fix else ""
-    return f"{status} {check.name:<15} {check.detail}{fix}"
+        text = f"\033[{COLOURS[status]}m{text}\033[0m"
+    return f"{text} {name:<15} {detail}" + (f"\n{'':26}-> {fix}" if fix else "")

@@ -1,6 +1,6 @@
 """The node graph as data, used by both `launch/*.launch.py` and `kinema4d sim`.
 
-lab ── joint states, image ──> twin ── TF, live points, overlay
+lab, or arm and camera ── joint states, image ──> twin ── TF, live points, overlay
                                preview ── plan in, robot frames out ──> generator (an action)
                                   └── rollout, report, markers ──> playback ──> RViz, viewer
     └── objects ──> scene ──> MoveIt's move_group ── a plan ──> preview
@@ -98,6 +98,12 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     CHECKPOINT,
     DEVICE,
     Argument("lab", "true", "simulate arm, camera and table; false with real hardware", "bool"),
+    Argument(
+        "driver",
+        "none",
+        "run the real arm's driver here: i2rt (docs/real_arm.md) or package.module:Class; needs lab:=false",
+    ),
+    Argument("enable_motion", "false", "let approved plans move the arm of driver:=", "bool"),
     Argument("scenario", "canonical", "scene of the lab: canonical, cluttered or dynamic"),
     Argument("seed", "0", "random seed of the lab's scene"),
     Argument("generator", "true", "run the generator on this machine; false when it runs on another one", "bool"),
@@ -153,6 +159,7 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
                 "lab", "simulates arm, camera and table", {**scene, "scenario": values["scenario"], "seed": seed}
             ),
         ),
+        (values["driver"] != "none" or on("enable_motion"), lambda: _arm(values, on("lab"), on("enable_motion"))),
         (True, lambda: NodeSpec("twin", "the live robot: TF, points, overlay", scene)),
         (True, lambda: NodeSpec("preview", "plans in, rollouts and reports out", scene)),
         (on("generator"), lambda: _generator(values)),
@@ -167,6 +174,19 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (on("evaluation"), lambda: NodeSpec("evaluation", "scores policies with rollouts", scene, essential=False)),
     )
     return tuple(make() for enabled, make in every if enabled)
+
+
+def _arm(values: Mapping[str, str], lab: bool, motion: bool) -> NodeSpec:
+    if values["driver"] == "none":
+        raise _refuse("enable_motion is true without a driver", "driver:=i2rt, or enable_motion:=false")
+    if lab:
+        raise _refuse(f"driver is '{values['driver']}', and the lab simulates an arm", "lab:=false with a driver")
+    given: dict[str, Value] = {
+        "robot": values["robot"],
+        "driver": values["driver"],
+        "enable_motion": motion,
+    }
+    return NodeSpec("arm", "the real arm's driver and controller", given)
 
 
 def generator_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:

@@ -26,9 +26,9 @@ from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.client import PreviewClient
+from kinema4d_ros.ros.commanders import EXECUTE_TRAJECTORY, EXECUTION_ALLOWED
 from kinema4d_ros.ros.messages.stamps import header
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
-from kinema4d_ros.ros.nodes.commanders import EXECUTE_TRAJECTORY, EXECUTION_ALLOWED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

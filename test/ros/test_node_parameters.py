@@ -15,7 +15,7 @@ from rclpy.parameter import Parameter
 from support.ros_graph import DISCOVERY_S, Graph
 
 from kinema4d_ros.core.errors import KinemaError
-from kinema4d_ros.ros.nodes import gate, preview
+from kinema4d_ros.ros.nodes import arm, gate, preview
 from kinema4d_ros.ros.params import ParameterError, check, declare, parameter, watch
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +104,18 @@ def test_another_node_may_set_good_values_and_is_told_why_bad_ones_are_refused(g
     request = GetParameters.Request(names=["rate_hz", "generator", "robot"])
     stored = call(graph, GetParameters, "get_parameters", request).values
     assert (stored[0].double_value, stored[1].string_value, stored[2].string_value) == (10.0, "diffusion", "yam")
+
+
+def test_no_other_node_can_switch_the_arm_s_motion_on(graph: Graph) -> None:
+    node = node_with(graph)
+    settings = declare(node, arm.Settings)
+    assert not settings.enable_motion
+    watch(node, arm.Settings, settings, lambda changed: None)
+    for values in ({"enable_motion": True}, {"speed_share": 1.0}, {"driver": "other.module:Arm"}):
+        [answer] = set_parameters(graph, **values)
+        assert not answer.successful
+        assert "read" in answer.reason
+    assert not node.get_parameter("enable_motion").value
 
 
 def test_preview_and_gate_start_with_one_tolerance() -> None:

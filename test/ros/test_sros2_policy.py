@@ -19,9 +19,11 @@ from kinema4d_ros.ros.graph import SIM_ARGUMENTS, sim_graph
 POLICY = ROOT / "config" / "sros2" / "kinema4d.policy.xml"
 EVERY = {a.name: a.default for a in SIM_ARGUMENTS} | {"record": "true", "evaluation": "true", "moveit": "true"}
 NODES = tuple(spec.name for spec in sim_graph(EVERY))
+REAL = {**EVERY, "lab": "false", "driver": "i2rt"}
+ENCLAVES = {spec.enclave for values in (EVERY, REAL) for spec in sim_graph(values)}
 ARM = {("publish", f"/{names.ARM_TRAJECTORY.name}"), ("call", f"/{names.FOLLOW_TRAJECTORY.name}")}
 SOMETIMES: dict[str, set[Right]] = {
-    **{name: {("subscribe", "/clock")} for name in NODES},  # with use_sim_time
+    **{name: {("subscribe", "/clock")} for name in (*NODES, "arm")},  # with use_sim_time
     # one of the two ways, by its parameter `controller`; a move_group is asked when there is one
     "gate": {("subscribe", "/clock"), ("request", "/move_group/get_parameters"), *ARM},
 }
@@ -30,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_every_node_has_an_enclave_and_nobody_else() -> None:
-    assert set(allowed(POLICY)) == {spec.enclave for spec in sim_graph(EVERY)}
+    assert set(allowed(POLICY)) == ENCLAVES
 
 
 def test_only_the_gate_may_move_the_arm() -> None:
@@ -109,6 +111,22 @@ def test_the_gate_s_other_way_is_in_the_policy_too() -> None:
                 lambda: "gate" in observer.get_node_names() and action in used(observer, "gate"), START_S, "the way"
             )
             assert compare("gate", used(observer, "gate"), both_ways=False) == []
+        finally:
+            graph.close()
+
+
+@pytest.mark.full
+def test_the_real_arm_uses_what_its_policy_allows() -> None:
+    parameters = {"driver": "support.fake_arm:FakeArm", "enable_motion": True}
+    with own_domain(), running(("arm",), {"arm": parameters}):
+        graph = Graph(1)
+        try:
+            observer = graph.node("observer")
+
+            def differences() -> list[str]:
+                return compare("arm", used(observer, "arm"), both_ways=True)
+
+            wait_for(lambda: "arm" in observer.get_node_names() and not differences(), START_S, "the arm's endpoints")
         finally:
             graph.close()
 

@@ -14,10 +14,13 @@ from sensor_msgs.msg import CameraInfo as CameraInfoMsg
 
 from kinema4d_ros.calibration.camera_files import CameraInfo
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode
+from kinema4d_ros.core.errors import CalibrationError, CameraError, ErrorCode, KinemaError
 from kinema4d_ros.ros.messages.poses import transform_to_matrix
 
-__all__ = ["camera_from_info", "camera_from_msg", "info_from_camera", "require_affordable"]
+__all__ = ["camera_from_info", "camera_from_msg", "camera_mismatch", "info_from_camera", "require_affordable"]
+
+INTRINSICS_TOLERANCE_PX = 2.0
+"""Largest difference between the driver's intrinsics and the calibration file, at a corner of the image."""
 
 MAX_PIXELS = 1 << 28
 """Limit for all frames of a message together: 16 times 49 frames of 480 x 720, and 3 GB as points."""
@@ -74,6 +77,28 @@ def camera_from_msg(message: Any) -> PinholeCamera:
         base_frame=message.base_frame or "base_link",
         rectified=True,
     )
+
+
+def camera_mismatch(live: PinholeCamera, file: PinholeCamera) -> KinemaError | None:
+    """Return how the driver's camera differs from the calibration file's; None within the tolerance."""
+    if (live.width, live.height) != (file.width, file.height):
+        return CameraError(
+            f"the camera sends {live.width} x {live.height}",
+            expected=f"{file.width} x {file.height}, as in the calibration file",
+            hint="set the driver to the calibrated resolution, or calibrate again",
+            code=ErrorCode.CAMERA_BAD_SIZE,
+        )
+    corners = np.array([[x, y, 1.0] for x in (-0.5, 0.5) for y in (-0.4, 0.4)])
+    moved = float(np.abs(live.project(corners) - file.project(corners)).max())
+    # "not <=" instead of ">": a point that cannot be projected gives NaN, which must count as a mismatch.
+    if not moved <= INTRINSICS_TOLERANCE_PX:
+        return CameraError(
+            f"the driver's intrinsics differ from the calibration file by up to {moved:.1f} px",
+            expected=f"at most {INTRINSICS_TOLERANCE_PX:g} px",
+            hint="use the same calibration in the driver and here",
+            code=ErrorCode.CALIBRATION_INVALID,
+        )
+    return None
 
 
 def require_affordable(frames: int, camera: PinholeCamera) -> None:

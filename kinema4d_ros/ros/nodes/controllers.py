@@ -28,10 +28,10 @@ from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ActionCaller, Question, new_uuid
+from kinema4d_ros.ros.commanders import RECORDERS, Commanders
 from kinema4d_ros.ros.messages.stamps import header
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
 from kinema4d_ros.ros.names import Endpoint
-from kinema4d_ros.ros.nodes.commanders import Commanders
 from kinema4d_ros.ros.nodes.common import KinemaNode
 from kinema4d_ros.ros.params import ParameterError
 from kinema4d_ros.ros.qos import profile
@@ -49,9 +49,6 @@ RESULT_GRACE_S = 10.0
 
 BRAKE_S = 0.2
 """Duration of a stop trajectory that is sent to a controller's topic."""
-
-RECORDERS = ("recorder", "rosbag2_recorder")
-"""Nodes that subscribe to a controller's topic without moving the arm."""
 
 Ended = Callable[[str, "KinemaError | None", bool], None]
 """Called when a motion has ended: hash of the plan, its error or None, and whether the arm is known to be at rest."""

@@ -15,16 +15,13 @@ from kinema4d_ros.previews.arm import ArmState, JointStateMonitor
 from kinema4d_ros.previews.checks import believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
-from kinema4d_ros.ros.messages.camera import camera_from_info
+from kinema4d_ros.ros.messages.camera import camera_from_info, camera_mismatch
 from kinema4d_ros.ros.messages.images import depth_from_image, rgb_from_image
 from kinema4d_ros.ros.messages.stamps import is_time, nanoseconds
 from kinema4d_ros.ros.messages.trajectories import joint_sample_from_msg
 from kinema4d_ros.ros.nodes.common import KinemaNode
 
 __all__ = ["ArmInput", "CameraInput", "Picture"]
-
-INTRINSICS_TOLERANCE_PX = 2.0
-"""Largest difference between the driver's intrinsics and the calibration file, at a corner of the image."""
 
 
 class ArmInput:
@@ -117,7 +114,7 @@ class CameraInput:
         self._info, self._mismatch = described, None
         try:
             live = camera_from_info(message)
-            self._mismatch = _difference(live, self.lens)
+            self._mismatch = camera_mismatch(live, self.lens)
         except KinemaError as error:
             self._mismatch = error
         if self._mismatch is not None:
@@ -186,24 +183,3 @@ class CameraInput:
             )
             return None
         return np.where(np.isfinite(metres) & (metres > 0), metres, np.float32(np.nan)).astype(np.float32)
-
-
-def _difference(live: PinholeCamera, file: PinholeCamera) -> KinemaError | None:
-    if (live.width, live.height) != (file.width, file.height):
-        return CameraError(
-            f"the camera sends {live.width} x {live.height}",
-            expected=f"{file.width} x {file.height}, as in the calibration file",
-            hint="set the driver to the calibrated resolution, or calibrate again",
-            code=ErrorCode.CAMERA_BAD_SIZE,
-        )
-    corners = np.array([[x, y, 1.0] for x in (-0.5, 0.5) for y in (-0.4, 0.4)])
-    moved = float(np.abs(live.project(corners) - file.project(corners)).max())
-    # "not <=" instead of ">": a point that cannot be projected gives NaN, which must count as a mismatch.
-    if not moved <= INTRINSICS_TOLERANCE_PX:
-        return CameraError(
-            f"the driver's intrinsics differ from the calibration file by up to {moved:.1f} px",
-            expected=f"at most {INTRINSICS_TOLERANCE_PX:g} px",
-            hint="use the same calibration in the driver and here",
-            code=ErrorCode.CALIBRATION_INVALID,
-        )
-    return None

@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped
-from rclpy.action import CancelResponse, GoalResponse
-from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_msgs.msg import ColorRGBA
 from visualization_msgs.msg import Marker, MarkerArray
@@ -23,107 +20,25 @@ from kinema4d_ros.lab import LabSimulation, LabState
 from kinema4d_ros.lab.picture import LabCamera
 from kinema4d_ros.physics.objects import ODD_SHAPES
 from kinema4d_ros.ros import names
-from kinema4d_ros.ros.calls import GoalServer
 from kinema4d_ros.ros.messages.camera import info_from_camera
 from kinema4d_ros.ros.messages.errors import error_to_msg
 from kinema4d_ros.ros.messages.images import image_from_array
 from kinema4d_ros.ros.messages.poses import matrix_to_pose
 from kinema4d_ros.ros.messages.stamps import header
-from kinema4d_ros.ros.messages.trajectories import trajectory_from_msg
 from kinema4d_ros.ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.ros.nodes.trajectory_server import TrajectoryServer
 from kinema4d_ros.ros.params import declare, parameter, watch
 from kinema4d_ros.ros.qos import STREAM_OUT
 
 __all__ = ["Lab", "LabController", "main"]
 
 
-class LabController:
-    """Trajectory controller of the lab: a topic and a FollowJointTrajectory action, as in ros2_control.
-
-    The arm follows the newest trajectory from either.
-    """
+class LabController(TrajectoryServer):
+    """Trajectory controller of the lab."""
 
     def __init__(self, node: KinemaNode, lab: LabSimulation) -> None:
-        self._node = node
+        super().__init__(node, lab)
         self._lab = lab
-        self.followed = 0
-        self._lock = threading.RLock()
-        """Held while motion and goal change together: a motion that was stopped or reset is not one that completed."""
-        self._motion: Future | None = None
-        """Future of the current goal; its result is why the motion ended early, "" for a completed motion."""
-        self._motions: dict[bytes, Future] = {}
-        node.subscription(names.ARM_TRAJECTORY, self._take)
-        try:
-            self._interface = names.FOLLOW_TRAJECTORY.interface()
-        except ImportError:
-            node.get_logger().info("control_msgs is not installed: the arm accepts plans on its topic only")
-            return
-        self._server = GoalServer(
-            node,
-            self._interface,
-            names.FOLLOW_TRAJECTORY.name,
-            execute_callback=self._execute,
-            goal_callback=self._admit,
-            handle_accepted_callback=self._accept,
-            cancel_callback=self._cancel,
-            callback_group=ReentrantCallbackGroup(),
-            result_timeout=60,
-        )
-
-    def _take(self, message: Any) -> None:
-        try:
-            self._follow(message)
-        except KinemaError as error:
-            self._node.complain(error, "arm: ")
-
-    def _follow(self, message: Any) -> None:
-        plan = trajectory_from_msg(message)
-        with self._lock:
-            self._lab.follow(plan)
-            self.interrupt("superseded by another trajectory")
-            self.followed += 1
-        self._node.get_logger().info(f"the arm follows a plan of {plan.duration_s:.1f} s")
-
-    def _admit(self, goal: Any) -> Any:
-        try:
-            with self._lock:
-                self._follow(goal.trajectory)
-                self._motion = Future()
-        except KinemaError as error:
-            self._node.complain(error, "arm: ")
-            return GoalResponse.REJECT
-        return GoalResponse.ACCEPT
-
-    def _accept(self, handle: Any) -> None:
-        if self._motion is not None:
-            self._motions[bytes(handle.goal_id.uuid)] = self._motion
-        handle.execute()
-
-    def _cancel(self, handle: Any) -> Any:
-        with self._lock:
-            self._lab.stop()
-            motion = self._motions.get(bytes(handle.goal_id.uuid))
-            if motion is not None:
-                self._end(motion, "cancelled")
-        return CancelResponse.ACCEPT
-
-    async def _execute(self, handle: Any) -> Any:
-        result = self._interface.Result()
-        result.error_string = await self._motions.pop(bytes(handle.goal_id.uuid))
-        if handle.is_cancel_requested:
-            handle.canceled()
-        elif result.error_string:
-            result.error_code = result.INVALID_GOAL
-            handle.abort()
-        else:
-            handle.succeed()
-        return result
-
-    def tick(self) -> None:
-        """End the goal whose motion has completed; call after each physics step."""
-        with self._lock:
-            if self._motion is not None and not self._lab.moving:
-                self._end(self._motion, "")
 
     def reset(self, scenario: str | None, seed: int, tell: Callable[[], None]) -> LabState:
         """Reset the lab, tell of it, and abort the current goal; after an error the goal continues."""
@@ -132,16 +47,6 @@ class LabController:
             tell()
             self.interrupt("the scene was reset")
             return state
-
-    def interrupt(self, why: str) -> None:
-        """End the current goal before its motion has completed."""
-        with self._lock:
-            if self._motion is not None:
-                self._end(self._motion, why)
-
-    def _end(self, motion: Future, why: str) -> None:
-        if not motion.done():
-            motion.set_result(why)
 
 
 OBJECT_RATE_HZ = 10.0

@@ -39,8 +39,26 @@ def test_the_gate_always_runs() -> None:
     assert "gate" in names(lab="false", generator="false", viewer="false")
 
 
+def test_the_real_arm_s_driver_starts_only_when_asked_for_and_without_motion() -> None:
+    assert "arm" not in names(lab="false")
+    (arm,) = (
+        spec
+        for spec in sim_graph(read_arguments(SIM_ARGUMENTS, {"lab": "false", "driver": "i2rt"}))
+        if spec.name == "arm"
+    )
+    assert arm.parameters == {"robot": "yam", "driver": "i2rt", "enable_motion": False}
+    assert arm.essential
+
+
 @pytest.mark.parametrize(
-    ("given", "word"), [({"labb": "true"}, "labb"), ({"lab": "maybe"}, "maybe"), ({"seed": "x"}, "seed")]
+    ("given", "word"),
+    [
+        ({"labb": "true"}, "labb"),
+        ({"lab": "maybe"}, "maybe"),
+        ({"seed": "x"}, "seed"),
+        ({"driver": "i2rt"}, "the lab simulates an arm"),
+        ({"lab": "false", "enable_motion": "true"}, "without a driver"),
+    ],
 )
 def test_bad_arguments_are_refused(given: dict[str, str], word: str) -> None:
     with pytest.raises(KinemaError, match=word) as caught:
@@ -49,7 +67,11 @@ def test_bad_arguments_are_refused(given: dict[str, str], word: str) -> None:
 
 
 def test_every_node_has_a_module_an_executable_and_a_purpose() -> None:
-    everything = sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true", "moveit": "true"}))
+    everything = [
+        spec
+        for given in ({"record": "true", "moveit": "true"}, {"lab": "false", "driver": "i2rt"})
+        for spec in sim_graph(read_arguments(SIM_ARGUMENTS, given))
+    ]
     scripts = (ROOT / "setup.py").read_text()
     for spec in everything:
         assert (ROOT / "kinema4d_ros" / "ros" / "nodes" / f"{spec.name}.py").is_file()

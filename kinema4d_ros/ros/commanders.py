@@ -1,4 +1,4 @@
-"""Other nodes that could command the arm past the gate: publishers, action clients, and MoveIt with execution on.
+"""Nodes that can move the arm: publishers on its controllers' topics, clients of their actions, and MoveIt.
 
 A move_group drives controllers through action clients that it may create only when it executes. So one that serves
 `execute_trajectory` is asked for its parameter `allow_trajectory_execution`, which MoveIt's stock launch files set to
@@ -8,18 +8,28 @@ true. Until it says false it counts as a commander.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import GetParameters
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
-from rclpy.node import NodeNameNonExistentError
+from rclpy.node import Node, NodeNameNonExistentError
 
-from kinema4d_ros.ros.nodes.common import KinemaNode
+__all__ = [
+    "EXECUTE_TRAJECTORY",
+    "EXECUTION_ALLOWED",
+    "RECORDERS",
+    "UNNAMED",
+    "Commander",
+    "Commanders",
+    "commanders",
+    "full_name",
+]
 
-__all__ = ["EXECUTE_TRAJECTORY", "EXECUTION_ALLOWED", "Commanders"]
+RECORDERS = ("recorder", "rosbag2_recorder")
+"""Nodes that subscribe to a controller's topic without moving the arm."""
 
 UNNAMED = "_NODE_NAME_UNKNOWN_"
 """Name that rmw reports for an endpoint's node until its name is discovered."""
@@ -35,6 +45,53 @@ FRESH_S = 5.0
 
 AGAIN_S = 2.0
 """Seconds until an unanswered question is asked again."""
+
+
+@dataclass(frozen=True, order=True)
+class Commander:
+    """A node that can move the arm, and by what.
+
+    Attributes:
+        node: full name; for a node without a name yet, a description in words.
+        via: full name of the topic or action.
+        action: whether `via` is an action.
+    """
+
+    node: str
+    via: str
+    action: bool
+
+    def __str__(self) -> str:
+        """Describe it for an error message."""
+        return f"node {self.node} {'uses' if self.action else 'publishes on'} {self.via}"
+
+
+def commanders(node: Node, topics: Iterable[str], actions: Iterable[str]) -> list[Commander]:
+    """Return every node, `node` included, that publishes on one of `topics` or is a client of one of `actions`."""
+    found = set()
+    for topic in topics:
+        for info in node.get_publishers_info_by_topic(topic):
+            who = full_name(info.node_namespace, info.node_name)
+            if info.node_name == UNNAMED:
+                who = "without a name yet (it is starting, or was just killed)"
+            found.add(Commander(who, _resolve(node, topic), False))
+    asked = {f"{action}/_action/send_goal": action for action in (_resolve(node, name) for name in actions)}
+    for name, namespace in set(node.get_node_names_and_namespaces()):
+        try:
+            services: Any = dict(node.get_client_names_and_types_by_node(name, namespace))
+        except NodeNameNonExistentError:
+            continue  # it has just exited
+        found |= {Commander(full_name(namespace, name), action, True) for s, action in asked.items() if s in services}
+    return sorted(found)
+
+
+def full_name(namespace: str, name: str) -> str:
+    """Return a node's full name."""
+    return f"{namespace.rstrip('/')}/{name}"
+
+
+def _resolve(node: Node, name: str) -> str:
+    return str(node.resolve_topic_name(name))
 
 
 @dataclass(eq=False)
@@ -57,7 +114,7 @@ class Commanders:
         allowed: full names of other nodes that may command the arm.
     """
 
-    def __init__(self, node: KinemaNode, controllers: Sequence[tuple[str, str]], allowed: Sequence[str] = ()) -> None:
+    def __init__(self, node: Node, controllers: Sequence[tuple[str, str]], allowed: Sequence[str] = ()) -> None:
         self._node = node
         self._controllers = [(node.resolve_topic_name(topic), node.resolve_topic_name(a)) for topic, a in controllers]
         # A controller is a node of the same name: arm_controller/joint_trajectory belongs to arm_controller.
@@ -68,28 +125,17 @@ class Commanders:
 
     def others(self) -> list[str]:
         """Describe other nodes that could move the arm."""
-        node, me = self._node, _full(self._node.get_namespace(), self._node.get_name())
-        found = []
-        for topic, _ in self._controllers:
-            for info in node.get_publishers_info_by_topic(topic):
-                who = _full(info.node_namespace, info.node_name)
-                if info.node_name == UNNAMED:
-                    who = "without a name yet (it is starting, or was just killed)"
-                if who not in self._allowed | {me}:
-                    found.append(f"node {who} publishes on {topic}")
+        node, topics, actions = self._node, *zip(*self._controllers, strict=True)
+        mine = self._allowed | {full_name(node.get_namespace(), node.get_name())}
+        found = [str(one) for one in commanders(node, topics, actions) if one.node not in mine]
         for who, name, namespace in self._strangers():
-            try:
-                clients = dict(node.get_client_names_and_types_by_node(name, namespace))
-            except NodeNameNonExistentError:
-                continue  # it has just exited
-            found += [f"node {who} uses {a}" for _, a in self._controllers if f"{a}/_action/send_goal" in clients]
             if self._serves_execution(name, namespace):
                 asked = self._move_groups.get(who)
                 if asked is None or time.monotonic() - asked.answered_s > FRESH_S:
                     found.append(f"node {who} serves {self._execute} and has not said that {EXECUTION_ALLOWED} is off")
                 elif asked.executes:
                     found.append(f"node {who} serves {self._execute}, and its {EXECUTION_ALLOWED} is not off")
-        return sorted(set(found))
+        return sorted(found)
 
     def twins(self) -> bool:
         """Return whether another node has the gate's name: a second gate, or one that was just killed."""
@@ -126,9 +172,9 @@ class Commanders:
 
     def _strangers(self) -> Iterator[tuple[str, str, str]]:
         """Yield full name, name and namespace of every node that is neither the gate nor allowed."""
-        me = _full(self._node.get_namespace(), self._node.get_name())
+        me = full_name(self._node.get_namespace(), self._node.get_name())
         for name, namespace in set(self._node.get_node_names_and_namespaces()):
-            who = _full(namespace, name)
+            who = full_name(namespace, name)
             if who not in self._allowed | {me}:
                 yield who, name, namespace
 
@@ -138,7 +184,3 @@ class Commanders:
         except NodeNameNonExistentError:
             return False  # it has just exited
         return f"{self._execute}/_action/send_goal" in services
-
-
-def _full(namespace: str, name: str) -> str:
-    return f"{namespace.rstrip('/')}/{name}"

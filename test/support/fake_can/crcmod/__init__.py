@@ -1,0 +1,1 @@
+"""Stand-in: i2rt imports it to write firmware, which the tests do not."""

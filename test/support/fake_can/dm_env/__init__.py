@@ -1,0 +1,1 @@
+"""Stand-in: i2rt names one class of it in annotations."""

@@ -1,0 +1,5 @@
+"""Stand-in."""
+
+
+class Array:
+    """Named in annotations."""

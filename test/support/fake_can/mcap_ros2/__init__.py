@@ -1,0 +1,1 @@
+"""Stand-in: i2rt imports it for recordings that the tests do not make."""
