@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 PACKAGE = "kinema4d_ros"
 MODEL = "kinema4d_model"
 ROOT = Path(__file__).resolve().parent
-NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "twin", "viewer")
+NODES = ("evaluation", "gate", "generator", "lab", "playback", "preview", "recorder", "rviz_marker", "twin", "viewer")
 
 
 def requirements(name: str) -> list[str]:

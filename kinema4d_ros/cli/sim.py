@@ -15,7 +15,15 @@ from pathlib import Path
 
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, generator_graph, sim_graph
+from kinema4d_ros.ros.graph import (
+    GENERATOR_ARGUMENTS,
+    SIM_ARGUMENTS,
+    Argument,
+    NodeSpec,
+    generator_graph,
+    rviz_arguments,
+    sim_graph,
+)
 from kinema4d_ros.ros.graph import read_arguments as read
 from kinema4d_ros.runtime.child import on_end_signal, tied_to_me
 from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor, require_shared_memory
@@ -87,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             process = replace(process, command=[*process.command, "-p", f"port:={arguments.port}"])
         processes.append(process)
     if values["rviz"] == "true":
-        processes.append(_rviz())
+        processes.append(_rviz(values))
     if arguments.headless:
         from kinema4d_ros.cli.demo import run_demo
 
@@ -101,13 +109,13 @@ def run_generator(arguments: argparse.Namespace) -> int:
     return _supervise([node_process(spec, values) for spec in generator_graph(values)])
 
 
-def _rviz() -> ProcessSpec:
+def _rviz(values: dict[str, str]) -> ProcessSpec:
     program = shutil.which("rviz2")
     if program is None:
         raise SetupError(
             "rviz2 is not installed", expected="a ROS distribution", hint="omit --rviz and use the web page"
         )
-    command = tied_to_me([program, "-d", str(share_path("config/rviz/sim.rviz"))])
+    command = tied_to_me([program, *rviz_arguments(values)])
     return ProcessSpec("rviz", command, graph_environment())
 
 

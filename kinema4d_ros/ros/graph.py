@@ -3,7 +3,7 @@
 lab ── joint states, image ──> twin ── TF, live points, overlay
                                preview ── plan in, robot frames out ──> generator (an action)
                                   └── rollout, report, markers ──> playback ──> RViz, viewer
-viewer / person ── approve, execute ──> gate ── the approved plan ──> arm, or lab
+viewer, rviz_marker / person ── approve, execute ──> gate ── the approved plan ──> arm, or lab
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.resources import share_path
 
 __all__ = [
     "GENERATOR_ARGUMENTS",
@@ -21,6 +22,7 @@ __all__ = [
     "NodeSpec",
     "generator_graph",
     "read_arguments",
+    "rviz_arguments",
     "sim_graph",
 ]
 
@@ -101,7 +103,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     Argument("seed", "0", "random seed of the lab's scene"),
     Argument("generator", "true", "run the generator on this machine; false when it runs on another one", "bool"),
     Argument("viewer", "true", "serve the web page", "bool"),
-    Argument("rviz", "false", "start RViz (needs a ROS distribution)", "bool"),
+    Argument("rviz", "false", "start RViz and the node of its menu (needs a ROS distribution)", "bool"),
     Argument("record", "false", "record an MCAP bag of the session", "bool"),
     Argument("evaluation", "false", "serve the evaluate action, which scores policies", "bool"),
     NAMESPACE,
@@ -151,10 +153,26 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (True, lambda: NodeSpec("playback", "plays the newest rollout")),
         (True, lambda: NodeSpec("gate", "forwards approved plans to the arm", {"robot": values["robot"]})),
         (on("viewer"), lambda: NodeSpec("viewer", "the web page", {**scene, "lab": on("lab")}, essential=False)),
+        (
+            on("rviz"),
+            lambda: NodeSpec("rviz_marker", "menu and text in RViz", {"robot": values["robot"]}, essential=False),
+        ),
         (on("record"), lambda: NodeSpec("recorder", "records an MCAP bag", essential=False)),
         (on("evaluation"), lambda: NodeSpec("evaluation", "scores policies with rollouts", scene, essential=False)),
     )
     return tuple(make() for enabled, make in every if enabled)
+
+
+def rviz_arguments(values: Mapping[str, str]) -> list[str]:
+    """Return the arguments of rviz2: displays, fixed frame, namespace and clock. Its displays have relative topics."""
+    from kinema4d_ros.calibration import read_pose
+    from kinema4d_ros.ros.nodes.common import calibration_path
+
+    frame = read_pose(calibration_path(values["calibration"])).parent_frame
+    arguments = ["-d", str(share_path("config/rviz/sim.rviz")), "-f", frame, "--ros-args"]
+    if values["namespace"]:
+        arguments += ["-r", f"__ns:=/{values['namespace'].strip('/')}"]
+    return [*arguments, "-p", f"use_sim_time:={values['use_sim_time'].lower()}"]
 
 
 def generator_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:

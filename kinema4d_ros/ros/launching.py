@@ -14,7 +14,7 @@ from launch_ros.actions import Node
 
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.ros.graph import Argument, NodeSpec, read_arguments
+from kinema4d_ros.ros.graph import Argument, NodeSpec, read_arguments, rviz_arguments
 from kinema4d_ros.ros.names import RECORDED
 from kinema4d_ros.runtime.child import launched_by_me, tied_to_me
 from kinema4d_ros.runtime.processes import FATAL_EXIT
@@ -37,7 +37,7 @@ def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str,
         actions = [_node(spec, values) for spec in graph(values) if not _rosbag2_records(spec)]
         actions += [_rosbag2(values) for spec in graph(values) if _rosbag2_records(spec)]
         if values.get("rviz") == "true":
-            actions.append(_rviz())
+            actions.append(_rviz(values))
         return actions
 
     declared = [
@@ -72,7 +72,7 @@ def _shutdown_without(spec: NodeSpec, code: int) -> list[Any]:
     return [Shutdown(reason=f"{spec.name} cannot run with its parameters; see its error above")]
 
 
-def _rviz() -> Any:
+def _rviz(values: dict[str, str]) -> Any:
     try:
         get_package_prefix("rviz2")
     except PackageNotFoundError:  # checked here, before half of the nodes have started
@@ -82,7 +82,7 @@ def _rviz() -> Any:
     return Node(
         package="rviz2",
         executable="rviz2",
-        arguments=["-d", str(share_path("config/rviz/sim.rviz"))],
+        arguments=rviz_arguments(values),
         prefix=" ".join(tied_to_me(())),
         output="screen",
     )

@@ -27,6 +27,7 @@ def test_arguments_choose_nodes() -> None:
     assert "generator" not in names(generator="false")
     assert "viewer" not in names(viewer="false")
     assert "recorder" in names(record="true")
+    assert "rviz_marker" in names(rviz="true")
     only = generator_graph(read_arguments(GENERATOR_ARGUMENTS, {}))
     assert [spec.name for spec in only] == ["generator"]
     for graph, arguments in ((generator_graph, GENERATOR_ARGUMENTS), (sim_graph, SIM_ARGUMENTS)):
@@ -48,7 +49,7 @@ def test_bad_arguments_are_refused(given: dict[str, str], word: str) -> None:
 
 
 def test_every_node_has_a_module_an_executable_and_a_purpose() -> None:
-    everything = sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true"}))
+    everything = sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true", "rviz": "true"}))
     scripts = (ROOT / "setup.py").read_text()
     for spec in everything:
         assert (ROOT / "kinema4d_ros" / "ros" / "nodes" / f"{spec.name}.py").is_file()
@@ -67,5 +68,5 @@ def test_processes_have_namespace_parameters_and_sim_time() -> None:
 
 def test_the_params_file_names_nodes_that_exist() -> None:
     document = yaml.safe_load((ROOT / "config" / "sim.yaml").read_text())
-    known = {spec.name for spec in sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true"}))}
+    known = {spec.name for spec in sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true", "rviz": "true"}))}
     assert {key.rsplit("/", 1)[-1] for key in document} <= known
