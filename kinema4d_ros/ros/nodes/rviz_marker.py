@@ -96,7 +96,7 @@ class RvizMarker(KinemaNode):
         self._lock = threading.Lock()
         self._shown: Shown | None = None
         self._report: PlanReport | None = None
-        self._clock = PlaybackClock()
+        self._player = PlaybackClock()
         self._outcome = 0
         self._changes = WorldChanges()
         self._progress: tuple[str, Tone] = ("Waiting for a plan", "quiet")
@@ -199,7 +199,7 @@ class RvizMarker(KinemaNode):
             if self._shown is not shown:
                 return
             self._shown = joined
-            self._clock.load(report.times, self.now_s())
+            self._player.load(report.times, self.now_s())
 
     def _hear_change(self, message: Any) -> None:
         changed_ns = self.hear_change(self._changes, message)
@@ -240,7 +240,7 @@ class RvizMarker(KinemaNode):
             shown = self._shown
         desk = self._desk.now(self.now_s())
         outcomes = len(shown.report.outcomes) if shown is not None and shown.report is not None else 0
-        self._menu.offer(Offer(desk, self._clock.playing, self._clock.speed, outcomes))
+        self._menu.offer(Offer(desk, self._player.playing, self._player.speed, outcomes))
         control, rows = self._menu.entries()
         ready: Tone = "good" if desk.may_execute else "busy" if desk.may_approve else "quiet"
         if (control, rows, ready) != self._last_menu:
@@ -297,9 +297,9 @@ class RvizMarker(KinemaNode):
                 return
             if answer.rollout_id == shown.rollout_id:
                 now_s = self.now_s()
-                self._clock.speed = answer.speed
-                self._clock.playing = answer.playing
-                self._clock.seek(min(max(answer.time_s, 0.0), self._clock.duration_s), now_s)
+                self._player.speed = answer.speed
+                self._player.playing = answer.playing
+                self._player.seek(min(max(answer.time_s, 0.0), self._player.duration_s), now_s)
                 self._outcome = answer.outcome
                 self._desk.show(shown.plan_hash, shown.rollout_id)
             else:
@@ -309,7 +309,7 @@ class RvizMarker(KinemaNode):
         drawn: tuple[Shown, int] | None = None
         while not self.closing.wait(TICK_S):
             with self._lock:
-                shown, frame = self._shown, self._clock.frame(self.now_s())
+                shown, frame = self._shown, self._player.frame(self.now_s())
             if shown is None or shown.base_T_links is None or shown.report is None or frame is None:
                 if drawn is not None and shown is None:
                     self._ghost.publish(wipe(self._robot.base_link))
@@ -336,7 +336,7 @@ class RvizMarker(KinemaNode):
         except queue.Empty:
             return
         try:
-            known = feedback.client_id in self._publishers()
+            known = feedback.client_id in self._choosing_nodes()
             choice = self._menu.choose(feedback.menu_entry_id, feedback.control_name, feedback.client_id, known)
             self._taken += 1
             self._act(choice)
@@ -345,7 +345,7 @@ class RvizMarker(KinemaNode):
             self.get_logger().warning(f"menu: {error}")
             self._say(str(error), "bad")
 
-    def _publishers(self) -> set[str]:
+    def _choosing_nodes(self) -> set[str]:
         """Return the full names of the nodes that publish choices."""
         found = self.get_publishers_info_by_topic(names.MENU_FEEDBACK.name)
         return {f"{one.node_namespace.rstrip('/')}/{one.node_name}" for one in found}
@@ -364,7 +364,7 @@ class RvizMarker(KinemaNode):
             self._command(playback.SEEK, 0.0)
             self._command(playback.PLAY)
         elif choice.entry is Entry.PAUSE:
-            self._command(playback.PAUSE if self._clock.playing else playback.PLAY)
+            self._command(playback.PAUSE if self._player.playing else playback.PLAY)
         elif choice.entry is Entry.SPEED:
             self._command(playback.SPEED, choice.speed)
         elif choice.entry is Entry.OUTCOME:
