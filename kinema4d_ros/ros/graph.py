@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
-from kinema4d_ros.io.resources import share_path
+from kinema4d_ros.io.resources import calibration_path, share_path
 
 __all__ = [
     "GENERATOR_ARGUMENTS",
@@ -90,7 +90,7 @@ CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default:
 DEVICE = Argument("device", "auto", "device of the generator: auto, cpu or cuda")
 NAMESPACE = Argument("namespace", "", "ROS namespace of the whole graph")
 PARAMS_FILE = Argument("params_file", "", "ROS parameters; default: config/sim.yaml")
-SIM_TIME = Argument("use_sim_time", "false", "take the time from /clock", "bool")
+SIM_TIME = Argument("use_sim_time", "false", "take the time from /clock, which the lab publishes", "bool")
 
 SIM_ARGUMENTS: tuple[Argument, ...] = (
     ROBOT,
@@ -144,7 +144,9 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (
             on("lab"),
             lambda: NodeSpec(
-                "lab", "simulates arm, camera and table", {**scene, "scenario": values["scenario"], "seed": seed}
+                "lab",
+                "simulates arm, camera and table",
+                {**scene, "scenario": values["scenario"], "seed": seed, "publish_clock": on("use_sim_time")},
             ),
         ),
         (True, lambda: NodeSpec("twin", "the live robot: TF, points, overlay", scene)),
@@ -166,7 +168,6 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
 def rviz_arguments(values: Mapping[str, str]) -> list[str]:
     """Return the arguments of rviz2: displays, fixed frame, namespace and clock. Its displays have relative topics."""
     from kinema4d_ros.calibration import read_pose
-    from kinema4d_ros.ros.nodes.common import calibration_path
 
     frame = read_pose(calibration_path(values["calibration"])).parent_frame
     arguments = ["-d", str(share_path("config/rviz/sim.rviz")), "-f", frame, "--ros-args"]

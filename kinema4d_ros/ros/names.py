@@ -1,7 +1,7 @@
 """Topics, services, actions and frames of the graph: name, type, QoS and purpose.
 
 Names are relative, so a namespace applies to the whole graph; only names that ROS keeps global
-(`/tf`, `/tf_static`, `/diagnostics`) are absolute. The README's table is `markdown_table()`.
+(`/tf`, `/tf_static`, `/clock`, `/diagnostics`) are absolute. The README's table is `markdown_table()`.
 """
 
 from __future__ import annotations
@@ -191,6 +191,7 @@ ARM_TRAJECTORY = _out(
 )
 TF = _out("/tf", "tf2_msgs/msg/TFMessage", "TF", "moving frames")
 TF_STATIC = _out("/tf_static", "tf2_msgs/msg/TFMessage", "TF_STATIC", "fixed frames")
+CLOCK = _out("/clock", "rosgraph_msgs/msg/Clock", "EVENT", "simulated time, from the lab with use_sim_time:=true")
 DIAGNOSTICS = _out(
     "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", "DIAGNOSTICS", "rates, staleness, calibration, failures"
 )

@@ -49,6 +49,7 @@ class Rviz:
         self.client = self.node.get_fully_qualified_name()
         self.marker: Any = None
         self.lines: list[str] = []
+        self._used = ""
         self.sequence: list[int] = []
         self.feedback = self._publisher(names.MENU_FEEDBACK)
         self._listen(names.MENU_UPDATE, self._update)
@@ -87,7 +88,9 @@ class Rviz:
 
     def choice(self, title: str) -> Any:
         """The report of a choice in the menu that is shown, once it has this entry."""
-        wait_for(lambda: self.has(title), WAIT_S, f"the entry '{title}'; the text says: {self.text}")
+        wait_for(lambda: self.has(title), WAIT_S, f"the entry '{title}' (now: {self.text})")
+        # Approve and Execute use a menu up: the next choice is made in the next one.
+        wait_for(lambda: self.marker.controls[0].name != self._used, WAIT_S, "the next menu")
         marker = self.marker
         (entry,) = [e for e in marker.menu_entries if e.title.startswith(title)]
         feedback = InteractiveMarkerFeedback(client_id=self.client, marker_name=marker.name)
@@ -97,11 +100,16 @@ class Rviz:
 
     def choose(self, title: str) -> Any:
         feedback = self.choice(title)
+        if title.lstrip("(").startswith(("Approve", "Execute")):
+            self._used = feedback.control_name
         self.feedback.publish(feedback)
         return feedback
 
     def reads(self, part: str) -> None:
-        wait_for(lambda: part in self.text, WAIT_S, f"the text '{part}'")
+        try:
+            wait_for(lambda: part in self.text, WAIT_S)
+        except AssertionError:
+            raise AssertionError(f"the text is '{self.text}', without '{part}'") from None
 
 
 @dataclass
@@ -129,8 +137,8 @@ class Scene:
     def __post_init__(self) -> None:
         self.publishers: dict[str, Any] = {}
 
-    def offer(self, angle: float, duration_s: float = 2.0) -> str:
-        """Publish plan, rollout and report as the preview does; return the hash."""
+    def offer(self, angle: float, duration_s: float = 2.0, wait: bool = True) -> str:
+        """Publish plan, rollout and report as the preview does; return the hash once the menu offers approval."""
         self.offers += 1
         plan = self.seeds.swing(angle)
         plan = type(plan)(plan.names, plan.times * duration_s / 2.0, plan.positions, plan.velocities * 2.0 / duration_s)
@@ -143,6 +151,8 @@ class Scene:
         message.plan_hash, message.rollout_id = plan_hash, rollout_id
         message.trajectory = trajectory_to_msg(plan, header(stamp))
         self.send(names.PREVIEWED_PLAN, message)
+        if wait:
+            self.rviz.choice(f"Approve plan {plan_hash[:8]}")
         return plan_hash
 
     def counted(self, key: str) -> int:
@@ -279,6 +289,7 @@ def test_only_the_rviz_that_approved_may_execute(still: Scene) -> None:
     still.rviz.choose("Discard")
     still.rviz.reads("Discarded")
     still.offer(0.13)
+    still.rviz.choice("Approve plan")
     still.rviz.choose("(Execute")
     still.rviz.reads("Not executed")
 
@@ -327,7 +338,7 @@ def test_refusals_of_the_gate_are_read_in_rviz(still: Scene) -> None:
     scene.gate(approval_ttl_s=1.0, plan_max_age_s=15.0)
     if rviz.has("Execute plan"):
         rviz.choose("Execute plan")
-        rviz.reads("[APPROVAL_INVALID]")
+        rviz.reads("no approval has this token")
     rviz.choose("Approve plan")
     rviz.reads("[PLAN_UNKNOWN]")
 
@@ -335,6 +346,7 @@ def test_refusals_of_the_gate_are_read_in_rviz(still: Scene) -> None:
     scene.offer(0.24)
     rviz.choose("Approve plan")
     rviz.reads("The approval has expired")
+    rviz.choice("Approve plan")
     rviz.choose("(Execute")
     rviz.reads("Not executed. The approval has expired")
 
@@ -364,7 +376,7 @@ def test_a_busy_arm_gets_no_second_plan(scene: Scene) -> None:
     scene.rviz.choose("Execute plan")
     wait_for(lambda: len(scene.moved) > before, WAIT_S, "the motion")
     scene.rviz.reads("The arm is moving")
-    scene.offer(0.31)
+    scene.offer(0.31, wait=False)
     scene.rviz.choose("(Approve")
     scene.rviz.reads("Not approved. The arm is moving")
     assert len(scene.moved) == before + 1

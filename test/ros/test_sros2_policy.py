@@ -23,6 +23,7 @@ ARM = {("publish", f"/{names.ARM_TRAJECTORY.name}"), ("call", f"/{names.FOLLOW_T
 SOMETIMES: dict[str, set[Right]] = {
     **{name: {("subscribe", "/clock")} for name in NODES},  # with use_sim_time
     "gate": {("subscribe", "/clock"), *ARM},  # one of the two ways, by its parameter `controller`
+    "lab": {("subscribe", "/clock"), ("publish", "/clock")},
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

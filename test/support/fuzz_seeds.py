@@ -11,6 +11,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from moveit_msgs.msg import DisplayTrajectory, RobotTrajectory
 from nav_msgs.msg import Path
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
@@ -125,6 +126,7 @@ class Seeds:
                 (names.ARM_TRAJECTORY, lambda _: trajectory_to_msg(self.plan, header(0))),
                 (names.TF, self._transforms),
                 (names.TF_STATIC, self._transforms),
+                (names.CLOCK, lambda stamp: Clock(clock=stamp)),
                 (names.DIAGNOSTICS, self._diagnostics),
                 (names.PLAYBACK, lambda _: Playback.Request(command=Playback.Request.SEEK, value=0.1)),
                 (names.APPROVE, lambda _: Approve.Request(plan_hash=self.plan_hash, approver="fuzzer")),

@@ -12,7 +12,6 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import rclpy
@@ -29,7 +28,7 @@ from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.quality import Trust, rate_calibration
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
-from kinema4d_ros.io.resources import share_directory
+from kinema4d_ros.io.resources import calibration_path
 from kinema4d_ros.previews.checks import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
@@ -39,7 +38,7 @@ from kinema4d_ros.ros.qos import profile
 from kinema4d_ros.ros.streams import Streams
 from kinema4d_ros.runtime.child import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
 
-__all__ = ["Health", "KinemaNode", "calibration_path", "load_scene", "load_trust", "run_node", "security_explained"]
+__all__ = ["Health", "KinemaNode", "load_scene", "load_trust", "run_node", "security_explained"]
 
 
 @contextlib.contextmanager
@@ -204,14 +203,6 @@ def load_scene(robot: str, calibration: str) -> tuple[Robot, PinholeCamera]:
 def load_trust(calibration: str, warn_px: float, refuse_px: float) -> Trust:
     """Rate the quality of the calibration that `load_scene` reads."""
     return rate_calibration(read_pose(calibration_path(calibration)), warn_px=warn_px, refuse_px=refuse_px)
-
-
-def calibration_path(calibration: str) -> Path:
-    """Return the file of a calibration; without a path it is a name in `calibration/`."""
-    path = Path(calibration)
-    if not path.suffix and len(path.parts) == 1:
-        return share_directory() / "calibration" / f"{calibration}.yaml"
-    return path
 
 
 def _spin_once(executor: Any, node: KinemaNode) -> None:

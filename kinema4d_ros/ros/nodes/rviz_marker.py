@@ -28,7 +28,6 @@ from kinema4d_ros.previews.report.plan_report import BASIS_TEXT
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ServiceCalls, missing
-from kinema4d_ros.ros.desk import DeskCalls
 from kinema4d_ros.ros.interactive import USES_INTERACTIVE_MARKERS, InteractiveMarkerServer
 from kinema4d_ros.ros.messages.errors import error_from_msg, raise_from_msg
 from kinema4d_ros.ros.messages.page import progress_from_msg, report_from_msg
@@ -36,6 +35,7 @@ from kinema4d_ros.ros.messages.rviz import Tone, lines_to_markers, menu_to_marke
 from kinema4d_ros.ros.messages.stamps import nanoseconds
 from kinema4d_ros.ros.messages.trajectories import trajectory_from_msg
 from kinema4d_ros.ros.nodes.common import Health, KinemaNode, run_node
+from kinema4d_ros.ros.nodes.desk import DeskCalls
 from kinema4d_ros.ros.nodes.inputs import ArmInput
 from kinema4d_ros.ros.nodes.rviz_menu import Choice, Entry, Menu, Offer
 from kinema4d_ros.ros.params import declare, parameter

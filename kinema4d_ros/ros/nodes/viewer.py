@@ -20,12 +20,12 @@ from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import ServiceCalls, missing
-from kinema4d_ros.ros.desk import DeskCalls
 from kinema4d_ros.ros.messages.errors import error_from_msg, raise_from_msg
 from kinema4d_ros.ros.messages.page import objects_from_markers, progress_from_msg, report_from_msg
 from kinema4d_ros.ros.messages.stamps import header, nanoseconds
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
 from kinema4d_ros.ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.ros.nodes.desk import DeskCalls
 from kinema4d_ros.ros.nodes.inputs import ArmInput, CameraInput
 from kinema4d_ros.ros.nodes.viewer_prediction import PlaybackFollower, PredictionShow
 from kinema4d_ros.ros.params import declare, parameter
