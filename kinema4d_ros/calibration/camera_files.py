@@ -16,11 +16,9 @@ from kinema4d_ros.core.distortion import MODELS
 from kinema4d_ros.core.errors import CalibrationError, ErrorCode
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.io.files import read_yaml, reading, write_yaml
-from kinema4d_ros.io.resources import share_directory
 
 __all__ = [
     "CameraInfo",
-    "calibration_path",
     "camera_document",
     "camera_from_document",
     "from_easy_handeye_document",
@@ -233,14 +231,6 @@ def read_pose(path: str | Path) -> Extrinsics:
         if kind == "a camera file":
             return Extrinsics.from_document(_section(document, "extrinsics", path), f"'extrinsics' of {path}")
         return Extrinsics.from_document(document, str(path))
-
-
-def calibration_path(calibration: str) -> Path:
-    """Return the file of a calibration; without a path it is a name in `calibration/`."""
-    path = Path(calibration)
-    if not path.suffix and len(path.parts) == 1:
-        return share_directory() / "calibration" / f"{calibration}.yaml"
-    return path
 
 
 def camera_from_document(document: dict[str, Any], source: str, *, base_frame: str | None = None) -> PinholeCamera:

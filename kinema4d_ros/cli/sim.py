@@ -15,7 +15,15 @@ from pathlib import Path
 
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, generator_graph, sim_graph
+from kinema4d_ros.ros.graph import (
+    GENERATOR_ARGUMENTS,
+    SIM_ARGUMENTS,
+    Argument,
+    NodeSpec,
+    generator_graph,
+    rviz_arguments,
+    sim_graph,
+)
 from kinema4d_ros.ros.graph import read_arguments as read
 from kinema4d_ros.runtime.child import on_end_signal, tied_to_me
 from kinema4d_ros.runtime.processes import ProcessSpec, Supervisor, require_shared_memory
@@ -93,8 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         moveit = moveit_run(values)
         processes.append(ProcessSpec("move_group", tied_to_me(moveit.move_group), graph_environment(), essential=False))
     if values["rviz"] == "true":
-        config = share_path("config/rviz/sim.rviz")
-        processes.append(_rviz(["-d", str(config)] if moveit is None else moveit.rviz(config)))
+        processes.append(_rviz(rviz_arguments(values, moveit)))
     if arguments.headless:
         from kinema4d_ros.cli.demo import run_demo
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kinema4d_ros.core.errors import ErrorCode, FileFormatError
 
-__all__ = ["share_directory", "share_path"]
+__all__ = ["calibration_path", "share_directory", "share_path"]
 
 
 @lru_cache(maxsize=1)
@@ -39,4 +39,12 @@ def share_path(relative: str) -> Path:
             hint="install the package again",
             code=ErrorCode.FILE_MISSING,
         )
+    return path
+
+
+def calibration_path(calibration: str) -> Path:
+    """Return the file of a calibration; without a path it is a name in `calibration/`."""
+    path = Path(calibration)
+    if not path.suffix and len(path.parts) == 1:
+        return share_directory() / "calibration" / f"{calibration}.yaml"
     return path

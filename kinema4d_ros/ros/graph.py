@@ -4,24 +4,28 @@ lab, or arm and camera ── joint states, image ──> twin ── TF, live p
                                preview ── plan in, robot frames out ──> generator (an action)
                                   └── rollout, report, markers ──> playback ──> RViz, viewer
     └── objects ──> scene ──> MoveIt's move_group ── a plan ──> preview
-viewer / person ── approve, execute ──> gate ── the approved plan ──> arm, or lab
+viewer, rviz_marker / person ── approve, execute ──> gate ── the approved plan ──> arm, or lab
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.io.resources import calibration_path, share_path
 
 __all__ = [
     "GENERATOR_ARGUMENTS",
     "SIM_ARGUMENTS",
     "Argument",
     "NodeSpec",
+    "RvizExtra",
     "generator_graph",
     "read_arguments",
+    "rviz_arguments",
     "sim_graph",
 ]
 
@@ -89,7 +93,7 @@ CHECKPOINT = Argument("checkpoint", "", "folder of the model's weights; default:
 DEVICE = Argument("device", "auto", "device of the generator: auto, cpu or cuda")
 NAMESPACE = Argument("namespace", "", "ROS namespace of the whole graph")
 PARAMS_FILE = Argument("params_file", "", "ROS parameters; default: config/sim.yaml")
-SIM_TIME = Argument("use_sim_time", "false", "take the time from /clock", "bool")
+SIM_TIME = Argument("use_sim_time", "false", "take the time from /clock, which the lab publishes", "bool")
 
 SIM_ARGUMENTS: tuple[Argument, ...] = (
     ROBOT,
@@ -108,7 +112,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     Argument("seed", "0", "random seed of the lab's scene"),
     Argument("generator", "true", "run the generator on this machine; false when it runs on another one", "bool"),
     Argument("viewer", "true", "serve the web page", "bool"),
-    Argument("rviz", "false", "start RViz (needs a ROS distribution)", "bool"),
+    Argument("rviz", "false", "start RViz and the node of its menu (needs a ROS distribution)", "bool"),
     Argument(
         "moveit",
         "false",
@@ -156,7 +160,9 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (
             on("lab"),
             lambda: NodeSpec(
-                "lab", "simulates arm, camera and table", {**scene, "scenario": values["scenario"], "seed": seed}
+                "lab",
+                "simulates arm, camera and table",
+                {**scene, "scenario": values["scenario"], "seed": seed, "publish_clock": on("use_sim_time")},
             ),
         ),
         (values["driver"] != "none" or on("enable_motion"), lambda: _arm(values, on("lab"), on("enable_motion"))),
@@ -169,6 +175,10 @@ def sim_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:
         (
             on("moveit"),
             lambda: NodeSpec("scene", "obstacles for MoveIt", {"robot": values["robot"]}, essential=False),
+        ),
+        (
+            on("rviz"),
+            lambda: NodeSpec("rviz_marker", "menu and text in RViz", {"robot": values["robot"]}, essential=False),
         ),
         (on("record"), lambda: NodeSpec("recorder", "records an MCAP bag", essential=False)),
         (on("evaluation"), lambda: NodeSpec("evaluation", "scores policies with rollouts", scene, essential=False)),
@@ -187,6 +197,32 @@ def _arm(values: Mapping[str, str], lab: bool, motion: bool) -> NodeSpec:
         "enable_motion": motion,
     }
     return NodeSpec("arm", "the real arm's driver and controller", given)
+
+
+class RvizExtra(Protocol):
+    """What RViz needs beyond the displays of this package, such as `ros.moveit.MoveItRun`."""
+
+    rviz_parameters: Path
+
+    def rviz_displays(self, config: Path) -> Path:
+        """Write a display configuration with more displays and return its path."""
+        ...
+
+
+def rviz_arguments(values: Mapping[str, str], extra: RvizExtra | None = None) -> list[str]:
+    """Return the arguments of rviz2: displays, fixed frame, namespace and clock. Its displays have relative topics."""
+    from kinema4d_ros.calibration import read_pose
+
+    config = share_path("config/rviz/sim.rviz")
+    if extra is not None:
+        config = extra.rviz_displays(config)
+    frame = read_pose(calibration_path(values["calibration"])).parent_frame
+    arguments = ["-d", str(config), "-f", frame, "--ros-args"]
+    if extra is not None:
+        arguments += ["--params-file", str(extra.rviz_parameters)]
+    if values["namespace"]:
+        arguments += ["-r", f"__ns:=/{values['namespace'].strip('/')}"]
+    return [*arguments, "-p", f"use_sim_time:={values['use_sim_time'].lower()}"]
 
 
 def generator_graph(values: Mapping[str, str]) -> tuple[NodeSpec, ...]:

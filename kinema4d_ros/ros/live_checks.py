@@ -11,11 +11,11 @@ import numpy as np
 from rclpy.qos import QoSCompatibility, qos_check_compatible
 
 from kinema4d_ros.calibration import read_camera, read_pose
-from kinema4d_ros.calibration.camera_files import calibration_path
 from kinema4d_ros.calibration.quality import rate_calibration
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.core.transforms import invert, rotation_angle
+from kinema4d_ros.io.resources import calibration_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.commanders import RECORDERS, full_name

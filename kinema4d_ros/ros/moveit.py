@@ -1,7 +1,7 @@
 """MoveIt beside the graph: the command of a move_group that plans and cannot execute, and RViz's panel for it.
 
 `moveit:=true` ─> moveit_run(values) ─> MoveItRun.move_group   command of move_group, with its parameter file
-                                        MoveItRun.rviz(file)   arguments of RViz, with parameters and the panel added
+                                        MoveItRun.rviz_displays(file), rviz_parameters   for RViz, with the panel
 
 The parameters are written to files: the same ones serve `ros2 launch` and `kinema4d sim`.
 """
@@ -48,11 +48,11 @@ class MoveItRun:
     namespace: str
     group: str
 
-    def rviz(self, config: Path) -> list[str]:
-        """Return RViz's arguments: a display configuration with MoveIt's panel added, and the parameters it needs."""
+    def rviz_displays(self, config: Path) -> Path:
+        """Write a display configuration with MoveIt's panel added and return its path."""
         path = self.folder / "moveit.rviz"
         path.write_text(rviz_config(config.read_text(encoding="utf-8"), self.namespace, self.group), encoding="utf-8")
-        return ["-d", str(path), "--ros-args", "--params-file", str(self.rviz_parameters)]
+        return path
 
 
 def moveit_run(values: Mapping[str, str]) -> MoveItRun:

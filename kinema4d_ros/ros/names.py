@@ -1,7 +1,7 @@
 """Topics, services, actions and frames of the graph: name, type, QoS and purpose.
 
 Names are relative, so a namespace applies to the whole graph; only names that ROS keeps global
-(`/tf`, `/tf_static`, `/diagnostics`) are absolute. The README's table is `markdown_table()`.
+(`/tf`, `/tf_static`, `/clock`, `/diagnostics`) are absolute. The README's table is `markdown_table()`.
 """
 
 from __future__ import annotations
@@ -99,6 +99,13 @@ WORLD_CHANGED = _in(
     "the scene changed at this stamp: plans previewed with older images are void; the lab publishes it at each reset",
 )
 
+MENU_FEEDBACK = _in(
+    "kinema4d/rviz/menu/feedback",
+    "visualization_msgs/msg/InteractiveMarkerFeedback",
+    "EVENT",
+    "with rviz:=true: what a person chose in the menu in RViz",
+)
+
 ROBOT_DESCRIPTION = _out("robot_description", "std_msgs/msg/String", "LATCHED", "the robot's URDF")
 ROBOT_POINTS = _out("kinema4d/robot/points", "sensor_msgs/msg/PointCloud2", "STREAM_OUT", "the live twin as points")
 ROBOT_OVERLAY = _out(
@@ -143,6 +150,24 @@ EXECUTION_STATUS = _out(
     "STATUS",
     "outcome of an executed plan: sent, done, or aborted with the controller's reason",
 )
+PREDICTED_ROBOT = _out(
+    "kinema4d/predicted/robot",
+    "visualization_msgs/msg/MarkerArray",
+    "LATCHED",
+    "with rviz:=true: a transparent robot that follows the plan in step with the playback",
+)
+RVIZ_STATUS = _out(
+    "kinema4d/rviz/status",
+    "visualization_msgs/msg/MarkerArray",
+    "LATCHED",
+    "with rviz:=true: text above the arm: phase, time left, verdict, warnings, reason of a refusal, approval countdown",
+)
+MENU_UPDATE = _out(
+    "kinema4d/rviz/menu/update",
+    "visualization_msgs/msg/InteractiveMarkerUpdate",
+    "EVENT",
+    "with rviz:=true: the menu beside the arm, an interactive marker",
+)
 EVALUATED_TRIAL = _out(
     "kinema4d/evaluation/trial",
     "kinema4d_msgs/msg/EvaluatedTrial",
@@ -172,6 +197,7 @@ ARM_TRAJECTORY = _out(
 )
 TF = _out("/tf", "tf2_msgs/msg/TFMessage", "TF", "moving frames")
 TF_STATIC = _out("/tf_static", "tf2_msgs/msg/TFMessage", "TF_STATIC", "fixed frames")
+CLOCK = _out("/clock", "rosgraph_msgs/msg/Clock", "EVENT", "simulated time, from the lab with use_sim_time:=true")
 DIAGNOSTICS = _out(
     "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", "DIAGNOSTICS", "rates, staleness, calibration, failures"
 )
@@ -181,6 +207,11 @@ PLAYBACK = _service(
 )
 APPROVE = _service("kinema4d/approve", "kinema4d_msgs/srv/Approve", "approve one previewed plan")
 EXECUTE = _service("kinema4d/execute", "kinema4d_msgs/srv/Execute", "forward the approved plan to the arm")
+MENU_MARKERS = _service(
+    "kinema4d/rviz/menu/get_interactive_markers",
+    "visualization_msgs/srv/GetInteractiveMarkers",
+    "with rviz:=true: the menu as it is now, for an RViz that connects",
+)
 LAB_RESET = _service("kinema4d/lab/reset", "kinema4d_msgs/srv/ResetLab", "reset the lab's scene")
 
 GENERATE = _action("kinema4d/generate", "kinema4d_msgs/action/GenerateRollout", "image and robot in, rollout out")
@@ -212,6 +243,7 @@ RECORDED: tuple[str, ...] = tuple(
         PREVIEWED_PLAN,
         EXECUTION_STATUS,
         WORLD_CHANGED,
+        MENU_FEEDBACK,
         ARM_TRAJECTORY,
         TF,
         TF_STATIC,
@@ -219,6 +251,9 @@ RECORDED: tuple[str, ...] = tuple(
     )
 )
 """Recorded topics: all inputs and results; playback topics can be regenerated from the rollout."""
+
+MENU_NAMESPACE = MENU_UPDATE.name.rpartition("/")[0]
+"""What RViz's display InteractiveMarkers connects to."""
 
 BASE_FRAME = "base_link"
 CAMERA_FRAME = "camera_optical_frame"

@@ -14,6 +14,7 @@ __all__ = [
     "PLAN_IN",
     "PROFILES",
     "SENSOR_IN",
+    "SENSOR_OUT",
     "STATUS",
     "STREAM_OUT",
     "TF",
@@ -33,6 +34,9 @@ def _profile(depth: int, *, reliable: bool = True, latched: bool = False) -> QoS
 
 SENSOR_IN = _profile(5, reliable=False)
 """Best effort matches every driver, reliable or not; late samples are useless anyway."""
+
+SENSOR_OUT = _profile(5)
+"""What the lab's arm publishes: reliable as ros2_control, so that subscribers with default QoS receive it too."""
 
 PLAN_IN = _profile(10)
 """Reliable, but volatile: a plan sent before the node subscribed must not be previewed as if it were new."""
@@ -69,6 +73,7 @@ PROFILES: dict[str, QoSProfile] = {
     "LATCHED": LATCHED,
     "PLAN_IN": PLAN_IN,
     "SENSOR_IN": SENSOR_IN,
+    "SENSOR_OUT": SENSOR_OUT,
     "STATUS": STATUS,
     "STREAM_OUT": STREAM_OUT,
     "TF": TF,

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from support.killed_graph import MARK, marked
 from support.motions import wait_until_ready
-from support.ros_graph import ROOT, Graph, wait_for
-from support.sim_clock import SimClock
+from support.ros_graph import ROOT, wait_for
 from support.sim_graph import client, kinema4d, process_environment, small_camera
 
 pytest.importorskip("launch_ros", reason="needs a ROS distribution's launch and launch_ros")
@@ -153,28 +152,22 @@ def test_a_launched_graph_previews_a_plan_and_ends_on_ctrl_c(tmp_path: Path, sim
     params = tmp_path / "params.yaml"
     params.write_text("/**/viewer:\n  ros__parameters:\n    port: 0\n/**/preview:\n  ros__parameters:\n    frames: 9\n")
     space = "launched_sim" if sim_time else "launched"
-    graph = Graph(threads=1)
-    if sim_time:
-        SimClock(graph)
     options = [f"namespace:={space}", f"params_file:={params}", f"calibration:={small_camera(tmp_path)}"]
     log = tmp_path / "launch.txt"
-    try:
-        with launched(log, *options, "rviz:=false", f"use_sim_time:={str(sim_time).lower()}") as process:
-            deadline = time.monotonic() + WAIT_S
-            while log.read_text().count("]: ready") < 7:
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.2)
-            assert "the page is at http://127.0.0.1:" in log.read_text()
-            with client(space) as heard:  # a fresh install compiles its kernels before the first picture
-                heard.wait_for(lambda: heard.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "the live twin")
-                wait_until_ready(heard)
-            plan = ROOT / "config" / "demo" / "pick_and_place.csv"
-            done = kinema4d("preview", "--trajectory", str(plan), "--namespace", space, "--timeout", str(WAIT_S))
-            assert done.returncode == 0, done.stdout + done.stderr + log.read_text()
-            assert "least clearance" in done.stdout
-    finally:
-        graph.close()
+    with launched(log, *options, "rviz:=false", f"use_sim_time:={str(sim_time).lower()}") as process:
+        deadline = time.monotonic() + WAIT_S
+        while log.read_text().count("]: ready") < 7:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        assert "the page is at http://127.0.0.1:" in log.read_text()
+        with client(space) as heard:  # a fresh install compiles its kernels before the first picture
+            heard.wait_for(lambda: heard.newest(names.ROBOT_OVERLAY) is not None, WAIT_S, "the live twin")
+            wait_until_ready(heard)
+        plan = ROOT / "config" / "demo" / "pick_and_place.csv"
+        done = kinema4d("preview", "--trajectory", str(plan), "--namespace", space, "--timeout", str(WAIT_S))
+        assert done.returncode == 0, done.stdout + done.stderr + log.read_text()
+        assert "least clearance" in done.stdout
     for word in ("Traceback", "has died"):
         assert word not in log.read_text(), log.read_text()
 

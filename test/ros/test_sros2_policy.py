@@ -17,7 +17,7 @@ from kinema4d_ros.ros import names
 from kinema4d_ros.ros.graph import SIM_ARGUMENTS, sim_graph
 
 POLICY = ROOT / "config" / "sros2" / "kinema4d.policy.xml"
-EVERY = {a.name: a.default for a in SIM_ARGUMENTS} | {"record": "true", "evaluation": "true", "moveit": "true"}
+EVERY = {a.name: a.default for a in SIM_ARGUMENTS} | dict.fromkeys(("record", "evaluation", "moveit", "rviz"), "true")
 NODES = tuple(spec.name for spec in sim_graph(EVERY))
 REAL = {**EVERY, "lab": "false", "driver": "i2rt"}
 ENCLAVES = {spec.enclave for values in (EVERY, REAL) for spec in sim_graph(values)}
@@ -26,6 +26,7 @@ SOMETIMES: dict[str, set[Right]] = {
     **{name: {("subscribe", "/clock")} for name in (*NODES, "arm")},  # with use_sim_time
     # one of the two ways, by its parameter `controller`; a move_group is asked when there is one
     "gate": {("subscribe", "/clock"), ("request", "/move_group/get_parameters"), *ARM},
+    "lab": {("subscribe", "/clock"), ("publish", "/clock")},
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -42,16 +43,17 @@ def test_only_the_gate_may_move_the_arm() -> None:
         assert matching == (ARM if enclave == "/kinema4d/gate" else set()), enclave
 
 
-def test_only_preview_offers_plans_and_only_the_page_asks_for_approval() -> None:
+def test_only_preview_offers_plans_and_only_page_and_menu_ask_for_approval() -> None:
     rights = allowed(POLICY)
 
     def who(right: Right) -> set[str]:
         return {enclave.rpartition("/")[2] for enclave, has in rights.items() if right in has}
 
     assert who(("publish", f"/{names.PREVIEWED_PLAN.name}")) == {"preview"}
-    assert who(("request", f"/{names.APPROVE.name}")) == {"viewer"}
-    assert who(("request", f"/{names.EXECUTE.name}")) == {"viewer"}
+    assert who(("request", f"/{names.APPROVE.name}")) == {"viewer", "rviz_marker"}
+    assert who(("request", f"/{names.EXECUTE.name}")) == {"viewer", "rviz_marker"}
     assert who(("reply", f"/{names.EXECUTE.name}")) == {"gate"}
+    assert who(("publish", f"/{names.MENU_FEEDBACK.name}")) == set(), "choices are a person's, in RViz"
 
 
 def test_names_are_those_of_the_table() -> None:

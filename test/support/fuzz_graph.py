@@ -65,6 +65,7 @@ class FuzzGraph:
             "playback": {},
             "gate": {},
             "viewer": {**scene, "port": 0, "lab": True, "max_points": 2000},
+            "rviz_marker": {},
             "recorder": {"folder": folder / "bags"},
             "evaluation": evaluation,
         }

@@ -11,10 +11,11 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from moveit_msgs.msg import CollisionObject, DisplayTrajectory, RobotTrajectory
 from nav_msgs.msg import Path
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
-from visualization_msgs.msg import Marker, MarkerArray
+from visualization_msgs.msg import InteractiveMarkerFeedback, InteractiveMarkerUpdate, Marker, MarkerArray
 
 from kinema4d_msgs.action import EvaluatePolicy
 from kinema4d_msgs.msg import EvaluatedTrial, EvaluationResult, ExecutionStatus, PreviewedPlan, PreviewStatus
@@ -41,6 +42,7 @@ from kinema4d_ros.ros.messages.poses import matrices_to_pose_array, matrix_to_po
 from kinema4d_ros.ros.messages.report import report_to_markers, report_to_msg
 from kinema4d_ros.ros.messages.request import request_to_goal
 from kinema4d_ros.ros.messages.rollout import rollout_to_msg
+from kinema4d_ros.ros.messages.rviz import lines_to_markers, menu_to_marker, robot_to_markers
 from kinema4d_ros.ros.messages.stamps import header, nanoseconds, time_from_ns
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
 from kinema4d_ros.ros.names import Endpoint
@@ -110,6 +112,14 @@ class Seeds:
                 (names.PREVIEW_STATUS, self._status),
                 (names.PREVIEWED_PLAN, self._previewed),
                 (names.EXECUTION_STATUS, self._execution),
+                (
+                    names.PREDICTED_ROBOT,
+                    lambda _: robot_to_markers(robot, forward_all(robot, self._q)[0], contact=False),
+                ),
+                (names.RVIZ_STATUS, lambda _: lines_to_markers([("idle", "quiet")], robot.base_link)),
+                (names.MENU_UPDATE, self._menu),
+                (names.MENU_FEEDBACK, self._feedback),
+                (names.MENU_MARKERS, lambda _: names.MENU_MARKERS.interface().Request()),
                 (names.EVALUATED_TRIAL, self._trial),
                 (names.EVALUATION_RESULT, lambda stamp: EvaluationResult(header=header(stamp), policy="expert")),
                 (names.LAB_OBJECTS, self._objects),
@@ -117,6 +127,7 @@ class Seeds:
                 (names.ARM_TRAJECTORY, lambda _: trajectory_to_msg(self.plan, header(0))),
                 (names.TF, self._transforms),
                 (names.TF_STATIC, self._transforms),
+                (names.CLOCK, lambda stamp: Clock(clock=stamp)),
                 (names.DIAGNOSTICS, self._diagnostics),
                 (names.PLAYBACK, lambda _: Playback.Request(command=Playback.Request.SEEK, value=0.1)),
                 (names.APPROVE, lambda _: Approve.Request(plan_hash=self.plan_hash, approver="fuzzer")),
@@ -216,6 +227,18 @@ class Seeds:
 
     def _trial(self, stamp: Any) -> Any:
         return EvaluatedTrial(header=header(stamp), policy="expert", scenario="canonical", seed=3, lab=1, model="x")
+
+    def _menu(self, _stamp: Any) -> Any:
+        marker = menu_to_marker(
+            ((33, 0, "Approve"),), self.robot.base_link, "kinema4d", "menu", "busy", (0.0, -0.3, 0.1)
+        )
+        return InteractiveMarkerUpdate(type=InteractiveMarkerUpdate.UPDATE, seq_num=1, markers=[marker])
+
+    def _feedback(self, stamp: Any) -> Any:
+        feedback = InteractiveMarkerFeedback(header=self._head(stamp), client_id="/fuzzer", marker_name="kinema4d")
+        feedback.event_type, feedback.menu_entry_id = InteractiveMarkerFeedback.MENU_SELECT, 34
+        feedback.control_name = "menu"
+        return feedback
 
     def _objects(self, stamp: Any) -> Any:
         markers = [Marker(header=self._head(stamp), action=Marker.DELETEALL)]

@@ -26,6 +26,9 @@ GREEN = ColorRGBA(r=0.13, g=0.69, b=0.30, a=0.95)
 AMBER = ColorRGBA(r=1.00, g=0.70, b=0.10, a=0.95)
 RED = ColorRGBA(r=0.90, g=0.15, b=0.15, a=0.95)
 BLUE = ColorRGBA(r=0.20, g=0.45, b=0.95, a=0.95)
+LABEL_M, ABOVE_M = 0.03, 0.05
+"""Height of the letters of a label, and of the label above what it is about."""
+
 NEAR_M = 0.03
 """Clearance below this, or not based on measured depth, is drawn in amber."""
 
@@ -76,7 +79,10 @@ def report_to_msg(report: PlanReport, stamp: Any) -> Any:
 
 
 def report_to_markers(report: PlanReport, stamp: Any) -> Any:
-    """Convert a report to markers: closest approach, first contact, moved objects; earlier markers are deleted."""
+    """Convert a report to markers: closest approach, first contact, moved objects; earlier markers are deleted.
+
+    Warnings with a position are written there: where the first contact is, and where an object moves to.
+    """
     wipe = Marker(header=header(stamp, report.frame_id), action=Marker.DELETEALL)
     markers = [wipe]
 
@@ -89,23 +95,32 @@ def report_to_markers(report: PlanReport, stamp: Any) -> Any:
         markers.append(marker)
         return marker
 
+    def write(text: str, colour: Any, point: NDArray[np.float64], space: str) -> None:
+        label = add(Marker.TEXT_VIEW_FACING, colour, (0.0, 0.0, LABEL_M), space)
+        label.text, label.pose.position = text, _point(np.add(point, (0.0, 0.0, ABOVE_M)))
+
     if math.isfinite(report.min_clearance_m):
         # Green means safe, so it requires measured depth.
         safe = report.clearance_basis == "measured" and report.min_clearance_m >= NEAR_M
         colour = RED if report.contact else GREEN if safe else AMBER
         line = add(Marker.LINE_LIST, colour, (0.004, 0.0, 0.0), "clearance")
         line.points = [_point(report.min_clearance_robot_point), _point(report.min_clearance_world_point)]
-        text = add(Marker.TEXT_VIEW_FACING, colour, (0.0, 0.0, 0.03), "clearance")
-        text.text = f"{report.min_clearance_link}: {1000 * report.min_clearance_m:.0f} mm"
+        text = f"{report.min_clearance_link}: {1000 * report.min_clearance_m:.0f} mm"
         if report.clearance_basis != "measured":
-            text.text += f"\n{BASIS_TEXT[report.clearance_basis]}"
-        text.pose.position = _point(np.add(report.min_clearance_robot_point, (0.0, 0.0, 0.05)))
+            text += f"\n{BASIS_TEXT[report.clearance_basis]}"
+        write(text, colour, report.min_clearance_robot_point, "clearance")
     if report.contact:
         ball = add(Marker.SPHERE, RED, (0.02, 0.02, 0.02), "contact")
         ball.pose.position = _point(report.first_contact_point)
+        text = f"{report.first_contact_link} touches at {report.first_contact_s:.1f} s"
+        if report.max_penetration_m > 0:
+            text += f", up to {1000 * report.max_penetration_m:.0f} mm deep"
+        # Below the ball: the closest approach is often the same place.
+        write(text, RED, np.subtract(report.first_contact_point, (0.0, 0.0, 2 * ABOVE_M)), "contact")
     for region in report.moved:
         arrow = add(Marker.ARROW, BLUE, (0.006, 0.014, 0.02), "moved")
         arrow.points = [_point(region.start), _point(region.end)]
+        write(f"moved {100 * region.displacement_m:.0f} cm", BLUE, region.end, "moved")
     return MarkerArray(markers=markers)
 
 

@@ -25,10 +25,10 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from kinema4d_ros.calibration import read_camera, read_pose
-from kinema4d_ros.calibration.camera_files import calibration_path
 from kinema4d_ros.calibration.quality import Trust, rate_calibration
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, KinemaError, SetupError
+from kinema4d_ros.io.resources import calibration_path
 from kinema4d_ros.previews.checks import WorldChanges, believed
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
@@ -38,7 +38,7 @@ from kinema4d_ros.ros.qos import profile
 from kinema4d_ros.ros.streams import Streams
 from kinema4d_ros.runtime.child import deadline_on_signal, end_with_launcher, exit_within, on_end_signal
 
-__all__ = ["Health", "KinemaNode", "calibration_path", "load_scene", "load_trust", "run_node", "security_explained"]
+__all__ = ["Health", "KinemaNode", "load_scene", "load_trust", "run_node", "security_explained"]
 
 
 @contextlib.contextmanager

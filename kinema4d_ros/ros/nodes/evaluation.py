@@ -24,13 +24,14 @@ from kinema4d_ros.evaluation.report import write_report
 from kinema4d_ros.evaluation.settings import EvaluationSettings
 from kinema4d_ros.evaluation.trial import TrialRecord
 from kinema4d_ros.generators.spec import SPECS
+from kinema4d_ros.io.resources import calibration_path
 from kinema4d_ros.policies.protocol import PolicyError
 from kinema4d_ros.policies.registry import PolicySpec
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.calls import GoalServer
 from kinema4d_ros.ros.messages.errors import error_to_msg
 from kinema4d_ros.ros.messages.stamps import header
-from kinema4d_ros.ros.nodes.common import Health, KinemaNode, calibration_path, run_node
+from kinema4d_ros.ros.nodes.common import Health, KinemaNode, run_node
 from kinema4d_ros.ros.params import declare, parameter
 
 __all__ = ["Evaluation", "main"]

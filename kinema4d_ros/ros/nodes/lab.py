@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped
+from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import ColorRGBA
 from visualization_msgs.msg import Marker, MarkerArray
@@ -24,11 +25,11 @@ from kinema4d_ros.ros.messages.camera import info_from_camera
 from kinema4d_ros.ros.messages.errors import error_to_msg
 from kinema4d_ros.ros.messages.images import image_from_array
 from kinema4d_ros.ros.messages.poses import matrix_to_pose
-from kinema4d_ros.ros.messages.stamps import header
+from kinema4d_ros.ros.messages.stamps import header, time_from_ns
 from kinema4d_ros.ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
 from kinema4d_ros.ros.nodes.trajectory_server import TrajectoryServer
 from kinema4d_ros.ros.params import declare, parameter, watch
-from kinema4d_ros.ros.qos import STREAM_OUT
+from kinema4d_ros.ros.qos import SENSOR_OUT, STREAM_OUT
 
 __all__ = ["Lab", "LabController", "main"]
 
@@ -67,6 +68,9 @@ class Settings:
     seed: int = parameter(0, "Random seed of the scene.", low=0, high=2**31 - 1, read_only=True)
     joint_rate_hz: float = parameter(100.0, "Joint states per second.", low=10.0, high=250.0, read_only=True)
     image_rate_hz: float = parameter(5.0, "Camera images per second, at most.", low=0.2, high=60.0, read_only=True)
+    publish_clock: bool = parameter(
+        False, "Publish the simulated time on /clock, for nodes with use_sim_time.", read_only=True
+    )
     depth: bool = parameter(True, "Also publish depth, as an RGB-D camera does.", read_only=True)
     bump_mm: float = parameter(
         0.0, "Shift the camera to its right without changing its calibration.", low=-100.0, high=100.0
@@ -86,7 +90,11 @@ class Lab(KinemaNode):
         self._lab = LabSimulation(settings.scenario, settings.seed, robot, self._lens, profile=settings.profile)
         self._camera = self._bumped_camera(settings)
         watch(self, Settings, settings, self._bump)
-        self._joints = self.publisher(names.JOINT_STATES)
+        endpoint = names.JOINT_STATES
+        self._joints = self.create_publisher(endpoint.interface(), endpoint.name, SENSOR_OUT)
+        self._clock_out = self.publisher(names.CLOCK) if settings.publish_clock else None
+        self._simulated_ns = time.time_ns()
+        """Time on /clock: starts at the system's time, and advances with the physics; resets do not set it back."""
         self._image = self.publisher(names.CAMERA_IMAGE)
         self._info = self.publisher(names.CAMERA_INFO)
         self._depth = self.publisher(names.CAMERA_DEPTH) if settings.depth else None
@@ -95,7 +103,7 @@ class Lab(KinemaNode):
         self._changes = self.publisher(names.WORLD_CHANGED)
         self._pictures = self._lag_steps = 0
         self._newest_lock = threading.Lock()
-        self._newest: tuple[LabState, Any] = (self._lab.state(), self.get_clock().now().to_msg())
+        self._newest: tuple[LabState, Any] = (self._lab.state(), self._time())
         self._controller = LabController(self, self._lab)
         self._tell_of_change()
         self.service(names.LAB_RESET, self._reset)
@@ -123,6 +131,12 @@ class Lab(KinemaNode):
             self.get_logger().fatal(f"the lab stopped: {error!r}")
             self.closing.set()
 
+    def _time(self) -> Any:
+        """Return the time for a stamp; a lab that publishes /clock does not wait for its own message."""
+        if self._clock_out is not None:
+            return time_from_ns(self._simulated_ns)
+        return self.get_clock().now().to_msg()
+
     def _step_forever(self) -> None:
         period_s = 1.0 / self._settings.joint_rate_hz
         due = time.monotonic()
@@ -135,7 +149,10 @@ class Lab(KinemaNode):
                 self._controller.interrupt("the physics became unstable")
             self._controller.tick()
             # The stamp first: a state from before a reset must not be stamped after the change.
-            stamp = self.get_clock().now().to_msg()
+            self._simulated_ns += round(period_s * 1e9)
+            stamp = self._time()
+            if self._clock_out is not None:
+                self._clock_out.publish(Clock(clock=stamp))
             state = self._lab.state()
             with self._newest_lock:
                 self._newest = (state, stamp)
@@ -196,7 +213,7 @@ class Lab(KinemaNode):
         return response
 
     def _tell_of_change(self) -> None:
-        self._changes.publish(header(self.get_clock().now().to_msg(), self._lab.robot.base_link))
+        self._changes.publish(header(self._time(), self._lab.robot.base_link))
 
     def health(self) -> Health:
         """Report the state of the simulation and whether it keeps up with real time."""

@@ -16,6 +16,7 @@ from kinema4d_ros.calibration import read_pose
 from kinema4d_ros.calibration.pictures import Tone, caption
 from kinema4d_ros.core.errors import KinemaError
 from kinema4d_ros.io.images import overlay
+from kinema4d_ros.io.resources import calibration_path
 from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.previews.arm import ArmState
 from kinema4d_ros.render import Scene, render_poses
@@ -30,7 +31,6 @@ from kinema4d_ros.ros.nodes.common import (
     WARN,
     Health,
     KinemaNode,
-    calibration_path,
     load_scene,
     load_trust,
     run_node,
@@ -42,6 +42,9 @@ from kinema4d_ros.ros.tf import StaticTransformBroadcaster, TransformBroadcaster
 
 __all__ = ["Twin", "main"]
 
+LOOK_S = 1.0
+"""Period in seconds of looking for another node that publishes the robot's state."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -49,6 +52,13 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
+    robot_state: str = parameter(
+        "auto",
+        "Publish robot_description and the link frames: auto (unless another node publishes robot_description, such as"
+        " robot_state_publisher), always or never.",
+        choices=("auto", "always", "never"),
+        read_only=True,
+    )
     tf_rate_hz: float = parameter(30.0, "Link frames per second, at most.", low=1.0, high=200.0, read_only=True)
     rate_hz: float = parameter(5.0, "Robot clouds and overlays per second.", low=0.1, high=60.0, read_only=True)
     max_age_s: float = parameter(0.5, "Joint states older than this are stale.", low=0.05, high=10.0, read_only=True)
@@ -87,11 +97,13 @@ class Twin(KinemaNode):
         self._eye = CameraInput(self, lens, self._settings.image_max_age_s)
         self._points = self.publisher(names.ROBOT_POINTS)
         self._overlay = self.publisher(names.ROBOT_OVERLAY)
-        self._description = self.publisher(names.ROBOT_DESCRIPTION)
-        self._description.publish(String(data=robot_description(self._robot)))
+        self._description: Any = None
+        self._other_source = ""
+        """The node that publishes the robot's state instead of this one; "" = none."""
         self._frames = TransformBroadcaster(self)
         self._static = StaticTransformBroadcaster(self)
         self._announce_camera()
+        self._look_for_source()
         self._last_tf_ns = self._last_points_ns = self._last_overlay_ns = 0
         self._drawn = 0
         self._drift = DriftCheck(
@@ -110,6 +122,7 @@ class Twin(KinemaNode):
             threading.Thread(target=self._forever, args=(work, rate_hz), name=name, daemon=True)
             for name, work, rate_hz in (
                 ("frames", self._publish_frames, self._settings.tf_rate_hz),
+                ("source", self._look_for_source, 1.0 / LOOK_S),
                 ("draw", self._draw, self._settings.rate_hz),
             )
         ]
@@ -132,7 +145,26 @@ class Twin(KinemaNode):
             except Exception as error:
                 self.complain(error, "drawing: ")
 
+    def _look_for_source(self) -> None:
+        """Leave description and link frames to another node that publishes them; take over when it is gone."""
+        wish, topic = self._settings.robot_state, names.ROBOT_DESCRIPTION.name
+        if wish == "auto":
+            # Of the same name: this node, or one that was killed and is still announced.
+            found = self.get_publishers_info_by_topic(topic)
+            others = sorted({one.node_name for one in found} - {self.get_name()})
+            self._other_source = others[0] if others else ""
+        publishes = wish == "always" or (wish == "auto" and not self._other_source)
+        if publishes and self._description is None:
+            self._description = self.publisher(names.ROBOT_DESCRIPTION)
+            self._description.publish(String(data=robot_description(self._robot)))
+        elif not publishes and self._description is not None:
+            self.get_logger().info(f"{self._other_source} publishes the robot's state: this node no longer does")
+            self.destroy_publisher(self._description)
+            self._description = None
+
     def _publish_frames(self) -> None:
+        if self._description is None:
+            return
         state = self._arm.state()
         stamp_ns = round(state.stamp_s * 1e9)
         if stamp_ns <= self._last_tf_ns and self._last_tf_ns - stamp_ns < 5_000_000_000:
@@ -191,7 +223,14 @@ class Twin(KinemaNode):
 
     def health(self) -> Health:
         """Report rates, staleness, quality of the calibration and camera drift."""
-        values = {**self._arm.values(), "pictures drawn": self._drawn, **self._trust.values(), **self._drift.values()}
+        source = self._other_source or (self.get_name() if self._description is not None else "not this node")
+        values = {
+            "robot state from": source,
+            **self._arm.values(),
+            "pictures drawn": self._drawn,
+            **self._trust.values(),
+            **self._drift.values(),
+        }
         try:
             values["joint state age"] = f"{self._arm.state().age_s * 1e3:.0f} ms"
         except KinemaError as error:

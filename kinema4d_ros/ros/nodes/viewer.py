@@ -19,12 +19,13 @@ from kinema4d_ros.kinematics.protocol import Kinematics, choose_kinematics
 from kinema4d_ros.lab.scenario import scenario_names
 from kinema4d_ros.physics.objects import PlacedObject
 from kinema4d_ros.ros import names
-from kinema4d_ros.ros.calls import ANSWER_S, ServiceCalls, execute_once, missing
+from kinema4d_ros.ros.calls import ServiceCalls, missing
 from kinema4d_ros.ros.messages.errors import error_from_msg, raise_from_msg
 from kinema4d_ros.ros.messages.page import objects_from_markers, progress_from_msg, report_from_msg
 from kinema4d_ros.ros.messages.stamps import header, nanoseconds
 from kinema4d_ros.ros.messages.trajectories import trajectory_to_msg
 from kinema4d_ros.ros.nodes.common import WARN, Health, KinemaNode, load_scene, run_node
+from kinema4d_ros.ros.nodes.desk import DeskCalls
 from kinema4d_ros.ros.nodes.inputs import ArmInput, CameraInput
 from kinema4d_ros.ros.nodes.viewer_prediction import PlaybackFollower, PredictionShow
 from kinema4d_ros.ros.params import declare, parameter
@@ -55,8 +56,7 @@ class Buttons:
         self._arm = arm
         self._kinematics = kinematics
         self._plans = node.publisher(names.PLAN)
-        self.execution: Any = None
-        """The newest message of `execution_status`."""
+        self.gate = DeskCalls(node, desk, calls)
 
     def preview_pick(self, name: str, objects: Mapping[str, PlacedObject]) -> None:
         """Plan a pick and place of an object, and send the plan for preview."""
@@ -79,11 +79,7 @@ class Buttons:
         if not desk.may_approve:
             self._page.say("bad", f"Not approved. {desk.text}")
             return
-        request = names.APPROVE.interface().Request(plan_hash=desk.plan_hash, approver=approver)
-        answer = self._calls.call(names.APPROVE, request)
-        raise_from_msg(answer.error)
-        left_s = (nanoseconds(answer.expires) - self._node.get_clock().now().nanoseconds) * 1e-9
-        self._desk.approved(desk.plan_hash, answer.token, self._node.now_s() + left_s)
+        self.gate.approve(desk, approver)
         self._page.say("good", "Approved. The robot moves when Execute is pressed")
 
     def execute(self) -> None:
@@ -92,10 +88,7 @@ class Buttons:
         if not desk.may_execute:
             self._page.say("bad", f"Not executed. {desk.text}")
             return
-        # A token is used once, whatever the outcome.
-        self._desk.refused()
-        duration_s = execute_once(self._calls, lambda: self.execution, desk.plan_hash, desk.token, ANSWER_S)
-        self._desk.executed(desk.plan_hash, self._node.now_s(), duration_s)
+        duration_s = self.gate.execute(desk)
         self._page.say("good", f"The robot follows the plan, {duration_s:.1f} s")
 
     def reset(self, scenario: str, seed: int, forget: Callable[[], None], settled: Callable[[int], bool]) -> None:
@@ -234,7 +227,7 @@ class Viewer(KinemaNode):
             self._page.say("quiet", "")
 
     def _hear_execution(self, message: Any) -> None:
-        self._buttons.execution = message
+        self._buttons.gate.execution = message
         if not self._future.shows_plan(message.plan_hash) or message.phase == ExecutionStatus.SENT:
             return
         self._desk.stopped()

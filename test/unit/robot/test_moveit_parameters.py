@@ -22,7 +22,7 @@ from kinema4d_ros.core.limits import POSITION_TOLERANCE_RAD
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.robot.moveit_files import MoveItFiles
-from kinema4d_ros.ros.graph import SIM_ARGUMENTS, read_arguments
+from kinema4d_ros.ros.graph import SIM_ARGUMENTS, read_arguments, rviz_arguments
 from kinema4d_ros.ros.moveit import MOVE_GROUP_PACKAGES, moveit_run, rviz_config, write_parameters
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -169,16 +169,19 @@ def values(**given: str) -> dict[str, str]:
 
 
 def test_the_command_of_move_group_and_the_arguments_of_rviz(moveit: Path) -> None:
-    run = moveit_run(values(namespace="/lab1/", use_sim_time="true"))
+    given = values(namespace="/lab1/", use_sim_time="true")
+    run = moveit_run(given)
     said = subprocess.run(run.move_group, check=True, capture_output=True, text=True).stdout.split()
     assert said[:4] == ["--ros-args", "-r", "__ns:=/lab1", "--params-file"]
     parameters = yaml.safe_load(Path(said[4]).read_text())["/**"]["ros__parameters"]
     assert parameters["use_sim_time"] is True
     assert parameters["allow_trajectory_execution"] is False
-    arguments = run.rviz(share_path("config/rviz/sim.rviz"))
-    assert (arguments[0], arguments[2:4]) == ("-d", ["--ros-args", "--params-file"])
-    assert "/lab1/monitored_planning_scene" in Path(arguments[1]).read_text()
-    read = yaml.safe_load(Path(arguments[4]).read_text())["/**"]["ros__parameters"]
+    arguments = rviz_arguments(given, run)
+    assert "/lab1/monitored_planning_scene" in Path(arguments[arguments.index("-d") + 1]).read_text()
+    assert arguments[arguments.index("-r") + 1] == "__ns:=/lab1"
+    file = arguments[arguments.index("--params-file") + 1]
+    assert arguments.index("--params-file") > arguments.index("--ros-args")
+    read = yaml.safe_load(Path(file).read_text())["/**"]["ros__parameters"]
     assert {f"robot_description{end}" for end in ("", "_semantic", "_kinematics", "_planning")} <= set(read)
 
 

@@ -28,6 +28,7 @@ def test_arguments_choose_nodes() -> None:
     assert "viewer" not in names(viewer="false")
     assert "recorder" in names(record="true")
     assert "scene" in names(moveit="true")
+    assert "rviz_marker" in names(rviz="true")
     only = generator_graph(read_arguments(GENERATOR_ARGUMENTS, {}))
     assert [spec.name for spec in only] == ["generator"]
     for graph, arguments in ((generator_graph, GENERATOR_ARGUMENTS), (sim_graph, SIM_ARGUMENTS)):
@@ -69,7 +70,7 @@ def test_bad_arguments_are_refused(given: dict[str, str], word: str) -> None:
 def test_every_node_has_a_module_an_executable_and_a_purpose() -> None:
     everything = [
         spec
-        for given in ({"record": "true", "moveit": "true"}, {"lab": "false", "driver": "i2rt"})
+        for given in ({"record": "true", "moveit": "true", "rviz": "true"}, {"lab": "false", "driver": "i2rt"})
         for spec in sim_graph(read_arguments(SIM_ARGUMENTS, given))
     ]
     scripts = (ROOT / "setup.py").read_text()
@@ -86,9 +87,11 @@ def test_processes_have_namespace_parameters_and_sim_time() -> None:
     assert "__ns:=/cell1" in command
     assert "use_sim_time:=true" in command
     assert "seed:=7" in command
+    assert "publish_clock:=true" in command, "otherwise nobody does"
 
 
 def test_the_params_file_names_nodes_that_exist() -> None:
     document = yaml.safe_load((ROOT / "config" / "sim.yaml").read_text())
-    known = {spec.name for spec in sim_graph(read_arguments(SIM_ARGUMENTS, {"record": "true", "moveit": "true"}))}
+    given = dict.fromkeys(("record", "moveit", "rviz"), "true")
+    known = {spec.name for spec in sim_graph(read_arguments(SIM_ARGUMENTS, given))}
     assert {key.rsplit("/", 1)[-1] for key in document} <= known

@@ -8,6 +8,7 @@ import pytest
 from rclpy.qos import (
     QoSCompatibility,
     QoSDurabilityPolicy,
+    QoSProfile,
     QoSReliabilityPolicy,
     qos_check_compatible,
     qos_profile_sensor_data,
@@ -16,7 +17,7 @@ from rclpy.validate_topic_name import validate_topic_name
 
 from kinema4d_ros.ros import names, qos
 
-GLOBAL = {"/tf", "/tf_static", "/diagnostics"}
+GLOBAL = {"/tf", "/tf_static", "/clock", "/diagnostics"}
 
 
 @pytest.mark.parametrize("endpoint", names.ENDPOINTS, ids=lambda e: e.name)
@@ -51,6 +52,11 @@ def test_plan_input_matches_default_and_latched_publishers_without_replay() -> N
     assert qos_check_compatible(qos.LATCHED, qos.PLAN_IN)[0] != QoSCompatibility.ERROR
     assert qos.PLAN_IN.durability == QoSDurabilityPolicy.VOLATILE
     assert qos.COMMAND_OUT.durability == QoSDurabilityPolicy.VOLATILE
+
+
+def test_the_lab_s_joint_states_reach_subscribers_with_default_qos() -> None:
+    assert qos_check_compatible(qos.SENSOR_OUT, QoSProfile(depth=10))[0] != QoSCompatibility.ERROR
+    assert qos_check_compatible(qos.SENSOR_OUT, qos.SENSOR_IN)[0] != QoSCompatibility.ERROR
 
 
 def test_results_are_latched_and_reliable() -> None:

@@ -13,9 +13,9 @@ from support.scenes import cast_world, overhead_camera, rollout_of, slider
 
 from kinema4d_ros.core.outcomes import Outcome
 from kinema4d_ros.core.rollout import Provenance
-from kinema4d_ros.previews.report import PlanReport, make_report
+from kinema4d_ros.previews.report import MovedRegion, PlanReport, make_report
 from kinema4d_ros.ros.messages.page import report_from_msg
-from kinema4d_ros.ros.messages.report import AMBER, GREEN, report_to_markers, report_to_msg
+from kinema4d_ros.ros.messages.report import AMBER, GREEN, RED, report_to_markers, report_to_msg
 from kinema4d_ros.ros.messages.stamps import time_from_ns
 
 STAMP = time_from_ns(1_000)
@@ -63,6 +63,29 @@ def test_markers_are_green_only_for_measured_clearance(report: PlanReport) -> No
     assert "assumed table" in texts["plane"]
     assert colours["measured"] == GREEN
     assert colours["lifted"] == colours["plane"] == AMBER
+
+
+def test_warnings_are_written_where_they_are_about(report: PlanReport) -> None:
+    """A contact and a moved object have a label of their own, at the contact and at the object's end."""
+    moved = MovedRegion(np.array([0.3, 0.0, 0.02]), np.array([0.3, 0.1, 0.02]), 0.1, 50, 0.4, np.empty((0, 3)))
+    point = np.array([0.2, -0.1, 0.05])
+    touching = replace(
+        report,
+        contact=True,
+        first_contact_s=1.25,
+        first_contact_link="link4",
+        first_contact_point=point,
+        max_penetration_m=0.012,
+        moved=(moved,),
+    )
+    labels = {m.ns: m for m in report_to_markers(touching, STAMP).markers if m.text}
+    assert labels["contact"].text == "link4 touches at 1.2 s, up to 12 mm deep"
+    assert labels["contact"].color == RED
+    assert labels["moved"].text == "moved 10 cm"
+    for space, at in (("contact", point), ("moved", moved.end)):
+        place = labels[space].pose.position
+        np.testing.assert_allclose([place.x, place.y], at[:2])
+        assert abs(place.z - at[2]) < 0.06
 
 
 def test_an_unknown_clearance_has_no_marker(tmp_path: Path) -> None:
