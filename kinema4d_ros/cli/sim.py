@@ -20,6 +20,7 @@ from kinema4d_ros.ros.graph import (
     SIM_ARGUMENTS,
     Argument,
     NodeSpec,
+    RvizExtra,
     generator_graph,
     rviz_arguments,
     sim_graph,
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         moveit = moveit_run(values)
         processes.append(ProcessSpec("move_group", tied_to_me(moveit.move_group), graph_environment(), essential=False))
     if values["rviz"] == "true":
-        processes.append(_rviz(rviz_arguments(values, moveit)))
+        processes.append(_rviz(values, moveit))
     if arguments.headless:
         from kinema4d_ros.cli.demo import run_demo
 
@@ -115,13 +116,13 @@ def run_generator(arguments: argparse.Namespace) -> int:
     return _supervise([node_process(spec, values) for spec in generator_graph(values)])
 
 
-def _rviz(arguments: Sequence[str]) -> ProcessSpec:
+def _rviz(values: dict[str, str], extra: RvizExtra | None = None) -> ProcessSpec:
     program = shutil.which("rviz2")
     if program is None:
         raise SetupError(
             "rviz2 is not installed", expected="a ROS distribution", hint="omit --rviz and use the web page"
         )
-    command = tied_to_me([program, *arguments])
+    command = tied_to_me([program, *rviz_arguments(values, extra)])
     return ProcessSpec("rviz", command, graph_environment())
 
 

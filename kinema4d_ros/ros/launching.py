@@ -14,7 +14,7 @@ from launch_ros.actions import Node
 
 from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.io.resources import share_path
-from kinema4d_ros.ros.graph import Argument, NodeSpec, read_arguments, rviz_arguments
+from kinema4d_ros.ros.graph import Argument, NodeSpec, RvizExtra, read_arguments, rviz_arguments
 from kinema4d_ros.ros.moveit import MoveItRun, moveit_run
 from kinema4d_ros.ros.names import RECORDED
 from kinema4d_ros.runtime.child import launched_by_me, tied_to_me
@@ -41,7 +41,7 @@ def launch_description(arguments: Sequence[Argument], graph: Callable[[dict[str,
         if moveit is not None:
             actions.append(_move_group(moveit))
         if values.get("rviz") == "true":
-            actions.append(_rviz(rviz_arguments(values, moveit)))
+            actions.append(_rviz(values, moveit))
         return actions
 
     declared = [
@@ -87,7 +87,7 @@ def _move_group(moveit: MoveItRun) -> Any:
     )
 
 
-def _rviz(arguments: Sequence[str]) -> Any:
+def _rviz(values: dict[str, str], extra: RvizExtra | None) -> Any:
     try:
         get_package_prefix("rviz2")
     except PackageNotFoundError:  # checked here, before half of the nodes have started
@@ -97,7 +97,7 @@ def _rviz(arguments: Sequence[str]) -> Any:
     return Node(
         package="rviz2",
         executable="rviz2",
-        arguments=list(arguments),
+        arguments=rviz_arguments(values, extra),
         prefix=" ".join(tied_to_me(())),
         output="screen",
     )
