@@ -97,7 +97,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
     CHECKPOINT,
     DEVICE,
     Argument("lab", "true", "simulate arm, camera and table; false with real hardware", "bool"),
-    Argument("scenario", "canonical", "scene of the lab: canonical, cluttered or dynamic"),
+    Argument("scenario", "canonical", "scene of the lab: canonical, cluttered, dynamic, stacked or held"),
     Argument("seed", "0", "random seed of the lab's scene"),
     Argument("generator", "true", "run the generator on this machine; false when it runs on another one", "bool"),
     Argument("viewer", "true", "serve the web page", "bool"),
