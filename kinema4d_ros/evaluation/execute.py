@@ -176,7 +176,9 @@ class Executor:
 
     def _oracle(self, world: LabWorld) -> Generator:
         # The drawing sees what a depth camera sees; shapes and poses are the true ones.
-        scene = scene_from_truth(world.start, world.eye.capture(world.start, truth=True), room=world.lab.room)
+        image = world.eye.capture(world.start, truth=True)
+        held = (world.start.target,) if world.lab.scenario.held_m is not None else ()
+        scene = scene_from_truth(world.start, image, room=world.lab.room, held=held)
         return DraftGenerator(fit=lambda request, cancel: scene, threads=1)
 
     def _generator(self, model: str) -> Generator:

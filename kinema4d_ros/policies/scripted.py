@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, KinematicsError
 from kinema4d_ros.core.task import LAB_TASKS
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.kinematics.protocol import Kinematics, choose_kinematics
@@ -114,6 +114,8 @@ class ScriptedExpert:
         if self._kinematics is None or self._kinematics.robot is not robot:
             self._kinematics = choose_kinematics(robot)
         if task == "push":
+            if is_held(scene, scene.target, self._kinematics):
+                raise KinematicsError("it is in the gripper", expected="a target that stands on the table")
             return push_plan(scene, scene.target, self._kinematics), None
         picked = pick_plan(scene, scene.target, self._kinematics)
         if is_held(scene, scene.target, self._kinematics):

@@ -108,7 +108,7 @@ SIM_ARGUMENTS: tuple[Argument, ...] = (
         "run the real arm's driver here: i2rt (docs/real_arm.md) or package.module:Class; needs lab:=false",
     ),
     Argument("enable_motion", "false", "let approved plans move the arm of driver:=", "bool"),
-    Argument("scenario", "canonical", "scene of the lab: canonical, cluttered or dynamic"),
+    Argument("scenario", "canonical", "scene of the lab: canonical, cluttered, dynamic, stacked or held"),
     Argument("seed", "0", "random seed of the lab's scene"),
     Argument("generator", "true", "run the generator on this machine; false when it runs on another one", "bool"),
     Argument("viewer", "true", "serve the web page", "bool"),

@@ -7,7 +7,9 @@ from kinema4d_ros.core.errors import ErrorCode
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.kinematics import Kinematics, choose_kinematics
 from kinema4d_ros.lab.occlusion import hidden_fraction
-from kinema4d_ros.lab.scenario import Scenario, ScenarioError, demo_eye, make_scenario, scenario_names
+from kinema4d_ros.lab.scenario import TABLE_SCENARIOS, Scenario, ScenarioError, demo_eye, make_scenario, scenario_names
+from kinema4d_ros.lab.scripted import is_held
+from kinema4d_ros.lab.simulation import LabSimulation
 from kinema4d_ros.physics.objects import ODD_SHAPES
 from kinema4d_ros.robot import Robot
 
@@ -44,7 +46,7 @@ def test_only_equal_seeds_give_equal_scenes(name: str) -> None:
     assert not np.array_equal(a.objects[0].base_T_object, c.objects[0].base_T_object)
 
 
-@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("name", TABLE_SCENARIOS)
 def test_objects_never_touch_and_have_unique_names(name: str) -> None:
     for seed in SEEDS:
         objects = make_scenario(name, seed).objects
@@ -54,6 +56,35 @@ def test_objects_never_touch_and_have_unique_names(name: str) -> None:
             for second in objects[:i]:
                 apart = np.hypot(*(first.position - second.position)[:2])
                 assert apart > first.object.radius + second.object.radius
+
+
+def test_stacked_has_the_target_on_another_object_or_under_one() -> None:
+    roles = []
+    for seed in SEEDS:
+        target, other, *rest = make_scenario("stacked", seed).objects
+        lower, upper = sorted((target, other), key=lambda o: float(o.position[2]))
+        roles.append(target is upper)
+        assert lower.position[2] == pytest.approx(lower.object.height / 2)
+        assert upper.position[2] == pytest.approx(lower.object.height + upper.object.height / 2)
+        assert np.hypot(*(upper.position - lower.position)[:2]) < lower.object.size[0] / 2
+        assert all(o.position[2] == pytest.approx(o.object.height / 2) for o in rest)
+    assert 0.25 < np.mean(roles) < 0.75
+
+
+def test_held_has_the_target_in_the_gripper(yam: Robot) -> None:
+    lab = LabSimulation("held", 6, yam)
+    state, drawn = lab.state(), lab.scenario
+    target = state.objects[state.target]
+    assert drawn.held_m is not None
+    assert state.time_s == 0.0
+    assert target.position[2] == pytest.approx(target.object.height / 2 + drawn.held_m, abs=0.01)
+    assert {"left_finger", "right_finger"} <= set(lab.touching(state.target))
+    assert is_held(state, state.target, choose_kinematics(yam))
+    lab.step(0.5)
+    assert lab.state().objects[state.target].position == pytest.approx(target.position, abs=2e-3)
+    again = lab.reset("held", 6)
+    assert np.array_equal(again.commanded, state.commanded)
+    assert not is_held(lab.reset("canonical", 6), lab.scenario.target, choose_kinematics(yam))
 
 
 def test_canonical_has_one_object() -> None:
