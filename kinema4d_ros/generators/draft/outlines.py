@@ -21,7 +21,13 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.generators.draft import _outline_kernels as kernels
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CX, CY, CYLINDER, SPHERE, Z0
 from kinema4d_ros.generators.draft.detection import Detected, Detection, Detector, load_detector
-from kinema4d_ros.generators.draft.outline_colours import across_image, ground_density, surface_density
+from kinema4d_ros.generators.draft.outline_colours import (
+    across_image,
+    ground_density,
+    median_colour,
+    same_colour,
+    surface_density,
+)
 from kinema4d_ros.generators.draft.outline_shapes import (
     FLOATING_M,
     FREE,
@@ -72,11 +78,11 @@ class OutlineOptions:
     wrong: float = 0.02
     heat: float = 0.25
     doubt: float = 0.03
-    reach: float = 3.0
+    reach_m: float = 0.009
     around_m: float = 0.06
     redrawn: float = 0.1
     unlikely: float = 0.03
-    least_gain: float = 5.0
+    least_gain: float = 8.0
     seed: int = 0
 
 
@@ -90,7 +96,13 @@ _THIN = 12
 """Steps of the random walk between draws."""
 _NATS_PER_NUMBER = 1.0
 """Evidence that a free number costs."""
-_MODEL = np.array([0.0007, 0.0007, 0.01, 0.001, 0.001, 0.0007, 0.0])
+_AGREED = 0.75
+"""Share of an object's pixels that the colours confirm in general; with less of them its votes are doubted."""
+_MOST_DOUBTED = 4.0
+_OVERLAP = 0.7
+"""Two objects of one colour whose centres are nearer than this share of their mean width are one."""
+_ONE_COLOUR = 0.3
+_MODEL = np.array([0.0007, 0.0007, 0.01, 0.0015, 0.0015, 0.0015, 0.0])
 """Deviation between the best shape and a true object with rounded edges, seen in whole pixels; metres, radians."""
 
 
@@ -110,6 +122,10 @@ class _Found:
     up: Bools = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
     up_cost: Array = field(default_factory=lambda: np.zeros((0, 0)))
     side_cost: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    voters: Bools = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    stated: Array = field(default_factory=lambda: np.zeros(8))
+    hue: Array = field(default_factory=lambda: np.zeros(3))
+    said_gain: Array = field(default_factory=lambda: np.zeros((0, 0, 2)))
 
 
 def fit_image(
@@ -179,7 +195,7 @@ class _Fit:
         self._focal = float(math.sqrt(camera.K[0, 0] * camera.K[1, 1]))
         self._rng = np.random.default_rng(options.seed)
         self._camera = camera
-        self._colours = None if image is None else image.astype(np.float64) / 255.0
+        self._colours = np.zeros((0, 0, 3)) if image is None else image.astype(np.float64) / 255.0
         faces = detection.faces.astype(np.float64)
         shares = np.stack([o.share for o in detection.objects]) if detection.objects else np.zeros((0, 1, 1))
         self._owner = shares.argmax(0) if len(shares) else np.zeros(self._robot.shape, np.int64)
@@ -197,6 +213,8 @@ class _Fit:
     def run(self) -> FittedScene:
         found = [f for n, d in enumerate(self._detection.objects) if (f := self._start(n, d)) is not None]
         found.sort(key=lambda f: float(np.hypot(*(f.voted[:2] - self._eye[:2]))))
+        if self._colours.size:
+            found = self._whole(found)
         for f in found:
             self._draw(f)
         for sweep in range(self._options.sweeps):
@@ -252,7 +270,7 @@ class _Fit:
             slice(max(0, int(low[0] - pad[0])), min(height, int(high[0] + pad[0]) + 1)),
             slice(max(0, int(low[1] - pad[1])), min(width, int(high[1] + pad[1]) + 1)),
         )
-        found = _Found(detected, voted, sigma, window, own)
+        found = _Found(detected, voted, sigma, window, own, voters=own, stated=sigma)
         shapes = detected.shapes
         best = max((BOX, CYLINDER, SPHERE, BIN), key=lambda k: shapes.get(NAMES[k], 0.0))
         found.kind = best
@@ -276,8 +294,12 @@ class _Fit:
             for f in found
         ]
         none = self._detection.faces[..., _NONE].astype(np.float64)
-        if self._colours is not None and found:
+        for f, p in zip(found, said, strict=True):
+            f.said_gain = self._cost(none)[f.window][..., None] - self._cost(p)
+            f.said_gain[self._robot[f.window]] = 0.0
+        if self._colours.size and found:
             none, said = self._recolour(found, none, said, sweep)
+            self._assign(found, none, said)
         self._none_cost = self._cost(none)
         for f, p in zip(found, said, strict=True):
             f.up_cost, f.side_cost = self._cost(p[..., 0]), self._cost(p[..., 1])
@@ -288,9 +310,9 @@ class _Fit:
         self, found: Sequence[_Found], none: Array, said: Sequence[Array], sweep: int
     ) -> tuple[Array, list[Array]]:
         """Return probabilities of no object (H, W) and of each object's faces (h, w, 2), given the colours too."""
-        assert self._colours is not None
         doubt = self._options.doubt
         drawn = self._drawn(found) if sweep else None
+        said = self._owned(found, said)
         ground = np.zeros(none.shape)
         density: list[Array] = []
         for number, (f, p) in enumerate(zip(found, said, strict=True)):
@@ -320,11 +342,10 @@ class _Fit:
         none_mass = np.where(inside, (none + doubt) * ground, none)
         total = none_mass.copy()
         # Doubt is about where an edge is: labels are possible near where the detector says them.
-        reach = self._options.reach
-        mass = [
-            (p + doubt * gaussian_filter(p, (reach, reach, 0), mode="nearest")) * d
-            for p, d in zip(said, density, strict=True)
-        ]
+        mass = []
+        for f, p, d in zip(found, said, density, strict=True):
+            reach = self._options.reach_m / self._footprint(f)
+            mass.append((p + doubt * gaussian_filter(p, (reach, reach, 0), mode="nearest")) * d)
         for f, m in zip(found, mass, strict=True):
             total[f.window] += m.sum(-1)
         total = np.maximum(total, 1e-9)
@@ -332,15 +353,77 @@ class _Fit:
             m / total[f.window][..., None] for f, m in zip(found, mass, strict=True)
         ]
 
+    def _owned(self, found: Sequence[_Found], said: Sequence[Array]) -> list[Array]:
+        """Divide the pixels among the objects by their sides' colours: tall objects' tops are seen before others."""
+        total, sure, claimed = (np.zeros(self._robot.shape) for _ in range(3))
+        mass: list[Array] = [np.zeros(0)] * len(found)
+        # The votes of a hidden object are often mixed with those of the one before it, which has more of the pixels.
+        for number in sorted(range(len(found)), key=lambda n: -float((said[n][..., 1] ** 2).sum())):
+            f, p = found[number], said[number]
+            colours = self._colours[f.window]
+            weight = np.where(self._robot[f.window], 0.0, p[..., 1] ** 2) * (1 - claimed[f.window]) + 1e-9
+            own = same_colour(colours, median_colour(colours.reshape(-1, 3), weight.ravel()))
+            both = p.sum(-1)
+            near = both + 0.5 * gaussian_filter(both, 2 * self._options.reach_m / self._footprint(f), mode="nearest")
+            mass[number] = near * own
+            total[f.window] += mass[number]
+            sure[f.window] += both
+            sides = own * gaussian_filter(p[..., 1], self._options.reach_m / self._footprint(f), mode="nearest")
+            claimed[f.window] = np.maximum(claimed[f.window], np.clip(4 * sides, 0.0, 0.95))
+        out = []
+        for f, m in zip(found, mass, strict=True):
+            faces = self._detection.faces[f.window][..., [_UP, _SIDE]].astype(np.float64)
+            faces /= np.maximum(faces.sum(-1, keepdims=True), 1e-6)
+            out.append((m / np.maximum(total, 1e-12)[f.window] * sure[f.window])[..., None] * faces)
+        return out
+
     def _ground(self, f: _Found, none: Array, drawn: NDArray[np.int64] | None, colours: Array) -> Array:
         """Return the densities (N,) of colours (N, 3) among those around an object that are no object's."""
-        assert self._colours is not None
         pad = round(self._options.around_m / self._footprint(f))
         rows, columns = (slice(max(0, s.start - pad), s.stop + pad) for s in f.window)
         weight = np.where(self._robot, 0.0, none)[rows, columns] ** 2
         if drawn is not None:
             weight[drawn[rows, columns] > 0] *= self._options.redrawn
         return ground_density(colours, weight.ravel(), self._colours[rows, columns].reshape(-1, 3))
+
+    def _assign(self, found: Sequence[_Found], none: Array, said: Sequence[Array]) -> None:
+        """Set the pixels of objects anew; votes of an object that has few of the pixels that voted count less."""
+        best = none.copy()
+        owner = np.full(none.shape, -1)
+        for number, (f, p) in enumerate(zip(found, said, strict=True)):
+            more = p.sum(-1) > best[f.window]
+            owner[f.window][more] = number
+            best[f.window][more] = p.sum(-1)[more]
+        self._thing = (owner >= 0) & ~self._robot
+        for number, f in enumerate(found):
+            f.own = (owner == number) & ~self._robot
+            shared, either = int((f.own & f.voters).sum()), int((f.own | f.voters).sum())
+            f.sigma = f.stated * min(max(_AGREED * either / max(shared, 1), 1.0), _MOST_DOUBTED)
+
+    def _whole(self, found: list[_Found]) -> list[_Found]:
+        """Join objects of one colour whose votes overlap: the smaller is a part of the larger."""
+        kept: list[_Found] = []
+        for f in sorted(found, key=lambda f: -int(f.own.sum())):
+            f.hue = np.median(self._colours[f.own], axis=0)
+            for k in kept:
+                near = float(np.hypot(*(f.voted[:2] - k.voted[:2])))
+                size = 0.5 * float(f.voted[2:6].mean() + k.voted[2:6].mean())
+                if near < _OVERLAP * size and max(same_colour(f.hue, k.hue), same_colour(k.hue, f.hue)) > _ONE_COLOUR:
+                    share = self._shares[self._number(k)]
+                    np.maximum(share, self._shares[self._number(f)], out=share)
+                    k.voters = k.own = k.own | f.own
+                    # Each part voted for a part: nobody saw the whole.
+                    k.stated = np.hypot(k.stated, [near / 2] * 6 + [0.0, 0.0])
+                    k.sigma = k.stated
+                    rows, columns = (
+                        slice(min(a.start, b.start), max(a.stop, b.stop))
+                        for a, b in zip(k.window, f.window, strict=True)
+                    )
+                    k.window = (rows, columns)
+                    break
+            else:
+                kept.append(f)
+        return [f for f in found if any(f is k for k in kept)]
 
     def _drawn(self, found: Sequence[_Found]) -> NDArray[np.int64]:
         """Return what the drawn shapes show (H, W): 0 nothing, 2 n + 1 and 2 n + 2 the faces of object n."""
@@ -396,10 +479,10 @@ class _Fit:
         return np.ascontiguousarray(self._rays[f.window][known]), np.ascontiguousarray(table[known])
 
     def _gain(self, f: _Found, found: Sequence[_Found]) -> float:
-        """Return by how much an object's picture is more probable than that without it, natural logarithm."""
-        cost, depth = self._scene_without(f, found)
+        """Return by how much the detector finds an object's picture more probable than none, natural logarithm."""
+        _, depth = self._scene_without(f, found)
         seen = f.depth < depth - kernels.AHEAD
-        gain = (cost - np.where(f.up, f.up_cost, f.side_cost))[seen & ~self._robot[f.window]].sum()
+        gain = np.where(f.up, f.said_gain[..., 0], f.said_gain[..., 1])[seen].sum()
         return float(gain * self._options.heat * (self._footprint(f) / PIXEL_M) ** 2)
 
     def _footprint(self, f: _Found) -> float:
