@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-__all__ = ["across_image", "ground_density", "surface_density"]
+__all__ = ["across_image", "ground_density", "median_colour", "same_colour", "surface_density"]
 
 Array = NDArray[np.float64]
 
@@ -23,11 +23,15 @@ _BLUR = 0.8
 """Blur of those colours, bins."""
 _SHADES = ((1.0, 1.0), (0.93, 0.12), (0.85, 0.12), (0.76, 0.12), (0.66, 0.12), (0.55, 0.08))
 """Colours in shadow: factor on sRGB values, and weight relative to the colour itself."""
-_SMALLEST = 0.012
+_SMALLEST = 0.03
 """Smallest spread of a surface's colour: sensor noise, mixed pixels of an edge."""
 _LARGEST = 0.12
 _OUTLIERS = 0.02
 """Share of colours that no model predicts: highlights, cast shadows, prints."""
+_HUE = 0.035
+"""Spread of an object's chromaticity over its surfaces."""
+_PALEST = 0.7
+_NEVER_SURER = 0.005
 _COLUMN = 2.5
 """Positions across an object are pooled over this many pixels."""
 _LEAST = 4.0
@@ -63,7 +67,7 @@ def surface_density(colours: Array, weight: Array, across: Array | None = None) 
     """
     if weight.sum() < _LEAST:
         return np.ones(len(colours))
-    middle = np.tile(_median(colours, weight), (len(colours), 1))
+    middle = np.tile(median_colour(colours, weight), (len(colours), 1))
     if across is not None:
         use = weight > 0.05
         low, high = float(across[use].min()), float(across[use].max())
@@ -71,7 +75,7 @@ def surface_density(colours: Array, weight: Array, across: Array | None = None) 
         rows = []
         for place in places:
             near = weight * np.exp(-0.5 * ((across - place) / _COLUMN) ** 2)
-            rows.append(_median(colours, near) if near.sum() > _LEAST else middle[0])
+            rows.append(median_colour(colours, near) if near.sum() > _LEAST else middle[0])
         table = np.array(rows)
         middle = np.stack([np.interp(across, places, table[:, c]) for c in range(3)], 1)
     off = colours - middle
@@ -84,7 +88,7 @@ def surface_density(colours: Array, weight: Array, across: Array | None = None) 
     return np.asarray((1 - _OUTLIERS) * np.exp(log) + _OUTLIERS, np.float64)
 
 
-def _median(values: Array, weight: Array) -> Array:
+def median_colour(values: Array, weight: Array) -> Array:
     """Return the weighted medians (C,) of columns (N, C)."""
     out = np.empty(values.shape[1])
     for c in range(values.shape[1]):
@@ -104,3 +108,13 @@ def _spread(size: Array, weight: Array) -> float:
 def across_image(rows: NDArray[np.int64], columns: NDArray[np.int64], up: Array) -> Array:
     """Return positions (N,) of pixels across an object whose vertical is seen along `up` (2,), as column and row."""
     return np.asarray((columns * up[1] - rows * up[0]) / max(float(np.hypot(*up)), 1e-9), np.float64)
+
+
+def same_colour(colours: Array, own: Array) -> Array:
+    """Return how well colours (..., 3) agree with an object's own (3,), 0 to 1: any brightness, or paler in gloss."""
+    seen, mine = (c + 0.05 for c in (colours, own))
+    seen, mine = seen / seen.sum(-1, keepdims=True), mine / mine.sum()
+    pale = np.full(3, 1 / 3) - mine
+    along = np.clip(((seen - mine) @ pale) / max(float(pale @ pale), 1e-9), 0.0, _PALEST)
+    off = np.linalg.norm(seen - mine - along[..., None] * pale, axis=-1)
+    return np.asarray(np.exp(-0.5 * (off / _HUE) ** 2) + _NEVER_SURER, np.float64)

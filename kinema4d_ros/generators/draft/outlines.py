@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.generators.draft import _outline_kernels as kernels
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CX, CY, CYLINDER, SPHERE, Z0
 from kinema4d_ros.generators.draft.detection import Detected, Detection, Detector, load_detector
-from kinema4d_ros.generators.draft.outline_colours import across_image, ground_density, surface_density
+from kinema4d_ros.generators.draft.outline_labels import Found, Labels, OutlineOptions
 from kinema4d_ros.generators.draft.outline_shapes import (
     FLOATING_M,
     FREE,
@@ -44,40 +42,6 @@ Bools = NDArray[np.bool_]
 
 _LEAST_SPREAD = np.array([0.002, 0.003, 0.002, 0.002, 0.002, 0.002, 0.002, 0.002])
 """Smallest spreads of a detection's votes, metres: a detector is never surer than this."""
-_NONE, _UP, _SIDE = range(3)
-
-
-@dataclass(frozen=True)
-class OutlineOptions:
-    """Settings of the fit.
-
-    Attributes:
-        draws: per object, over all its kinds.
-        sweeps: rounds over all objects; each sees the others as fitted last.
-        population, rounds: shapes per round of the first search, and rounds.
-        steps: of the random walk that ends every search.
-        wrong: probability that the detector's statement about a pixel is worthless.
-        heat: share of independent information per pixel of PIXEL_M.
-        doubt: probability of every label, however sure the detector is; colours decide then.
-        redrawn: weight for a surface's colour of pixels that are drawn as another one.
-        unlikely: kinds with a smaller share of the evidence give no draws.
-        seed: of search and draws.
-    """
-
-    draws: int = 16
-    sweeps: int = 2
-    population: int = 48
-    rounds: int = 4
-    steps: int = 120
-    wrong: float = 0.02
-    heat: float = 0.25
-    doubt: float = 0.03
-    reach: float = 3.0
-    around_m: float = 0.06
-    redrawn: float = 0.1
-    unlikely: float = 0.03
-    least_gain: float = 5.0
-    seed: int = 0
 
 
 PIXEL_M = 0.003
@@ -90,26 +54,8 @@ _THIN = 12
 """Steps of the random walk between draws."""
 _NATS_PER_NUMBER = 1.0
 """Evidence that a free number costs."""
-_MODEL = np.array([0.0007, 0.0007, 0.01, 0.001, 0.001, 0.0007, 0.0])
+_MODEL = np.array([0.0007, 0.0007, 0.01, 0.0015, 0.0015, 0.0015, 0.0])
 """Deviation between the best shape and a true object with rounded edges, seen in whole pixels; metres, radians."""
-
-
-@dataclass
-class _Found:
-    """An object while it is fitted: its best shape of every kind that was tried, and the one that is drawn."""
-
-    detected: Detected
-    voted: Array
-    sigma: Array
-    window: tuple[slice, slice]
-    own: Bools
-    kind: int = BOX
-    shape: Array = field(default_factory=lambda: np.zeros(7))
-    tried: dict[int, tuple[float, Array]] = field(default_factory=dict)
-    depth: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    up: Bools = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
-    up_cost: Array = field(default_factory=lambda: np.zeros((0, 0)))
-    side_cost: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
 
 def fit_image(
@@ -176,31 +122,18 @@ class _Fit:
         self._robot = np.zeros((camera.height, camera.width), np.bool_) if robot is None else robot
         self._eye = camera.base_T_camera[:3, 3].copy()
         self._rays = np.ascontiguousarray(np.asarray(camera.rays(), np.float64) @ camera.base_T_camera[:3, :3].T)
-        self._focal = float(math.sqrt(camera.K[0, 0] * camera.K[1, 1]))
         self._rng = np.random.default_rng(options.seed)
         self._camera = camera
-        self._colours = None if image is None else image.astype(np.float64) / 255.0
-        faces = detection.faces.astype(np.float64)
-        shares = np.stack([o.share for o in detection.objects]) if detection.objects else np.zeros((0, 1, 1))
-        self._owner = shares.argmax(0) if len(shares) else np.zeros(self._robot.shape, np.int64)
-        self._shares = shares / np.maximum(shares.sum(0), 0.3)
-        self._thing = (faces[..., _NONE] < 0.5) & ~self._robot
-        self._none_cost = self._cost(faces[..., _NONE])
-
-    def _cost(self, probability: Array) -> Array:
-        """Return costs of a label: negative logarithms, never surer than `wrong`, 0 on the robot."""
-        wrong = self._options.wrong
-        cost = -np.log((1.0 - wrong) * probability + wrong)
-        cost[self._robot if cost.shape == self._robot.shape else slice(0, 0)] = 0.0
-        return np.asarray(cost, np.float64)
+        self._labels = Labels(detection, camera, self._robot, self._floor, options, image)
 
     def run(self) -> FittedScene:
         found = [f for n, d in enumerate(self._detection.objects) if (f := self._start(n, d)) is not None]
         found.sort(key=lambda f: float(np.hypot(*(f.voted[:2] - self._eye[:2]))))
+        found = self._labels.join(found)
         for f in found:
             self._draw(f)
         for sweep in range(self._options.sweeps):
-            self._label(found, sweep)
+            self._labels.update(found, redraw=sweep > 0)
             for f in found:
                 self._search(f, found, sweep)
                 self._draw(f)
@@ -209,20 +142,20 @@ class _Fit:
         covered = np.zeros(self._robot.shape, np.bool_)
         for f in found:
             covered[f.window] |= np.isfinite(f.depth)
-        seen = int(self._thing.sum())
-        unexplained = float((self._thing & ~covered).sum() / seen) if seen else 0.0
+        seen = int(self._labels.thing.sum())
+        unexplained = float((self._labels.thing & ~covered).sum() / seen) if seen else 0.0
         return FittedScene(tuple(objects), self._floor, self._notes(found), unexplained)
 
-    def _notes(self, found: Sequence[_Found]) -> tuple[str, ...]:
+    def _notes(self, found: Sequence[Found]) -> tuple[str, ...]:
         notes = []
         for number, f in enumerate(found, 1):
             if f.shape[Z0] > self._floor + FLOATING_M:
                 notes.append(f"object_{number} does not stand on the table: it is held, or stands on another object")
         return tuple(notes)
 
-    def _start(self, number: int, detected: Detected) -> _Found | None:
+    def _start(self, number: int, detected: Detected) -> Found | None:
         """Prepare an object; None if no pixel shows it."""
-        own = self._thing & (self._owner == number) & (detected.share > 0.1)
+        own = self._labels.thing & (self._labels.owner == number) & (detected.share > 0.1)
         rows, columns = np.nonzero(own.any(1))[0], np.nonzero(own.any(0))[0]
         if not len(rows):
             return None
@@ -252,117 +185,24 @@ class _Fit:
             slice(max(0, int(low[0] - pad[0])), min(height, int(high[0] + pad[0]) + 1)),
             slice(max(0, int(low[1] - pad[1])), min(width, int(high[1] + pad[1]) + 1)),
         )
-        found = _Found(detected, voted, sigma, window, own)
+        found = Found(detected, voted, sigma, window, own, voters=own, stated=sigma)
         shapes = detected.shapes
         best = max((BOX, CYLINDER, SPHERE, BIN), key=lambda k: shapes.get(NAMES[k], 0.0))
         found.kind = best
         found.shape = voted_shape(best, found.voted, found.sigma, self._detection.right, self._floor)
         return found
 
-    def _draw(self, f: _Found) -> None:
+    def _draw(self, f: Found) -> None:
         """Ray-cast the object's current shape into its window."""
         rays = self._rays[f.window]
         flat = np.ascontiguousarray(rays.reshape(-1, 3))
         depth, up = kernels.cast_faces(f.kind, f.shape, BIN_WALL_M, self._eye, flat)
         f.depth, f.up = depth.reshape(rays.shape[:2]), up.reshape(rays.shape[:2])
 
-    def _number(self, f: _Found) -> int:
-        return next(n for n, d in enumerate(self._detection.objects) if d is f.detected)
-
-    def _label(self, found: Sequence[_Found], sweep: int) -> None:
-        """Set the costs of all labels, from the detector and, with an image, from colours of what is drawn now."""
-        said = [
-            self._shares[self._number(f)][f.window][..., None] * self._detection.faces[f.window][..., [_UP, _SIDE]]
-            for f in found
-        ]
-        none = self._detection.faces[..., _NONE].astype(np.float64)
-        if self._colours is not None and found:
-            none, said = self._recolour(found, none, said, sweep)
-        self._none_cost = self._cost(none)
-        for f, p in zip(found, said, strict=True):
-            f.up_cost, f.side_cost = self._cost(p[..., 0]), self._cost(p[..., 1])
-            robot = self._robot[f.window]
-            f.up_cost[robot] = f.side_cost[robot] = 0.0
-
-    def _recolour(
-        self, found: Sequence[_Found], none: Array, said: Sequence[Array], sweep: int
-    ) -> tuple[Array, list[Array]]:
-        """Return probabilities of no object (H, W) and of each object's faces (h, w, 2), given the colours too."""
-        assert self._colours is not None
-        doubt = self._options.doubt
-        drawn = self._drawn(found) if sweep else None
-        ground = np.zeros(none.shape)
-        density: list[Array] = []
-        for number, (f, p) in enumerate(zip(found, said, strict=True)):
-            rows, columns = np.nonzero(~self._robot[f.window])
-            colours = self._colours[f.window][rows, columns]
-            agree = np.ones((len(rows), 3))
-            if drawn is not None:
-                shown = drawn[f.window][rows, columns]
-                agree = np.stack([shown == 0, shown == 2 * number + 1, shown == 2 * number + 2], 1)
-                agree = np.where(agree, 1.0, self._options.redrawn)
-            weight = agree * np.column_stack([none[f.window][rows, columns], p[rows, columns]]) ** 2
-            made = np.zeros((*p.shape[:2], 2))
-            # Bins have many shades, spheres have no edge between top and sides: only the detector tells these apart.
-            either = sum(f.detected.shapes.get(NAMES[k], 0.0) for k in (BIN, SPHERE))
-            if drawn is not None:
-                either = float(f.kind in (BIN, SPHERE))
-            both = ground_density(colours, weight[:, 1] + weight[:, 2], shades=False)
-            across = across_image(rows, columns, self._vertical(f))
-            for face, place in ((0, None), (1, across)):
-                made[rows, columns, face] = either * both + (1 - either) * surface_density(
-                    colours, weight[:, face + 1], place
-                )
-            density.append(made)
-            part = ground[f.window]
-            part[rows, columns] = np.maximum(part[rows, columns], self._ground(f, none, drawn, colours))
-        inside = ground > 0
-        none_mass = np.where(inside, (none + doubt) * ground, none)
-        total = none_mass.copy()
-        # Doubt is about where an edge is: labels are possible near where the detector says them.
-        reach = self._options.reach
-        mass = [
-            (p + doubt * gaussian_filter(p, (reach, reach, 0), mode="nearest")) * d
-            for p, d in zip(said, density, strict=True)
-        ]
-        for f, m in zip(found, mass, strict=True):
-            total[f.window] += m.sum(-1)
-        total = np.maximum(total, 1e-9)
-        return np.where(inside, none_mass / total, none), [
-            m / total[f.window][..., None] for f, m in zip(found, mass, strict=True)
-        ]
-
-    def _ground(self, f: _Found, none: Array, drawn: NDArray[np.int64] | None, colours: Array) -> Array:
-        """Return the densities (N,) of colours (N, 3) among those around an object that are no object's."""
-        assert self._colours is not None
-        pad = round(self._options.around_m / self._footprint(f))
-        rows, columns = (slice(max(0, s.start - pad), s.stop + pad) for s in f.window)
-        weight = np.where(self._robot, 0.0, none)[rows, columns] ** 2
-        if drawn is not None:
-            weight[drawn[rows, columns] > 0] *= self._options.redrawn
-        return ground_density(colours, weight.ravel(), self._colours[rows, columns].reshape(-1, 3))
-
-    def _drawn(self, found: Sequence[_Found]) -> NDArray[np.int64]:
-        """Return what the drawn shapes show (H, W): 0 nothing, 2 n + 1 and 2 n + 2 the faces of object n."""
-        label = np.zeros(self._robot.shape, np.int64)
-        depth = np.full(self._robot.shape, np.inf)
-        for number, f in enumerate(found):
-            nearer = f.depth < depth[f.window]
-            label[f.window] = np.where(nearer, np.where(f.up, 2 * number + 1, 2 * number + 2), label[f.window])
-            depth[f.window] = np.where(nearer, f.depth, depth[f.window])
-        return label
-
-    def _vertical(self, f: _Found) -> Array:
-        """Return the direction (2,) in the image, column and row, in which an object's vertical is seen."""
-        T = self._camera.camera_T_base
-        ends = np.array([[*f.shape[:2], f.shape[Z0]], [*f.shape[:2], f.shape[Z0] + 0.02]])
-        uv = self._camera.project(ends @ T[:3, :3].T + T[:3, 3])
-        return np.asarray(uv[1] - uv[0], np.float64)
-
-    def _scene_without(self, f: _Found, found: Sequence[_Found]) -> tuple[Array, Array]:
+    def _scene_without(self, f: Found, found: Sequence[Found]) -> tuple[Array, Array]:
         """Return cost and depth (h, w) of what an object's window shows without it."""
         rows, columns = f.window
-        cost = self._none_cost[f.window].copy()
+        cost = self._labels.none_cost[f.window].copy()
         depth = np.full(cost.shape, np.inf)
         for other in found:
             if other is f:
@@ -383,7 +223,7 @@ class _Fit:
             depth[mine] = np.where(nearer, z, depth[mine])
         return cost, depth
 
-    def _pixels(self, f: _Found, found: Sequence[_Found], step: int) -> tuple[Array, Array]:
+    def _pixels(self, f: Found, found: Sequence[Found], step: int) -> tuple[Array, Array]:
         """Return rays (N, 3) and the kernels' table (N, 4) of the object's window, every `step` pixels."""
         else_cost, else_depth = self._scene_without(f, found)
         table = np.stack([f.up_cost, f.side_cost, else_cost, else_depth], -1)
@@ -395,18 +235,14 @@ class _Fit:
             known &= keep
         return np.ascontiguousarray(self._rays[f.window][known]), np.ascontiguousarray(table[known])
 
-    def _gain(self, f: _Found, found: Sequence[_Found]) -> float:
-        """Return by how much an object's picture is more probable than that without it, natural logarithm."""
-        cost, depth = self._scene_without(f, found)
+    def _gain(self, f: Found, found: Sequence[Found]) -> float:
+        """Return by how much the detector finds an object's picture more probable than none, natural logarithm."""
+        _, depth = self._scene_without(f, found)
         seen = f.depth < depth - kernels.AHEAD
-        gain = (cost - np.where(f.up, f.up_cost, f.side_cost))[seen & ~self._robot[f.window]].sum()
-        return float(gain * self._options.heat * (self._footprint(f) / PIXEL_M) ** 2)
+        gain = np.where(f.up, f.gain[..., 0], f.gain[..., 1])[seen].sum()
+        return float(gain * self._options.heat * (self._labels.footprint_m(f) / PIXEL_M) ** 2)
 
-    def _footprint(self, f: _Found) -> float:
-        """Return the width of a pixel at the object, metres."""
-        return float(np.linalg.norm([*(f.voted[:2] - self._eye[:2]), self._eye[2] - self._floor])) / self._focal
-
-    def _others(self, f: _Found, found: Sequence[_Found]) -> Array:
+    def _others(self, f: Found, found: Sequence[Found]) -> Array:
         rows = [
             [o.shape[CX], o.shape[CY], inner_radius(o.kind, o.shape), o.shape[Z0], o.shape[Z0] + tall(o.kind, o.shape)]
             for o in found
@@ -414,23 +250,23 @@ class _Fit:
         ]
         return np.array(rows, np.float64).reshape(-1, 5)
 
-    def _arguments(self, f: _Found, found: Sequence[_Found], step: int) -> tuple[object, ...]:
+    def _arguments(self, f: Found, found: Sequence[Found], step: int) -> tuple[object, ...]:
         rays, pixels = self._pixels(f, found, step)
-        heat = self._options.heat * (step * self._footprint(f) / PIXEL_M) ** 2
+        heat = self._options.heat * (step * self._labels.footprint_m(f) / PIXEL_M) ** 2
         return (
             BIN_WALL_M, self._eye, rays, pixels, heat, f.voted, f.sigma, self._detection.right,
             self._others(f, found), self._floor,
         )  # fmt: skip
 
-    def _kinds(self, f: _Found) -> list[int]:
+    def _kinds(self, f: Found) -> list[int]:
         likely = {k: f.detected.shapes.get(NAMES[k], 0.0) for k in NAMES}
         other = f.detected.shapes.get("other", 0.0)
         kinds = [k for k in NAMES if likely[k] > 0.05 or (k in (BOX, CYLINDER) and other > 0.2)]
         return kinds or [max(likely, key=lambda k: likely[k])]
 
-    def _search(self, f: _Found, found: Sequence[_Found], sweep: int) -> None:
+    def _search(self, f: Found, found: Sequence[Found], sweep: int) -> None:
         """Find the best shape of every likely kind, given the other objects, and draw the best of them."""
-        step = max(1, round(SEARCH_M / self._footprint(f)))
+        step = max(1, round(SEARCH_M / self._labels.footprint_m(f)))
         arguments = self._arguments(f, found, step)
         for kind in self._kinds(f) if sweep == 0 else list(f.tried):
             if sweep == 0:
@@ -444,7 +280,7 @@ class _Fit:
         f.kind = min(f.tried, key=lambda k: self._evidence(f, k))
         f.shape = f.tried[f.kind][1]
 
-    def _evidence(self, f: _Found, kind: int) -> float:
+    def _evidence(self, f: Found, kind: int) -> float:
         """Negative logarithm of a kind's evidence: its best energy, its probability, and its free numbers."""
         energy, _ = f.tried[kind]
         likely = max(f.detected.shapes.get(NAMES[kind], 0.0), 0.02)
@@ -475,7 +311,7 @@ class _Fit:
         return best
 
     def _walk(
-        self, f: _Found, kind: int, start: Array, steps: int, draws: int, arguments: tuple[object, ...]
+        self, f: Found, kind: int, start: Array, steps: int, draws: int, arguments: tuple[object, ...]
     ) -> tuple[Array, Array, float]:
         """Walk from a shape; returns draws (D, 7), the best shape of the walk and its energy."""
         ways = walk_ways(kind, f.voted[:2], self._eye, self._detection.right, self._floor)
@@ -487,7 +323,7 @@ class _Fit:
         least = kernels.wander(kind, start, ways, pick, amount, chance, steps // 4, drawn, best, *arguments)
         return drawn, best, float(least)
 
-    def _finish(self, number: int, f: _Found, found: Sequence[_Found]) -> FittedObject:
+    def _finish(self, number: int, f: Found, found: Sequence[Found]) -> FittedObject:
         """Draw from the posterior of every kind that the evidence allows."""
         cost = {k: self._evidence(f, k) for k in f.tried}
         least = min(cost.values())
@@ -514,11 +350,11 @@ class _Fit:
         estimates = [Estimate(e.shape, e.size, e.base_T_object, e.weight / scale) for e in estimates]
         return FittedObject(f"object_{number}", f.own, tuple(estimates), self._misfit(f, found), "outline")
 
-    def _misfit(self, f: _Found, found: Sequence[_Found]) -> float:
+    def _misfit(self, f: Found, found: Sequence[Found]) -> float:
         """Compare the drawn object with its pixels: wrong ones as a share of its own, in units of MISFIT_SHARE."""
         _, depth = self._scene_without(f, found)
         visible = (f.depth < depth - kernels.AHEAD) & ~self._robot[f.window]
         own = f.own[f.window]
         missed = int((own & ~visible).sum()) + int(f.own.sum() - own.sum())
-        invented = int((visible & ~self._thing[f.window]).sum())
+        invented = int((visible & ~self._labels.thing[f.window]).sum())
         return (missed + invented) / max(1, int(f.own.sum())) / MISFIT_SHARE
