@@ -25,6 +25,7 @@ CONSTRAINTS = ROOT / "requirements" / "constraints-noble.txt"
 RUNTIME = ROOT / "requirements" / "runtime.in"
 TESTS = ("pytest", "pytest-timeout", "hypothesis")
 MESHES = "dreamscale-i2rt==1.3.6.post1"
+PLAIN_OPENCV, CONTRIB_OPENCV = "opencv-python-headless", "opencv-contrib-python-headless"
 WITHOUT = ("test/unit/ros", "test/unit/model", "test/unit/test_requirements.py")
 FAILED, BROKEN = 1, 2
 
@@ -34,7 +35,7 @@ SHOW = (
     "scipy.__version__, 'numba', numba.__version__, 'mujoco', mujoco.__version__)"
 )
 IMPORT = (
-    "import importlib, pkgutil, sys, kinema4d_ros\n"
+    "import importlib, pkgutil, sys, kinema4d_ros, kinema4d_ros.core.errors\n"
     "left_out, bad = ('kinema4d_ros.ros', 'kinema4d_ros.kinematics.moveit_child'), []\n"
     "for module in pkgutil.walk_packages(kinema4d_ros.__path__, 'kinema4d_ros.'):\n"
     "    if module.name.startswith(left_out) or module.name.endswith('__main__'):\n"
@@ -42,8 +43,10 @@ IMPORT = (
     "    try:\n"
     "        importlib.import_module(module.name)\n"
     "    except ImportError as error:\n"
-    "        if (error.name or '').split('.')[0] not in ('gymnasium', 'ray', 'kinema4d_msgs', 'rclpy', 'torch'):\n"
+    "        if (error.name or '').split('.')[0] not in ('coal', 'ray', 'kinema4d_msgs', 'rclpy', 'torch'):\n"
     "            bad.append(f'{module.name}: {error}')\n"
+    "    except kinema4d_ros.core.errors.SetupError:\n"
+    "        pass\n"
     "    except Exception as error:\n"
     "        bad.append(f'{module.name}: {type(error).__name__}: {error}')\n"
     "print('imports:', '; '.join(bad) or 'every module')\n"
@@ -89,6 +92,11 @@ def set_up(venv: Path, interpreter: str, oldest: bool) -> bool:
     constraints = ["-c", str(CONSTRAINTS)] if oldest else ["--upgrade"]
     if run([*pip, *constraints, "-r", str(RUNTIME), *TESTS]):
         return False
+    if oldest:
+        # Before 4.7 aruco was a contrib module: Ubuntu's package has it, PyPI's plain one has not.
+        remove = [str(python), "-m", "uv", "pip", "uninstall", "--quiet", "--python", str(python)]
+        if run([*remove, PLAIN_OPENCV]) or run([*pip, *constraints, "--no-deps", "--reinstall", CONTRIB_OPENCV]):
+            return False
     return run([*pip, "--no-deps", MESHES]) == 0
 
 

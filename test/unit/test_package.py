@@ -21,14 +21,14 @@ RELEASED = {
 
 DEBIAN = {
     "python3-collada", "python3-defusedxml", "python3-hypothesis", "python3-jinja2", "python3-numpy",
-    "python3-opencv", "python3-pil", "python3-pytest", "python3-scipy", "python3-tqdm", "python3-yaml",
+    "python3-opencv", "python3-pil", "python3-pytest", "python3-tqdm", "python3-yaml",
 }  # fmt: skip
 """Keys of rosdistro's rosdep/python.yaml whose Debian package Ubuntu 24.04 has. It has no python3-numba, although the
 key names it, and keys that end in -pip do not install there."""
 
 MODULES = {
     "PIL": "python3-pil", "collada": "python3-collada", "cv2": "python3-opencv", "defusedxml": "python3-defusedxml",
-    "jinja2": "python3-jinja2", "numpy": "python3-numpy", "scipy": "python3-scipy", "tqdm": "python3-tqdm",
+    "jinja2": "python3-jinja2", "numpy": "python3-numpy", "tqdm": "python3-tqdm",
     "yaml": "python3-yaml", "urdf_parser_py": "urdfdom_py", "tf2_ros": "tf2_ros_py", "warp": "warp-lang",
     "markupsafe": "python3-jinja2",
 }  # fmt: skip
