@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from rclpy.qos import QoSCompatibility, qos_check_compatible
+from rclpy.duration import Infinite
+from rclpy.qos import QoSCompatibility, QoSLivelinessPolicy, QoSProfile, qos_check_compatible
 
 from kinema4d_ros.calibration import read_camera, read_pose
 from kinema4d_ros.calibration.quality import rate_calibration
@@ -174,7 +175,7 @@ def _camera_place(scene: Scene, camera: PinholeCamera) -> Findings:
 def _qos(scene: Scene) -> Findings:
     seen, checked = scene.seen, 0
     for endpoint in (e for e in names.ENDPOINTS if e.qos):
-        mine, incoming = profile(endpoint), endpoint.kind == "in"
+        mine, incoming = _as_discovered(profile(endpoint)), endpoint.kind == "in"
         offers = [(node_of(i), i.qos_profile) for i in seen.publishers[endpoint.name]]
         wants = [(node_of(i), i.qos_profile) for i in seen.subscribers[endpoint.name]]
         pairs = [(o, w) for o in offers for w in wants]
@@ -194,6 +195,19 @@ def _qos(scene: Scene) -> Findings:
             detail = f"{seen.resolve(endpoint.name)} is used with {', '.join(sorted(types - {endpoint.type}))}"
             yield Finding("qos", "wrong", detail, f"its type is {endpoint.type}: remap one of the two")
     yield Finding("qos", "ok", f"{checked} pairs of publisher and subscriber compared")
+
+
+def _as_discovered(mine: QoSProfile) -> QoSProfile:
+    """Return a profile as another node sees it: what is left to the middleware is infinite or automatic."""
+    return QoSProfile(
+        depth=mine.depth,
+        reliability=mine.reliability,
+        durability=mine.durability,
+        deadline=Infinite,
+        lifespan=Infinite,
+        liveliness=QoSLivelinessPolicy.AUTOMATIC,
+        liveliness_lease_duration=Infinite,
+    )
 
 
 def _qos_fix(offer: Any, want: Any) -> str:
