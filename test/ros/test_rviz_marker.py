@@ -6,9 +6,9 @@ its node as client.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,15 @@ class Rviz:
             self._used = feedback.control_name
         self.feedback.publish(feedback)
         return feedback
+
+    def choose_until(self, title: str, part: str) -> None:
+        """Choose again while the menu was replaced under the hand, as a person would."""
+        deadline = time.monotonic() + WAIT_S
+        while part not in self.text:
+            assert time.monotonic() < deadline, f"the text is '{self.text}', without '{part}'"
+            self.choose(title)
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda: part in self.text, 3.0)
 
     def reads(self, part: str) -> None:
         try:
@@ -347,8 +356,7 @@ def test_refusals_of_the_gate_are_read_in_rviz(still: Scene) -> None:
     rviz.choose("Approve plan")
     rviz.reads("The approval has expired")
     rviz.choice("Approve plan")
-    rviz.choose("(Execute")
-    rviz.reads("Not executed. The approval has expired")
+    rviz.choose_until("(Execute", "Not executed. The approval has expired")
 
     # The preview is old.
     scene.offer(0.25)
@@ -363,8 +371,7 @@ def test_refusals_of_the_gate_are_read_in_rviz(still: Scene) -> None:
     message.rollout_id = "f" * 16
     scene.send(names.PREDICTED_ROLLOUT, message)
     wait_for(lambda: rviz.has("(Approve"), WAIT_S, "an approval that is not offered")
-    rviz.choose("(Approve")
-    rviz.reads("Not approved. Waiting for the prediction")
+    rviz.choose_until("(Approve", "Not approved. Waiting for the prediction")
     scene.gate()
 
 
@@ -377,8 +384,7 @@ def test_a_busy_arm_gets_no_second_plan(scene: Scene) -> None:
     wait_for(lambda: len(scene.moved) > before, WAIT_S, "the motion")
     scene.rviz.reads("The arm is moving")
     scene.offer(0.31, wait=False)
-    scene.rviz.choose("(Approve")
-    scene.rviz.reads("Not approved. The arm is moving")
+    scene.rviz.choose_until("(Approve", "Not approved. The arm is moving")
     assert len(scene.moved) == before + 1
     scene.gate()
     # The marker knows only that a motion was sent: a new one forgets it, as the gate did.
@@ -388,7 +394,7 @@ def test_a_busy_arm_gets_no_second_plan(scene: Scene) -> None:
     wait_for(lambda: scene.rviz.has("(Approve"), WAIT_S, "the menu of the new node")
 
 
-@contextmanager
+@contextlib.contextmanager
 def player(graph: Graph, name: str) -> Iterator[Any]:
     """A node that publishes what a bag says."""
     node = graph.node(name)
