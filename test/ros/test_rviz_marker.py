@@ -30,6 +30,7 @@ from visualization_msgs.msg import InteractiveMarkerFeedback
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.trajectory import hash_trajectory
+from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.stamps import header
@@ -464,8 +465,8 @@ def test_the_playback_follows_the_menu_and_the_robot_follows_the_playback(still:
     call = still.graph.node("asker").create_client(names.PLAYBACK.interface(), names.PLAYBACK.name)
     wait_for(call.service_is_ready, WAIT_S, "the playback")
 
-    def state() -> Any:
-        future = call.call_async(Playback.Request(command=Playback.Request.STATUS))
+    def state(command: int = Playback.Request.STATUS, value: float = 0.0) -> Any:
+        future = call.call_async(Playback.Request(command=command, value=value))
         wait_for(future.done, WAIT_S, "the playback's state")
         return future.result()
 
@@ -475,6 +476,18 @@ def test_the_playback_follows_the_menu_and_the_robot_follows_the_playback(still:
     wait_for(lambda: rviz.has("Speed (2 x)"), WAIT_S, "the speed in the menu")
     rviz.choose("Pause")
     wait_for(lambda: not state().playing, WAIT_S, "the pause")
+    # Somebody else seeks: the robot goes to where the plan is at that frame.
+    state(Playback.Request.SEEK, 1.0)
+    robot, plan = still.seeds.robot, still.seeds.swing(0.2)
+    hand = max(i for i, link in enumerate(robot.links) if link.visuals)
+    base_T_hand = forward_all(robot, robot.positions(plan.names, plan.at([1.0])))[0, hand]
+    base_T_shape = base_T_hand @ robot.links[hand].visuals[-1].link_T_geometry
+
+    def there() -> bool:
+        place = still.robots[-1].markers[-1].pose.position
+        return bool(np.allclose([place.x, place.y, place.z], base_T_shape[:3, 3], atol=1e-6))
+
+    wait_for(there, WAIT_S, "the robot at the frame that is played")
     rviz.choose("Next outcome")
     wait_for(lambda: state().outcome == 1, WAIT_S, "the second outcome")
     rviz.reads("20 % slips (outcome 2 of 2 is played)")
