@@ -6,9 +6,9 @@ its node as client.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from visualization_msgs.msg import InteractiveMarkerFeedback
 from kinema4d_msgs.srv import Playback
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.trajectory import hash_trajectory
+from kinema4d_ros.kinematics.forward import forward_all
 from kinema4d_ros.robot import Robot
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.messages.stamps import header
@@ -104,6 +105,15 @@ class Rviz:
             self._used = feedback.control_name
         self.feedback.publish(feedback)
         return feedback
+
+    def choose_until(self, title: str, part: str) -> None:
+        """Choose again while the menu was replaced under the hand, as a person would."""
+        deadline = time.monotonic() + WAIT_S
+        while part not in self.text:
+            assert time.monotonic() < deadline, f"the text is '{self.text}', without '{part}'"
+            self.choose(title)
+            with contextlib.suppress(AssertionError):
+                wait_for(lambda: part in self.text, 3.0)
 
     def reads(self, part: str) -> None:
         try:
@@ -347,8 +357,7 @@ def test_refusals_of_the_gate_are_read_in_rviz(still: Scene) -> None:
     rviz.choose("Approve plan")
     rviz.reads("The approval has expired")
     rviz.choice("Approve plan")
-    rviz.choose("(Execute")
-    rviz.reads("Not executed. The approval has expired")
+    rviz.choose_until("(Execute", "Not executed. The approval has expired")
 
     # The preview is old.
     scene.offer(0.25)
@@ -363,8 +372,7 @@ def test_refusals_of_the_gate_are_read_in_rviz(still: Scene) -> None:
     message.rollout_id = "f" * 16
     scene.send(names.PREDICTED_ROLLOUT, message)
     wait_for(lambda: rviz.has("(Approve"), WAIT_S, "an approval that is not offered")
-    rviz.choose("(Approve")
-    rviz.reads("Not approved. Waiting for the prediction")
+    rviz.choose_until("(Approve", "Not approved. Waiting for the prediction")
     scene.gate()
 
 
@@ -377,8 +385,7 @@ def test_a_busy_arm_gets_no_second_plan(scene: Scene) -> None:
     wait_for(lambda: len(scene.moved) > before, WAIT_S, "the motion")
     scene.rviz.reads("The arm is moving")
     scene.offer(0.31, wait=False)
-    scene.rviz.choose("(Approve")
-    scene.rviz.reads("Not approved. The arm is moving")
+    scene.rviz.choose_until("(Approve", "Not approved. The arm is moving")
     assert len(scene.moved) == before + 1
     scene.gate()
     # The marker knows only that a motion was sent: a new one forgets it, as the gate did.
@@ -388,7 +395,7 @@ def test_a_busy_arm_gets_no_second_plan(scene: Scene) -> None:
     wait_for(lambda: scene.rviz.has("(Approve"), WAIT_S, "the menu of the new node")
 
 
-@contextmanager
+@contextlib.contextmanager
 def player(graph: Graph, name: str) -> Iterator[Any]:
     """A node that publishes what a bag says."""
     node = graph.node(name)
@@ -458,8 +465,8 @@ def test_the_playback_follows_the_menu_and_the_robot_follows_the_playback(still:
     call = still.graph.node("asker").create_client(names.PLAYBACK.interface(), names.PLAYBACK.name)
     wait_for(call.service_is_ready, WAIT_S, "the playback")
 
-    def state() -> Any:
-        future = call.call_async(Playback.Request(command=Playback.Request.STATUS))
+    def state(command: int = Playback.Request.STATUS, value: float = 0.0) -> Any:
+        future = call.call_async(Playback.Request(command=command, value=value))
         wait_for(future.done, WAIT_S, "the playback's state")
         return future.result()
 
@@ -469,6 +476,18 @@ def test_the_playback_follows_the_menu_and_the_robot_follows_the_playback(still:
     wait_for(lambda: rviz.has("Speed (2 x)"), WAIT_S, "the speed in the menu")
     rviz.choose("Pause")
     wait_for(lambda: not state().playing, WAIT_S, "the pause")
+    # Somebody else seeks: the robot goes to where the plan is at that frame.
+    state(Playback.Request.SEEK, 1.0)
+    robot, plan = still.seeds.robot, still.seeds.swing(0.2)
+    hand = max(i for i, link in enumerate(robot.links) if link.visuals)
+    base_T_hand = forward_all(robot, robot.positions(plan.names, plan.at([1.0])))[0, hand]
+    base_T_shape = base_T_hand @ robot.links[hand].visuals[-1].link_T_geometry
+
+    def there() -> bool:
+        place = still.robots[-1].markers[-1].pose.position
+        return bool(np.allclose([place.x, place.y, place.z], base_T_shape[:3, 3], atol=1e-6))
+
+    wait_for(there, WAIT_S, "the robot at the frame that is played")
     rviz.choose("Next outcome")
     wait_for(lambda: state().outcome == 1, WAIT_S, "the second outcome")
     rviz.reads("20 % slips (outcome 2 of 2 is played)")

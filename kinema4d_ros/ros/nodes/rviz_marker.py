@@ -215,7 +215,8 @@ class RvizMarker(KinemaNode):
         if not ours:
             return
         if message.phase == ExecutionStatus.SENT:
-            self._desk.executed(message.plan_hash, self.now_s(), message.duration_s)  # by another client, perhaps
+            duration_s = message.duration_s if math.isfinite(message.duration_s) else 0.0
+            self._desk.executed(message.plan_hash, self.now_s(), duration_s)  # by another client, perhaps
             return
         self._desk.stopped()
         if message.phase == ExecutionStatus.ABORTED:

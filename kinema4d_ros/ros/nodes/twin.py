@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from geometry_msgs.msg import TransformStamped
 from numpy.typing import NDArray
+from rclpy.clock import Clock, ClockType
 from std_msgs.msg import String
 
 from kinema4d_ros.calibration import read_pose
@@ -104,6 +105,8 @@ class Twin(KinemaNode):
         self._static = StaticTransformBroadcaster(self)
         self._announce_camera()
         self._look_for_source()
+        # A timer: the executor must not wait for the publisher that this destroys. Steady, as simulated time may stop.
+        self.create_timer(LOOK_S, self._look_for_source, clock=Clock(clock_type=ClockType.STEADY_TIME))
         self._last_tf_ns = self._last_points_ns = self._last_overlay_ns = 0
         self._drawn = 0
         self._drift = DriftCheck(
@@ -122,7 +125,6 @@ class Twin(KinemaNode):
             threading.Thread(target=self._forever, args=(work, rate_hz), name=name, daemon=True)
             for name, work, rate_hz in (
                 ("frames", self._publish_frames, self._settings.tf_rate_hz),
-                ("source", self._look_for_source, 1.0 / LOOK_S),
                 ("draw", self._draw, self._settings.rate_hz),
             )
         ]
