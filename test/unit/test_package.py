@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 RELEASED = {
     "action_msgs", "ament_cmake", "ament_index_python", "builtin_interfaces", "control_msgs", "diagnostic_msgs",
-    "geometry_msgs", "interactive_markers", "launch", "launch_ros", "moveit_msgs", "nav_msgs", "pinocchio", "rcl_interfaces", "rclpy",
-    "ros2launch", "rosgraph_msgs", "rosidl_default_generators", "rosidl_default_runtime", "rviz2", "sensor_msgs",
+    "geometry_msgs", "interactive_markers", "launch", "launch_ros", "moveit_msgs", "nav_msgs", "pinocchio",
+    "rcl_interfaces", "rclpy", "ros2launch", "rosgraph_msgs", "rosidl_default_generators", "rosidl_default_runtime", "rviz2", "sensor_msgs",
     "shape_msgs", "std_msgs", "tf2_msgs", "tf2_ros", "tf2_ros_py", "trajectory_msgs", "urdfdom_py",
     "visualization_msgs", "xacro",
 }  # fmt: skip
@@ -34,7 +34,7 @@ MODULES = {
 }  # fmt: skip
 """Key, or name on PyPI, of modules that are called otherwise."""
 
-OPTIONAL = {"coal", "cv_bridge", "gymnasium", "moveit", "open3d", "playwright", "ray", "torch"}
+OPTIONAL = {"coal", "cv_bridge", "gymnasium", "i2rt", "moveit", "open3d", "playwright", "ray", "torch"}
 """Imported where they are used, with an error or another way when they are missing."""
 
 OURS = {"kinema4d_ros", "kinema4d_model", "kinema4d_msgs"}
@@ -58,13 +58,14 @@ def test_every_rosdep_key_exists() -> None:
 
 def test_every_import_is_a_dependency() -> None:
     declared = dependencies(ROOT / "package.xml") | lines("noble.in") | OPTIONAL | OURS
+    library = set(sys.stdlib_module_names)
     missing = set()
     for path in [*(ROOT / "kinema4d_ros").rglob("*.py"), *(ROOT / "launch").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module]
-            for module in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names):
+            for module in {name.split(".")[0] for name in names} - library:
                 if MODULES.get(module, module) not in declared:
                     missing.add(f"{module} ({path.name})")
     assert missing == set()
