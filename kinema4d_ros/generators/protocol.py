@@ -273,11 +273,11 @@ def deliver(receive: ReceiveFrames | None, stage: Stage, start: int, frames: Fra
     """Pass frames to a receiver, if there is one, as views that it cannot write to."""
     if receive is None:
         return
-    views = [array.view() for array in frames.arrays]
-    for view in views:
+    rgb, xyz, mask = frames.arrays
+    views = Frames(rgb.view(), xyz.view(), mask.view())
+    for view in views.arrays:
         view.flags.writeable = False
-    rgb, xyz, mask = views
-    receive(ReadyFrames(stage, start, Frames(rgb, xyz, mask), final))
+    receive(ReadyFrames(stage, start, views, final))
 
 
 def raise_if_cancelled(cancel: Cancel | None, progress: Progress) -> None:

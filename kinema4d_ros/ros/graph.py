@@ -202,7 +202,10 @@ def _arm(values: Mapping[str, str], lab: bool, motion: bool) -> NodeSpec:
 class RvizExtra(Protocol):
     """What RViz needs beyond the displays of this package, such as `ros.moveit.MoveItRun`."""
 
-    rviz_parameters: Path
+    @property
+    def rviz_parameters(self) -> Path:
+        """Parameter file of RViz's nodes."""
+        ...
 
     def rviz_displays(self, config: Path) -> Path:
         """Write a display configuration with more displays and return its path."""
