@@ -155,9 +155,7 @@ class Settings:
 
     robot: str = parameter("yam", "A robot's name, or the path of a .urdf or .xacro file.", read_only=True)
     calibration: str = parameter("demo_lab", "The camera: a path, or a name in calibration/.", read_only=True)
-    scenario: str = parameter(
-        "canonical", "The scene: canonical, cluttered, dynamic, stacked or held.", read_only=True
-    )
+    scenario: str = parameter("canonical", "The scene: canonical, cluttered, dynamic, stacked or held.", read_only=True)
     profile: str = parameter(
         "constant", "Physics and camera: constant, or hidden, which differ from scene to scene.", read_only=True
     )
