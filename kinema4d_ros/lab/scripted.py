@@ -328,7 +328,7 @@ def _pick(motion: Motion, state: LabState, placed: PlacedObject, lift_m: float =
 
 
 def _above_load(placed: PlacedObject, others: Sequence[PlacedObject], fingers: Fingers) -> float:
-    """Return the least height of the grip point at which the palm clears what stands on the object, metres, or 0."""
+    """Return the least height of the grip point at which the palm clears what stands on the object, metres."""
     top = float(placed.position[2]) + placed.object.height / 2
     load = [
         float(o.position[2]) + o.object.height / 2
@@ -336,7 +336,7 @@ def _above_load(placed: PlacedObject, others: Sequence[PlacedObject], fingers: F
         if float(np.hypot(*(o.position - placed.position)[:2])) < placed.object.radius
         and abs(float(o.position[2]) - o.object.height / 2 - top) < STACKED_M
     ]
-    return min(max(load) - fingers.length_m + PALM_GAP_M, top - BELOW_EDGE_M) if load else 0.0
+    return min(max(load) - fingers.length_m + PALM_GAP_M, top - BELOW_EDGE_M) if load else -np.inf
 
 
 def _raise_held(motion: Motion, lift_m: float) -> None:

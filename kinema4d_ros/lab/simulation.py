@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.errors import ErrorCode, KinemaError
+from kinema4d_ros.core.errors import ErrorCode, KinemaError, KinematicsError
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.core.transforms import from_quaternion, make
-from kinema4d_ros.kinematics.protocol import Kinematics, NoSolution
+from kinema4d_ros.kinematics.protocol import Kinematics
 from kinema4d_ros.lab.profile import CONSTANT, MATERIALS, LabProfile, SceneConstants, load_profile
 from kinema4d_ros.lab.scenario import Scenario, ScenarioError, make_scenario
 from kinema4d_ros.lab.sensor import Sensor
@@ -336,7 +336,7 @@ class LabSimulation:
         self._kinematics = self._kinematics or choose_kinematics(self._robot)
         try:
             plan = pick_plan(self, name, self._kinematics, lift_m=height_m)
-        except NoSolution:
+        except KinematicsError:
             return False
         self.run(plan, HOLD_S)
         after = self._object_pose(name)

@@ -23,6 +23,7 @@ from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
 from kinema4d_ros.generators.carry import PAST_TIPS_M
 from kinema4d_ros.generators.composite import MARGIN_PX
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, OTHER, OWN, SPHERE, UNKNOWN
+from kinema4d_ros.generators.draft.fingers import PAD_SLACK_M, Grasp, measured_fingers
 from kinema4d_ros.generators.draft.hull import Hull, fit_hulls
 from kinema4d_ros.generators.draft.scene import Estimate, FittedObject, FittedScene
 from kinema4d_ros.generators.draft.segments import (
@@ -36,7 +37,6 @@ from kinema4d_ros.generators.draft.segments import (
 from kinema4d_ros.generators.draft.shapes_fit import (
     KINDS,
     Fit,
-    Grasp,
     Pixels,
     choose,
     draw_fits,
@@ -76,8 +76,6 @@ SMALL_SHARE = 6e-4
 """Things with fewer pixels, as a share of the image, that no shape explains are not taken for objects."""
 HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
-PAD_SLACK_M = 0.006
-"""An object whose width is within this of the fingers' opening, or more, touches both pads."""
 SPLIT_MISFIT = 0.3
 """From this misfit on it is tried whether an object is two, one on the other."""
 SPLIT_NATS = 3.0
@@ -90,14 +88,6 @@ GRASP_NATS = 4.0
 HANGS_NATS = 3.0
 """Evidence for a free underside, against standing on the table, from which an object between the fingers hangs."""
 OFFSET_NOTE_M = 0.003
-FINGER_PIXELS = 12
-FINGERS_OPEN_M, FINGERS_STEP_M = 0.015, 0.0005
-"""Each finger is looked for up to this much outside its commanded place, in these steps."""
-FINGER_ERROR_M, FINGER_GAIN_M = 0.010, 0.0005
-"""Largest error of depth that counts, and how much smaller the mean error must be elsewhere."""
-FINGER_SURE_M, FINGER_BETTER = 0.004, 0.75
-"""The opening is known if the mean error is below the first, or below this share of that where it is commanded."""
-FINGER_SKIN_M = 0.0025
 BEYOND_M = 0.01
 """Things farther than this beyond the edges of the table are surroundings."""
 
@@ -167,7 +157,7 @@ def fit_scene(
     margin = max(1.0, MARGIN_PX * camera.width / 720)
     drawn, opening_m = ids != 0, None
     if grip is not None and drawn.any():
-        drawn, grip, opening_m = _measured_fingers(drawn, xyz, depth, camera, grip)
+        drawn, grip, opening_m = measured_fingers(drawn, xyz, depth, camera, grip)
     robot_mask = grow_mask(drawn, margin) if drawn.any() else np.zeros(ids.shape, bool)
     seen = observe(depth, robot_mask, camera, table_height_m)
     labels, standing = find_segments(image, seen)
@@ -481,62 +471,6 @@ def _robot_frame(robot: RobotFrame) -> tuple[NDArray[np.uint8], NDArray[np.float
     if isinstance(robot, PointmapSequence):
         return robot.link_ids[0], robot.xyz[0], robot.grip.at(slice(0, 1)) if robot.grip is not None else None
     return *robot, None
-
-
-def _measured_fingers(
-    drawn: NDArray[np.bool_],
-    xyz: NDArray[np.float32],
-    depth: NDArray[np.float32],
-    camera: PinholeCamera,
-    grip: GripTrack,
-) -> tuple[NDArray[np.bool_], GripTrack, float | None]:
-    """Return the robot's pixels (H, W) and the grip with the fingers where the depth shows them, and the opening there.
-
-    Fingers that press on an object stand farther open than commanded. Commanded fingers would be inside the object, and
-    the measured ones would be taken for things beside it. The opening is None where too little is seen of the fingers.
-    """
-    pose, width, fingers = grip.base_T_grip[0], float(grip.width_m[0]), grip.fingers
-    rows, columns = np.nonzero(drawn)
-    p = xyz[rows, columns].astype(np.float64)
-    p = p @ camera.base_T_camera[:3, :3].T + camera.base_T_camera[:3, 3]
-    p = (p - pose[:3, 3]) @ pose[:3, :3]
-    mine = (p[:, 2] > -fingers.length_m) & (np.abs(p[:, 1]) < fingers.width_m / 2 + PAD_SLACK_M)
-    mine &= np.abs(p[:, 0]) < width / 2 + fingers.thickness_m + PAD_SLACK_M
-    if mine.sum() < FINGER_PIXELS:
-        return drawn, grip, None
-    rows, columns, p = rows[mine], columns[mine], p[mine]
-    camera_T_grip = camera.camera_T_base @ pose
-    best, first, opened, where = math.inf, math.inf, 0.0, (rows, columns)
-    for shift in np.arange(0.0, FINGERS_OPEN_M, FINGERS_STEP_M):
-        q = p + np.sign(p[:, :1]) * np.array([shift, 0.0, 0.0])
-        q = q @ camera_T_grip[:3, :3].T + camera_T_grip[:3, 3]
-        uv = np.floor(q @ camera.K.T / q[:, 2:])[:, 1::-1].astype(np.int64)
-        v, u = np.clip(uv, 0, (depth.shape[0] - 1, depth.shape[1] - 1)).T
-        with np.errstate(invalid="ignore"):
-            error = np.minimum(np.abs(depth[v, u] - q[:, 2]), FINGER_ERROR_M)
-        cost = float(np.where(np.isfinite(error), error, FINGER_ERROR_M).mean())
-        first = cost if shift == 0 else first
-        # The commanded place is believed unless another one is clearly better.
-        if cost < best - (FINGER_GAIN_M if not opened else 0.0):
-            best, opened, where = cost, float(shift), (v, u)
-    sure = best < FINGER_SURE_M or best < FINGER_BETTER * first
-    opening = width + 2 * opened if sure else None
-    if opened == 0.0:
-        return drawn, grip, opening
-    shown = drawn.copy()
-    shown[rows, columns] = False
-    moved = np.zeros(drawn.shape, np.uint8)
-    moved[where] = 1
-    shown |= cv2.morphologyEx(moved, cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8)) != 0
-    if opening is not None:
-        # What is measured where the fingers are is a finger: the object ends at the pads.
-        p = (camera.rays() * depth[..., None]) @ camera_T_grip[:3, :3] - camera_T_grip[:3, 3] @ camera_T_grip[:3, :3]
-        behind = np.abs(p[..., 0]) - opening / 2
-        with np.errstate(invalid="ignore"):
-            inside = (behind > FINGER_SKIN_M) & (behind < fingers.thickness_m + PAD_SLACK_M)
-            inside &= (np.abs(p[..., 1]) < fingers.width_m / 2) & (p[..., 2] > -fingers.length_m)
-            shown |= inside & (p[..., 2] < fingers.tip_m + FINGER_SKIN_M)
-    return shown, replace(grip, width_m=grip.width_m + 2 * opened), opening
 
 
 def _check(

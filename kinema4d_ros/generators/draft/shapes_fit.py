@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.draft import _kernels as kernels
 from kinema4d_ros.generators.draft._kernels import BIN, BOX, CUP, CYLINDER, LYING, OWN, SPHERE
+from kinema4d_ros.generators.draft.fingers import Grasp
 from kinema4d_ros.generators.draft.scene import Estimate
 from kinema4d_ros.physics.objects import Shape
 from kinema4d_ros.physics.parts import BIN_WALL_M
@@ -28,7 +29,6 @@ from kinema4d_ros.physics.parts import BIN_WALL_M
 __all__ = [
     "KINDS",
     "Fit",
-    "Grasp",
     "Pixels",
     "choose",
     "draw_fits",
@@ -73,9 +73,6 @@ _MOVES = {
 _GRIPPED_FREE = {BOX: (1, 4, 5, 6), CYLINDER: (1, 5, 6), SPHERE: (1, 6)}
 _GRIPPED_MOVES = {BOX: (2, 3, 4, 5), CYLINDER: (4, 5), SPHERE: (5,)}
 """What is free of a shape between the fingers: they touch it on both sides along x."""
-_GRASP_ASIDE_M, _GRASP_HIGH_M = 0.008, 0.02
-"""Standard deviations of the grasp point from the middle of an object, across the closing direction and in height."""
-_PALM_SLACK_M = 0.004
 _STEP = np.array([0.005, 0.005, 0.15, 0.006, 0.006, 0.006, 0.006])
 _WIDTH = np.array([0.004, 0.004, 0.004, 0.004, 0.003, 0.004, 0.06])
 _UNDERSIDE, _Z0 = 5, 6
@@ -131,30 +128,6 @@ class Pixels:
         return replace(
             self, eye=R @ self.eye + offset, rays=np.ascontiguousarray(self.rays @ R.T), base_T_frame=base_T_frame
         )
-
-
-@dataclass(frozen=True)
-class Grasp:
-    """Fingers around an object, in the frame of its pixels: z runs through the grasp point, they close along x.
-
-    Attributes:
-        width_m: between the pads.
-        point_m: height of the grasp point.
-        palm_m: height of the palm, or infinity.
-    """
-
-    width_m: float
-    point_m: float
-    palm_m: float
-
-    def cost(self, p: Array) -> float:
-        """Return the negative logarithm of the prior of a shape (7,): held near its middle, and below the palm."""
-        height = p[3] if p[4] == p[3] == p[5] else p[5]
-        high = float(p[_Z0] + height)
-        if high > self.palm_m + _PALM_SLACK_M:
-            return 1e3
-        middle = high - height / 2 - self.point_m
-        return 0.5 * float((p[1] / _GRASP_ASIDE_M) ** 2 + (middle / _GRASP_HIGH_M) ** 2)
 
 
 @dataclass(frozen=True, eq=False)
