@@ -24,7 +24,8 @@ from kinema4d_ros.generators.draft.outlines import fit_outlines
 from kinema4d_ros.generators.draft.scene import FittedObject, FittedScene
 from kinema4d_ros.io.files import replacing_file
 from kinema4d_ros.io.png import encode_png
-from kinema4d_ros.lab import LabCamera, LabImage, LabSimulation, PlacedObject, Style, scenario_names
+from kinema4d_ros.lab import LabCamera, LabImage, LabSimulation, PlacedObject, Style, profile_names, scenario_names
+from kinema4d_ros.lab.profile import CONSTANT
 from kinema4d_ros.lab.scenario import TABLE_SCENARIOS
 
 __all__ = ["ObjectScore", "main", "score_scene"]
@@ -127,9 +128,11 @@ def _differences(
     return np.array(rows)
 
 
-def lab_image(scenario: str, seed: int, camera: PinholeCamera) -> tuple[LabSimulation, LabImage, NDArray[np.bool_]]:
+def lab_image(
+    scenario: str, seed: int, camera: PinholeCamera, profile: str = CONSTANT
+) -> tuple[LabSimulation, LabImage, NDArray[np.bool_]]:
     """Render the first image of a table, with its truth and the robot's mask."""
-    lab = LabSimulation(scenario, seed, camera=camera)
+    lab = LabSimulation(scenario, seed, camera=camera, profile=profile)
     image = LabCamera.of(lab, camera, style=Style.varied(lab.scenario.style)).capture(lab, truth=True)
     segmentation = np.zeros(0) if image.segmentation is None else image.segmentation
     return lab, image, (segmentation > 0) & (segmentation <= len(lab.robot.links))
@@ -210,6 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--scenario", action="append", choices=scenario_names(), help="may be repeated; default: those on the table"
     )
     parser.add_argument("--width", type=int, default=360, help="columns of the image")
+    parser.add_argument("--profile", default=CONSTANT, choices=profile_names(), help="physics and camera of the lab")
+    parser.add_argument("--no-image", action="store_true", help="fit to the detector's labels alone, without colours")
     parser.add_argument("--weights", type=Path, help="folder of a detector (default: the package's)")
     parser.add_argument("--picture", type=Path, help="PNG of the fits")
     parser.add_argument("--verbose", action="store_true", help="list objects with errors above 5 mm")
@@ -222,12 +227,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = []
     for scenario in arguments.scenario or TABLE_SCENARIOS:
         for seed in range(*arguments.seeds):
-            lab, image, robot = lab_image(scenario, seed, camera)
+            lab, image, robot = lab_image(scenario, seed, camera, arguments.profile)
             state = lab.state()
             start = time.process_time()
             detection = detector.detect(image.rgb, camera, robot)
             middle = time.process_time()
-            fitted = fit_outlines(detection, camera, robot)
+            fitted = fit_outlines(detection, camera, robot, image=None if arguments.no_image else image.rgb)
             seconds.append((middle - start, time.process_time() - middle))
             made = score_scene(
                 scenario, seed, image, list(state.objects.values()), state.target, fitted, detection.right

@@ -148,12 +148,12 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
     assert caught.value.code == ErrorCode.FILE_MISSING
 
 
-@pytest.mark.skipif(not (WEIGHTS / "config.json").is_file(), reason="the package has no weights of a detector yet")
+@pytest.mark.skipif(not (WEIGHTS / "config.json").is_file(), reason="the package has no weights of a detector")
 def test_the_shipped_detector_finds_the_target_within_a_few_millimetres() -> None:
     camera = evaluation_camera(EvaluationSettings(policies=("expert",), models=("composite",), width=360))
     lab, image, robot = lab_image("canonical", 0, camera)
     detection = load_detector().detect(image.rgb, camera, robot)
-    fitted = fit_outlines(detection, camera, robot)
+    fitted = fit_outlines(detection, camera, robot, image=image.rgb)
     target = lab.state().objects[lab.state().target]
     errors = [np.linalg.norm(o.estimates[0].base_T_object[:2, 3] - target.position[:2]) for o in fitted.objects]
     assert min(errors) < 0.006
