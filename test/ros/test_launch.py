@@ -30,6 +30,7 @@ from kinema4d_ros.core.errors import SetupError
 from kinema4d_ros.ros import names
 from kinema4d_ros.ros.graph import GENERATOR_ARGUMENTS, SIM_ARGUMENTS, Argument, NodeSpec, sim_graph
 from kinema4d_ros.ros.launching import _shutdown_without
+from kinema4d_ros.ros.moveit import MOVE_GROUP_PACKAGES
 from kinema4d_ros.runtime.processes import FATAL_EXIT
 
 FILES = {"sim.launch.py": SIM_ARGUMENTS, "generator.launch.py": GENERATOR_ARGUMENTS}
@@ -99,6 +100,25 @@ def test_arguments_choose_what_is_started() -> None:
     records = "kinema4d_recorder" in executables
     rosbag2 = any(isinstance(a, ExecuteProcess) and not isinstance(a, Node) for a in with_all)
     assert records != rosbag2
+
+
+@pytest.mark.usefixtures("rviz2")
+def test_moveit_starts_a_move_group_and_gives_rviz_its_panel(tmp_path: Path) -> None:
+    for package in MOVE_GROUP_PACKAGES:
+        (tmp_path / "share" / "ament_index" / "resource_index" / "packages" / package).touch()
+    actions = started("sim.launch.py", SIM_ARGUMENTS, rviz="true", moveit="true")
+    assert "kinema4d_scene" in [action.node_executable for action in actions if isinstance(action, Node)]
+    (move_group,) = [a for a in actions if type(a) is ExecuteProcess and "move_group" in command_of(a)[-1]]
+    assert str(tmp_path / "lib" / "moveit_ros_move_group" / "move_group") in command_of(move_group)
+    arguments = command_of(next(a for a in actions if isinstance(a, Node) and a.node_executable == "rviz2"))
+    assert "moveit_rviz_plugin/MotionPlanning" in Path(arguments[arguments.index("-d") + 1]).read_text()
+    assert "robot_description_kinematics" in Path(arguments[arguments.index("--params-file") + 1]).read_text()
+
+
+def command_of(action: Any) -> list[str]:
+    """The words of a process that are known before it starts."""
+    words = [[part.text for part in word if hasattr(part, "text")] for word in action.cmd]
+    return ["".join(parts) for parts in words]
 
 
 def installed() -> bool:
