@@ -153,9 +153,7 @@ class I2rtDriver:
                 gripper_limits_override=given,
                 enable_auto_recovery=False,
             )
-        except (
-            Exception
-        ) as error:  # AssertionError, RuntimeError, OSError and can.CanError, as the vendor's code has it
+        except Exception as error:  # the vendor raises AssertionError, RuntimeError, OSError and can.CanError
             raise _unavailable(
                 f"i2rt could not open the arm on {options.channel}: {type(error).__name__}: {error}",
                 f"power and cable of the arm; the bus is up: sudo ip link set {options.channel} up type can "
@@ -167,7 +165,7 @@ class I2rtDriver:
         if with_gripper:
             try:
                 low, high = self._place_gripper(options.gripper_range)
-            except KinemaError:
+            except BaseException:
                 self.close()
                 raise
             at = f", gripper motor closed {low:.3f} rad, open {high:.3f} rad"

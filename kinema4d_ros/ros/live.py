@@ -88,6 +88,7 @@ class Snapshot:
 
     Attributes:
         seconds: how long.
+        delay_s: longest delay of the observer itself: this machine was too busy.
         namespace: namespace of the graph, such as "/" or "/lab1".
         wires: what arrived, by endpoint name.
         frames: parents, stamps and transforms by child frame: newest message of each parent, and whether it is static.
@@ -101,6 +102,7 @@ class Snapshot:
     """
 
     seconds: float
+    delay_s: float
     namespace: str
     wires: Mapping[str, Wire]
     frames: Mapping[str, Mapping[str, tuple[Any, bool]]]
@@ -193,6 +195,7 @@ class _Observer:
         deadline = time.monotonic() + seconds
         asked: dict[str, Question] = {}
         heard: Question | None = None
+        looked_s, delay_s = time.monotonic(), 0.0
         while time.monotonic() < deadline:
             for name, space in set(self._node.get_node_names_and_namespaces()):
                 if name in OURS and space == self._node.get_namespace() and name not in asked:
@@ -202,8 +205,10 @@ class _Observer:
             for question in (*asked.values(), *([heard] if heard else [])):
                 question.done()  # repeats an unanswered question
             time.sleep(LOOK_S)
+            delay_s = max(delay_s, time.monotonic() - looked_s - LOOK_S)
+            looked_s = time.monotonic()
         parameters = {name: _values(name, question) for name, question in asked.items() if question.done()}
-        return self._snapshot(seconds, parameters, None if heard is None else heard.done())
+        return self._snapshot(seconds, delay_s, parameters, None if heard is None else heard.done())
 
     def _ask(self, name: str) -> Question:
         client = self._node.create_client(GetParameters, f"{name}/get_parameters")
@@ -211,7 +216,11 @@ class _Observer:
         return Question(lambda: client.call_async(request), ASK_AGAIN_S)
 
     def _snapshot(
-        self, seconds: float, parameters: Mapping[str, Mapping[str, Any]], generator_answers: bool | None
+        self,
+        seconds: float,
+        delay_s: float,
+        parameters: Mapping[str, Mapping[str, Any]],
+        generator_answers: bool | None,
     ) -> Snapshot:
         node = self._node
         gripper = str(parameters.get("gate", {}).get("gripper_controller") or "")
@@ -224,6 +233,7 @@ class _Observer:
         with self._lock:
             return Snapshot(
                 seconds=seconds,
+                delay_s=delay_s,
                 namespace=node.get_namespace(),
                 wires=dict(self._wires),
                 frames={child: dict(parents) for child, parents in self._frames.items()},

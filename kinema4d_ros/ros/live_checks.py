@@ -33,6 +33,9 @@ NEEDED = ("twin", "preview", "playback", "gate")
 OLD_DAYS = 60
 """A calibration older than this gives a warning."""
 
+BUSY_S = 0.25
+"""A longer delay of the observer gives a warning."""
+
 MOVED_M, TURNED_RAD = 0.002, 0.005
 """Largest difference between TF and the calibration file."""
 
@@ -87,6 +90,13 @@ def _nodes(scene: Scene) -> Findings:
     if silent:
         why = f"no answer to a parameter request within {seen.seconds:g} s"
         yield Finding("nodes", "unchecked", f"{', '.join(silent)}: {why}", "look longer: --seconds 20")
+
+
+def _load(scene: Scene) -> Findings:
+    delay_s = scene.seen.delay_s
+    if delay_s > BUSY_S:
+        detail = f"this machine is busy: the check itself was delayed by {delay_s:.1f} s; rates and ages include that"
+        yield Finding("load", "warning", detail, "end other programs, and look again")
 
 
 def _clocks(scene: Scene) -> Findings:
@@ -320,6 +330,7 @@ def _diagnostics(scene: Scene) -> Findings:
 
 
 CHECKS: Mapping[str, Callable[[Scene], Findings]] = {
+    "load": _load,
     "nodes": _nodes,
     "clocks": _clocks,
     "joint states": joint_states,

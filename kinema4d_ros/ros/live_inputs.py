@@ -76,7 +76,7 @@ def joint_states(scene: Scene) -> Findings:
         fix = f"set the driver to {JOINTS_HZ:g} Hz or more"
         yield Finding(name, "warning", f"{wire.rate_hz:.1f} per second", fix)
     max_age_s = float(scene.seen.parameters.get("twin", {}).get("max_age_s") or LATE_S)
-    if wire.longest_gap_s > max_age_s:
+    if wire.longest_gap_s - scene.seen.delay_s > max_age_s:
         detail = f"no message for {wire.longest_gap_s:.1f} s; after {max_age_s:g} s the arm counts as lost"
         yield Finding(name, "wrong", detail, "check the driver, its bus and the load of its machine")
     try:
@@ -166,7 +166,7 @@ def cameras(scene: Scene) -> Findings:
     late_s = float(seen.parameters.get("twin", {}).get("image_max_age_s") or 2.0)
     if image.count:
         yield from _stamps(scene, name, image, late_s=LATE_S)
-        if image.longest_gap_s > late_s:
+        if image.longest_gap_s - seen.delay_s > late_s:
             detail = f"no image for {image.longest_gap_s:.1f} s; after {late_s:g} s the camera counts as lost"
             yield Finding(name, "wrong", detail, "check the camera's cable and driver")
         elif image.count > 1 and image.rate_hz < IMAGES_HZ:
