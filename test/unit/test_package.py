@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RELEASED = {
     "action_msgs", "ament_cmake", "ament_index_python", "builtin_interfaces", "control_msgs", "diagnostic_msgs",
     "geometry_msgs", "interactive_markers", "launch", "launch_ros", "moveit_msgs", "nav_msgs", "pinocchio",
-    "rcl_interfaces", "rclpy", "ros2launch", "rosgraph_msgs", "rosidl_default_generators", "rosidl_default_runtime", "rviz2", "sensor_msgs",
-    "shape_msgs", "std_msgs", "tf2_msgs", "tf2_ros", "tf2_ros_py", "trajectory_msgs", "urdfdom_py",
-    "visualization_msgs", "xacro",
+    "rcl_interfaces", "rclpy", "ros2launch", "rosgraph_msgs", "rosidl_default_generators", "rosidl_default_runtime",
+    "rviz2", "sensor_msgs", "shape_msgs", "std_msgs", "tf2_msgs", "tf2_ros", "tf2_ros_py", "trajectory_msgs",
+    "urdfdom_py", "visualization_msgs", "xacro",
 }  # fmt: skip
 """Packages of rosdistro's jazzy/distribution.yaml that have a release for Ubuntu 24.04."""
 
