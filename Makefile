@@ -55,6 +55,7 @@ bench: setup-bench ## compare with MuJoCo, pyrender, Open3D and plain rclpy
 	@$(RUN) $(VENV)/bin/python bench/render.py
 	@$(RUN) $(VENV)/bin/python bench/ros.py
 	@$(RUN) $(VENV)/bin/python bench/nano.py
+	@$(RUN) $(VENV)/bin/python bench/draft.py
 
 nano: setup ## rebuild the nano model: episodes, training, figures; resumes an interrupted run (hours)
 	@$(RUN) $(VENV)/bin/kinema4d data make --config nano --out runs/data/nano --episodes 6000 --val 300 --ood 200 --workers 2
