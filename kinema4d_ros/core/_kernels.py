@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "denormalise_frame",
+    "differing_pixels",
     "frame_bounds",
     "measure",
     "normalise_frame",
@@ -229,3 +230,30 @@ def pack_cloud(xyz: Floats, rgb: NDArray[np.uint8], points: Floats, bits: NDArra
     for i in range(xyz.shape[0]):
         points[i, 0], points[i, 1], points[i, 2] = xyz[i, 0], xyz[i, 1], xyz[i, 2]
         bits[i, 3] = (np.uint32(rgb[i, 0]) << 16) | (np.uint32(rgb[i, 1]) << 8) | np.uint32(rgb[i, 2])
+
+
+@_jit
+def differing_pixels(
+    rgb: NDArray[np.uint8],
+    xyz: NDArray[np.uint32],
+    mask: NDArray[np.bool_],
+    other_rgb: NDArray[np.uint8],
+    other_xyz: NDArray[np.uint32],
+    other_mask: NDArray[np.bool_],
+    out: NDArray[np.uint32],
+) -> int:
+    """Write the indices of the pixels in which two frames (N[, 3]) differ; return their number. Points are bits."""
+    count = 0
+    for i in range(len(mask)):
+        if (
+            mask[i] != other_mask[i]
+            or rgb[i, 0] != other_rgb[i, 0]
+            or rgb[i, 1] != other_rgb[i, 1]
+            or rgb[i, 2] != other_rgb[i, 2]
+            or xyz[i, 0] != other_xyz[i, 0]
+            or xyz[i, 1] != other_xyz[i, 1]
+            or xyz[i, 2] != other_xyz[i, 2]
+        ):
+            out[count] = i
+            count += 1
+    return count

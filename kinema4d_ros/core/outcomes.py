@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kinema4d_ros.core._kernels import differing_pixels
 from kinema4d_ros.core.errors import RolloutError
+from kinema4d_ros.core.pointmap import map_frames
 
 if TYPE_CHECKING:
     from kinema4d_ros.core.rollout import Frames
@@ -227,23 +229,29 @@ def patches_between(
         raise RolloutError(
             f"frames of shape {other.robot_mask.shape} are compared with {main.robot_mask.shape}", expected="equal ones"
         )
-    patches = []
-    for t in range(len(main)):
-        differs = main.robot_mask[t] != other.robot_mask[t]
+
+    def patch(t: int) -> FramePatch:
         # Bits, because NaN differs from itself.
-        bits = [np.ascontiguousarray(frames.xyz[t]).view(np.uint32) for frames in (main, other)]
-        for channel in range(3):
-            differs |= bits[0][..., channel] != bits[1][..., channel]
-            differs |= main.rgb[t, ..., channel] != other.rgb[t, ..., channel]
+        ours, theirs = (
+            (
+                np.ascontiguousarray(frames.rgb[t]).reshape(-1, 3),
+                np.ascontiguousarray(frames.xyz[t]).view(np.uint32).reshape(-1, 3),
+                np.ascontiguousarray(frames.robot_mask[t]).reshape(-1),
+            )
+            for frames in (main, other)
+        )
+        found = np.empty(len(ours[2]), np.uint32)
+        index = found[: differing_pixels(*ours, *theirs, found)].copy()
         basis = None
         if main_basis is not None and other_basis is not None:
-            differs |= main_basis[t] != other_basis[t]
-            basis = other_basis[t][differs]
-        index = np.flatnonzero(differs).astype(np.uint32)
-        patches.append(
-            FramePatch(index, other.rgb[t][differs], other.xyz[t][differs], other.robot_mask[t][differs], basis)
-        )
-    return tuple(patches)
+            source = other_basis[t].reshape(-1)
+            elsewhere = np.flatnonzero(main_basis[t].reshape(-1) != source).astype(np.uint32)
+            index = np.union1d(index, elsewhere)
+            basis = source[index]
+        rgb, xyz, mask = theirs
+        return FramePatch(index, rgb[index], xyz[index].view(np.float32), mask[index], basis)
+
+    return tuple(map_frames(patch, range(len(main))))
 
 
 def outcome_lines(outcomes: Sequence[Any]) -> list[str]:

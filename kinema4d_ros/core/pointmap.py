@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import CameraError, ErrorCode, PointmapError
 from kinema4d_ros.robot.gripper import Fingers
 
-__all__ = ["GripTrack", "NormalisedPointmap", "PointmapSequence", "denormalise", "map_frames"]
+__all__ = ["GripTrack", "NormalisedPointmap", "PointmapSequence", "denormalise", "each_frame", "map_frames"]
 
 # Gripper pose and opening per frame.
 
@@ -67,9 +67,14 @@ B = TypeVar("B")
 
 def map_frames(work: Callable[[A], B], items: Iterable[A]) -> list[B]:
     """Return `work` of every item, in order, on all cores; useful for work that releases the GIL."""
+    return list(each_frame(work, items))
+
+
+def each_frame(work: Callable[[A], B], items: Iterable[A]) -> Generator[B, None, None]:
+    """Yield what `map_frames` returns, as soon as it is there; closing it ends the work."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as pool:
-        return list(pool.map(work, items))
+        yield from pool.map(work, items)
 
 
 _NO_EXTENT_M = 1e-9

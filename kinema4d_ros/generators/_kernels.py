@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
 __all__ = [
+    "compose_frame",
     "compose_frames",
+    "copy_flat",
     "label_things",
-    "pack_depths",
+    "pack_robot",
     "paint_patches",
     "search_patches",
     "shade_frames",
@@ -18,6 +22,65 @@ __all__ = [
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
+
+
+@njit(cache=True, nogil=True)
+def copy_flat(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy an array (N,): this loop is compiled to vector copies, assignments of rows are not."""
+    for i in range(source.size):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True)
+def compose_frame(
+    world_rgb: Bytes,
+    world_xyz: Floats,
+    robot_xyz: Floats,
+    robot_ids: Bytes,
+    robot_rgb: Bytes,
+    soft: bool,
+    rgb: Bytes,
+    xyz: Floats,
+    mask: NDArray[np.bool_],
+) -> None:
+    """Composite the robot into the scene with a z-test, in one frame; all arrays are (H, W[, 3])."""
+    height, width = robot_ids.shape
+    top, bottom, left, right = height, -1, width, -1
+    # Everything first: copying is several times faster than selecting pixel by pixel.
+    copy_flat(world_xyz.reshape(-1), xyz.reshape(-1))
+    copy_flat(world_rgb.reshape(-1), rgb.reshape(-1))
+    for v in range(height):
+        for u in range(width):
+            mask[v, u] = False
+            # This form of the comparison never lets a missing scene point (NaN) hide the robot.
+            if robot_ids[v, u] == 0 or robot_xyz[v, u, 2] > world_xyz[v, u, 2]:
+                continue
+            mask[v, u] = True
+            for c in range(3):
+                xyz[v, u, c] = robot_xyz[v, u, c]
+                rgb[v, u, c] = robot_rgb[v, u, c]
+            top, bottom, left, right = min(top, v), max(bottom, v), min(left, u), max(right, u)
+    if not soft:
+        return
+    for v in range(max(1, top - 1), min(height - 1, bottom + 2)):
+        for u in range(max(1, left - 1), min(width - 1, right + 2)):
+            here = mask[v, u]
+            if mask[v - 1, u] == here and mask[v + 1, u] == here and mask[v, u - 1] == here and mask[v, u + 1] == here:
+                continue
+            share = 0.0
+            red = green = blue = 0.0
+            for dv in range(-1, 2):
+                for du in range(-1, 2):
+                    if mask[v + dv, u + du]:
+                        weight = (2.0 - abs(dv)) * (2.0 - abs(du)) / 16.0
+                        share += weight
+                        red += weight * robot_rgb[v + dv, u + du, 0]
+                        green += weight * robot_rgb[v + dv, u + du, 1]
+                        blue += weight * robot_rgb[v + dv, u + du, 2]
+            rest = 1.0 - share
+            rgb[v, u, 0] = np.uint8(red + rest * world_rgb[v, u, 0] + 0.5)
+            rgb[v, u, 1] = np.uint8(green + rest * world_rgb[v, u, 1] + 0.5)
+            rgb[v, u, 2] = np.uint8(blue + rest * world_rgb[v, u, 2] + 0.5)
 
 
 @njit(cache=True, parallel=True, nogil=True)
@@ -32,53 +95,11 @@ def compose_frames(
     xyz: Floats,
     mask: NDArray[np.bool_],
 ) -> None:
-    """Composite the robot into the scene with a z-test; one frame per task.
-
-    The scene is one frame (H, W, 3), the robot and the outputs are (T, H, W[, 3]).
-    """
-    frames, height, width = robot_ids.shape
-    for t in prange(frames):
-        top, bottom, left, right = height, -1, width, -1
-        for v in range(height):
-            # Whole rows first: copying is several times faster than selecting pixel by pixel.
-            xyz[t, v] = world_xyz[v]
-            rgb[t, v] = world_rgb[v]
-            mask[t, v] = False
-            for u in range(width):
-                # This form of the comparison never lets a missing scene point (NaN) hide the robot.
-                if robot_ids[t, v, u] == 0 or robot_xyz[t, v, u, 2] > world_xyz[v, u, 2]:
-                    continue
-                mask[t, v, u] = True
-                for c in range(3):
-                    xyz[t, v, u, c] = robot_xyz[t, v, u, c]
-                    rgb[t, v, u, c] = robot_rgb[t, v, u, c]
-                top, bottom, left, right = min(top, v), max(bottom, v), min(left, u), max(right, u)
-        if not soft:
-            continue
-        for v in range(max(1, top - 1), min(height - 1, bottom + 2)):
-            for u in range(max(1, left - 1), min(width - 1, right + 2)):
-                here = mask[t, v, u]
-                if (
-                    mask[t, v - 1, u] == here
-                    and mask[t, v + 1, u] == here
-                    and mask[t, v, u - 1] == here
-                    and mask[t, v, u + 1] == here
-                ):
-                    continue
-                share = 0.0
-                red = green = blue = 0.0
-                for dv in range(-1, 2):
-                    for du in range(-1, 2):
-                        if mask[t, v + dv, u + du]:
-                            weight = (2.0 - abs(dv)) * (2.0 - abs(du)) / 16.0
-                            share += weight
-                            red += weight * robot_rgb[t, v + dv, u + du, 0]
-                            green += weight * robot_rgb[t, v + dv, u + du, 1]
-                            blue += weight * robot_rgb[t, v + dv, u + du, 2]
-                rest = 1.0 - share
-                rgb[t, v, u, 0] = np.uint8(red + rest * world_rgb[v, u, 0] + 0.5)
-                rgb[t, v, u, 1] = np.uint8(green + rest * world_rgb[v, u, 1] + 0.5)
-                rgb[t, v, u, 2] = np.uint8(blue + rest * world_rgb[v, u, 2] + 0.5)
+    """Composite the robot into the scene, one frame (H, W, 3); robot and outputs are (T, H, W[, 3])."""
+    for t in prange(len(robot_ids)):
+        compose_frame(
+            world_rgb, world_xyz, robot_xyz[t], robot_ids[t], robot_rgb[t], soft, rgb[t], xyz[t], mask[t]
+        )  # fmt: skip
 
 
 @njit(cache=True, parallel=True, nogil=True)
@@ -110,13 +131,19 @@ def shade_frames(xyz: Floats, ids: Bytes, out: Bytes) -> None:
 
 
 @njit(cache=True, nogil=True)
-def pack_depths(xyz: Floats, ids: Bytes, out: Floats) -> int:
-    """Write the z of one frame's robot pixels, row by row, to `out`; return their number."""
-    count = 0
+def pack_robot(xyz: Floats, ids: Bytes, rgb: Bytes, depths: Floats, colours: Bytes) -> int:
+    """Write z and colour of one frame's robot pixels, row by row; return their number.
+
+    xyz (H, W, 3), ids (H, W), rgb (H, W, 3) or empty, depths (N,), colours (N, 3) or empty.
+    """
+    count, coloured = 0, len(rgb) > 0
     for v in range(ids.shape[0]):
         for u in range(ids.shape[1]):
             if ids[v, u] != 0:
-                out[count] = xyz[v, u, 2]
+                depths[count] = xyz[v, u, 2]
+                if coloured:
+                    for c in range(3):
+                        colours[count, c] = rgb[v, u, c]
                 count += 1
     return count
 
@@ -188,46 +215,59 @@ def splat_points(
     A pixel with a nearer point is unchanged.
     """
     height, width = rgb.shape[:2]
-    nearest = np.full((height, width), np.inf, np.float32)
+    # Only the window that the points fall into has to be cleared and written.
+    first_row, last_row, first_column, last_column = height, -1, width, -1
     for i in range(len(points)):
-        z = points[i, 2]
         u, v = _pixel(points[i], K)
         # Written so that a point behind the camera (NaN) is left out.
         if not (-1.0 < u < width and -1.0 < v < height):
             continue
         left, top = int(np.floor(u)), int(np.floor(v))
-        for row in range(max(top, 0), min(top + 2, height)):
-            for column in range(max(left, 0), min(left + 2, width)):
-                if z < nearest[row, column]:
-                    nearest[row, column] = z
-    total = np.zeros((height, width, 5), np.float64)
+        first_row, last_row = min(first_row, max(top, 0)), max(last_row, min(top + 1, height - 1))
+        first_column, last_column = min(first_column, max(left, 0)), max(last_column, min(left + 1, width - 1))
+    if last_row < first_row or last_column < first_column:
+        return
+    rows, columns = last_row - first_row + 1, last_column - first_column + 1
+    nearest = np.full((rows, columns), np.inf, np.float32)
     for i in range(len(points)):
         z = points[i, 2]
         u, v = _pixel(points[i], K)
-        # Written so that a point behind the camera (NaN) is left out.
         if not (-1.0 < u < width and -1.0 < v < height):
             continue
         left, top = int(np.floor(u)), int(np.floor(v))
         for row in range(max(top, 0), min(top + 2, height)):
             for column in range(max(left, 0), min(left + 2, width)):
-                if z > nearest[row, column] + same_m:
+                if z < nearest[row - first_row, column - first_column]:
+                    nearest[row - first_row, column - first_column] = z
+    total = np.zeros((rows, columns, 5), np.float64)
+    for i in range(len(points)):
+        z = points[i, 2]
+        u, v = _pixel(points[i], K)
+        if not (-1.0 < u < width and -1.0 < v < height):
+            continue
+        left, top = int(np.floor(u)), int(np.floor(v))
+        for row in range(max(top, 0), min(top + 2, height)):
+            for column in range(max(left, 0), min(left + 2, width)):
+                if z > nearest[row - first_row, column - first_column] + same_m:
                     continue
                 weight = (1.0 - abs(u - column)) * (1.0 - abs(v - row))
-                total[row, column, 0] += weight
-                total[row, column, 4] += weight * z
+                sums = total[row - first_row, column - first_column]
+                sums[0] += weight
+                sums[4] += weight * z
                 for c in range(3):
-                    total[row, column, 1 + c] += weight * colours[i, c]
-    for row in range(height):
-        for column in range(width):
-            weight = total[row, column, 0]
+                    sums[1 + c] += weight * colours[i, c]
+    for row in range(first_row, last_row + 1):
+        for column in range(first_column, last_column + 1):
+            sums = total[row - first_row, column - first_column]
+            weight = sums[0]
             # Below a third of a pixel, the object's border, the background is kept.
             if weight < 0.34:
                 continue
-            depth = total[row, column, 4] / weight
+            depth = sums[4] / weight
             if depth > xyz[row, column, 2]:
                 continue
             for c in range(3):
-                rgb[row, column, c] = np.uint8(total[row, column, 1 + c] / weight + 0.5)
+                rgb[row, column, c] = np.uint8(sums[1 + c] / weight + 0.5)
             # The point must lie on the pixel's own ray.
             xyz[row, column, 0] = np.float32(depth * (column + 0.5 - K[0, 2]) / K[0, 0])
             xyz[row, column, 1] = np.float32(depth * (row + 0.5 - K[1, 2]) / K[1, 1])

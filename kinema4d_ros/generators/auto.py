@@ -14,7 +14,14 @@ from typing import Any
 
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators.draft.generator import DraftGenerator
-from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Generator, ReportProgress
+from kinema4d_ros.generators.protocol import (
+    Cancel,
+    GenerateRequest,
+    Generator,
+    ReceiveFrames,
+    ReportProgress,
+    stream_frames,
+)
 from kinema4d_ros.generators.spec import best_without_draft, load_generator
 
 __all__ = ["AutoGenerator"]
@@ -52,12 +59,24 @@ class AutoGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request with the chosen generator."""
+        return self.stream(request, None, progress, cancel)
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate the rollout; deliver the scene at rest before the choice, then frames as the chosen one does."""
+        if request.motion is not None:
+            self._draft.show_still(request, receive, cancel)
         reason = self._draft.refusal(request, cancel)
         if not reason:
             chosen = f"draft: {'measured depth' if request.depth is not None else 'objects detected in the image'}"
-            return _said(self._draft.generate(request, progress, cancel), chosen)
+            return _said(self._draft.draft(request, receive, progress, cancel), chosen)
         spec, other = self._without_draft()
-        return _said(other.generate(request, progress, cancel), f"{spec}: {reason}")
+        return _said(stream_frames(other, request, receive, progress, cancel), f"{spec}: {reason}")
 
     def _without_draft(self) -> tuple[str, Generator]:
         if self._other is None:

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence, map_frames
 from kinema4d_ros.core.rollout import Frames
-from kinema4d_ros.generators._kernels import compose_frames, label_things, splat_points
+from kinema4d_ros.generators._kernels import compose_frame, label_things, splat_points
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 
 __all__ = [
     "DESCRIPTION",
     "Candidate",
+    "CarriedWorld",
     "Grasp",
     "carried_frames",
     "describe",
@@ -183,6 +185,61 @@ def describe(
     return np.clip(numbers, -4, 4)
 
 
+class CarriedWorld:
+    """The world in which the candidate moves with the gripper; what does not depend on the frame is computed once.
+
+    Args:
+        world: the scene without the robot, at rest, in one frame.
+        candidate: found in this world; it uncovers the empty table.
+        robot: the exact robot, with the gripper's trajectory.
+        robot_rgb: (T, H, W, 3) uint8, its colours.
+        table_height_m, max_range_m: of the assumed plane.
+        soft_edges: blend the robot's border pixels in the images; points and masks stay exact.
+        quick_fill: inpaint smoothly, without textures: for small images.
+    """
+
+    def __init__(
+        self,
+        world: Frames,
+        candidate: Candidate,
+        robot: PointmapSequence,
+        robot_rgb: NDArray[np.uint8],
+        *,
+        table_height_m: float = 0.0,
+        max_range_m: float = MAX_RANGE_M,
+        soft_edges: bool = True,
+        quick_fill: bool = False,
+    ) -> None:
+        """Inpaint the table under the candidate."""
+        if robot.grip is None:
+            raise ValueError("a candidate is found by the gripper's trajectory, which this robot does not have")
+        self._robot, self._colours, self._soft, self._table_m = robot, robot_rgb, soft_edges, table_height_m
+        self._grip, self._grasp, camera = robot.grip, candidate.grasp, robot.camera
+        hole = grow_mask(candidate.mask, max(1.0, BORDER * camera.width))
+        self._background = remove_robot(world.rgb[0], hole, quick=quick_fill)
+        table = (camera.rays() * plane_depth(camera, table_height_m, max_range_m)[..., None]).astype(np.float32)
+        self._empty = np.where(hole[..., None], table, world.xyz[0])
+        self._object_rgb = world.rgb[0][candidate.mask]
+        self._p_base = _to_base(world.xyz[0][candidate.mask], camera)
+        self._at_rest = np.linalg.inv(self._grip.base_T_grip[self._grasp.closed])
+        dropped = self._grasp.release < len(robot)
+        self._ground = _to_base(self._empty, camera) if dropped else None
+
+    def write(self, t: int, rgb: NDArray[np.uint8], xyz: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
+        """Write the arrays (H, W[, 3]) of one frame, from the closing on; frames can be written in parallel."""
+        robot, grasp = self._robot, self._grasp
+        moved = self._grip.base_T_grip[min(t, grasp.release - 1)] @ self._at_rest
+        p = self._p_base @ moved[:3, :3].T + moved[:3, 3]
+        if t >= grasp.release and self._ground is not None:
+            p[:, 2] -= max(0.0, _above_ground(p, self._ground, self._table_m))
+        here_rgb, here_xyz = self._background.copy(), self._empty.copy()
+        p_camera = _to_camera(p, robot.camera).astype(np.float32)
+        splat_points(p_camera, self._object_rgb, robot.camera.K, 0.01, here_rgb, here_xyz)
+        compose_frame(
+            here_rgb, here_xyz, robot.xyz[t], robot.link_ids[t], self._colours[t], self._soft, rgb, xyz, mask
+        )  # fmt: skip
+
+
 def carried_frames(
     world: Frames,
     candidate: Candidate,
@@ -191,40 +248,14 @@ def carried_frames(
     rgb: NDArray[np.uint8],
     xyz: NDArray[np.float32],
     mask: NDArray[np.bool_],
-    *,
-    table_height_m: float = 0.0,
-    max_range_m: float = MAX_RANGE_M,
-    soft_edges: bool = True,
-    quick_fill: bool = False,
+    **options: Any,
 ) -> None:
     """Write the frames from the closing on into the arrays of `Frames`: rgb, xyz and the robot's mask.
 
-    Earlier frames are unchanged: nothing has moved before the closing. The object uncovers the empty table.
+    Earlier frames are unchanged: nothing has moved before the closing. The options are those of `CarriedWorld`.
     """
-    if robot.grip is None:
-        return
-    camera, grip, grasp = robot.camera, robot.grip, candidate.grasp
-    border = max(1.0, BORDER * camera.width)
-    hole = grow_mask(candidate.mask, border)
-    background = remove_robot(world.rgb[0], hole, quick=quick_fill)
-    table = (camera.rays() * plane_depth(camera, table_height_m, max_range_m)[..., None]).astype(np.float32)
-    empty = np.where(hole[..., None], table, world.xyz[0])
-    points, colours = world.xyz[0][candidate.mask], world.rgb[0][candidate.mask]
-    p_base = _to_base(points, camera)
-    at_rest = np.linalg.inv(grip.base_T_grip[grasp.closed])
-    for t in range(grasp.closed, len(robot)):
-        held = min(t, grasp.release - 1)
-        moved = grip.base_T_grip[held] @ at_rest
-        p = p_base @ moved[:3, :3].T + moved[:3, 3]
-        if t >= grasp.release:
-            p[:, 2] -= max(0.0, _above_ground(p, empty, camera, table_height_m))
-        here_rgb, here_xyz = background.copy(), empty.astype(np.float32)
-        splat_points(_to_camera(p, camera).astype(np.float32), colours, camera.K, 0.01, here_rgb, here_xyz)
-        part = slice(t, t + 1)
-        compose_frames(
-            here_rgb, here_xyz, robot.xyz[part], robot.link_ids[part], robot_rgb[part], soft_edges,
-            rgb[part], xyz[part], mask[part],
-        )  # fmt: skip
+    made = CarriedWorld(world, candidate, robot, robot_rgb, **options)
+    map_frames(lambda t: made.write(t, rgb[t], xyz[t], mask[t]), range(candidate.grasp.closed, len(robot)))
 
 
 def plane_depth(camera: PinholeCamera, height_m: float, max_range_m: float = MAX_RANGE_M) -> NDArray[np.float64]:
@@ -241,10 +272,9 @@ def plane_depth(camera: PinholeCamera, height_m: float, max_range_m: float = MAX
     return z
 
 
-def _above_ground(p_base: NDArray[np.float64], xyz: NDArray[np.float32], camera: PinholeCamera, table: float) -> float:
-    """Compute the drop height of the object onto the table or onto an object below it."""
+def _above_ground(p_base: NDArray[np.float64], ground: NDArray[np.float64], table: float) -> float:
+    """Compute the drop height of the object onto the table or an object below it; `ground` (H, W, 3), base frame."""
     centre, bottom = p_base[:, :2].mean(0), float(np.percentile(p_base[:, 2], 2))
-    ground = _to_base(xyz, camera)
     with np.errstate(invalid="ignore"):
         under = (np.hypot(*(ground[..., :2] - centre).transpose(2, 0, 1)) < 0.012) & (ground[..., 2] < bottom + 0.01)
     heights = ground[..., 2][under]

@@ -36,12 +36,14 @@ from kinema4d_ros.generators.protocol import (
     Cancel,
     GenerateRequest,
     Progress,
+    ReceiveFrames,
     ReportProgress,
+    deliver,
     raise_if_cancelled,
     request_sha256,
 )
 
-__all__ = ["CarryGenerator", "CompositeGenerator"]
+__all__ = ["CarryGenerator", "CompositeGenerator", "show_still"]
 
 MARGIN_PX = 6.0
 """Margin around the robot of frame 0, at a width of 720, for calibration error and mixed pixels."""
@@ -95,40 +97,17 @@ class CompositeGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request; equal requests give equal arrays."""
-        return self.compose(request, None, progress, cancel)
+        return self.stream(request, None, progress, cancel)
 
-    def compose(
+    def stream(
         self,
         request: GenerateRequest,
-        world: Frames | None = None,
+        receive: ReceiveFrames | None,
         progress: ReportProgress | None = None,
         cancel: Cancel | None = None,
     ) -> Rollout:
-        """Generate the rollout with a given `still_world`; None = compute it."""
-        report = progress or (lambda _: None)
-        robot, count = request.robot, len(request)
-        stage = Progress("background", 0, 1)
-        raise_if_cancelled(cancel, stage)
-        report(stage)
-        world = self.still_world(request) if world is None else world
-
-        frames = Frames.empty(*robot.link_ids.shape)
-        for start in range(0, count, _CHUNK):
-            stage = Progress("compose", start, count)
-            raise_if_cancelled(cancel, stage)
-            report(stage)
-            part = slice(start, min(start + _CHUNK, count))
-            points, ids = robot.xyz[part], robot.link_ids[part]
-            if robot.rgb is None:
-                colours = np.empty((*ids.shape, 3), np.uint8)
-                shade_frames(points, ids, colours)
-            else:
-                colours = robot.rgb[part]
-            arrays = frames[part].arrays
-            compose_frames(world.rgb[0], world.xyz[0], points, ids, colours, self._soft_edges, *arrays)
-        stage = Progress("compose", count, count)
-        raise_if_cancelled(cancel, stage)
-        report(stage)
+        """Generate the rollout, and deliver its frames as they are composed."""
+        frames = self.compose(request, None, progress, cancel, receive=receive)
         provenance = Provenance(
             generator=self.name,
             preset="plane" if request.depth is None else "depth",
@@ -138,6 +117,53 @@ class CompositeGenerator:
             versions=_versions(),
         )
         return Rollout(*frames.arrays, request.camera, request.times, provenance, plan_hash=request.plan_hash)
+
+    def compose(
+        self,
+        request: GenerateRequest,
+        world: Frames | None = None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+        *,
+        receive: ReceiveFrames | None = None,
+        final: bool = True,
+        only: NDArray[np.bool_] | None = None,
+    ) -> Frames:
+        """Compose the frames with a given `still_world`; None = compute it.
+
+        `receive` gets them, as not final if the caller is going to change them. Frames that are not in `only` (T,) may
+        be left undefined.
+        """
+        report = progress or (lambda _: None)
+        count = len(request)
+        stage = Progress("background", 0, 1)
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        world = self.still_world(request) if world is None else world
+        frames = Frames.empty(*request.robot.link_ids.shape)
+        for part in _parts(count):
+            if only is not None and not only[part].any():
+                continue
+            stage = Progress("compose", part.start, count)
+            raise_if_cancelled(cancel, stage)
+            report(stage)
+            self.write_frames(request, world, part, frames[part])
+            deliver(receive, "still", part.start, frames[part], final=final)
+        stage = Progress("compose", count, count)
+        raise_if_cancelled(cancel, stage)
+        report(stage)
+        return frames
+
+    def write_frames(self, request: GenerateRequest, world: Frames, part: slice, made: Frames) -> None:
+        """Write some of the request's frames: the still world with the exact robot."""
+        robot = request.robot
+        points, ids = robot.xyz[part], robot.link_ids[part]
+        if robot.rgb is None:
+            colours = np.empty((*ids.shape, 3), np.uint8)
+            shade_frames(points, ids, colours)
+        else:
+            colours = robot.rgb[part]
+        compose_frames(world.rgb[0], world.xyz[0], points, ids, colours, self._soft_edges, *made.arrays)
 
     @property
     def table_height_m(self) -> float:
@@ -197,12 +223,22 @@ class CarryGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request; equal requests give equal arrays."""
+        return self.stream(request, None, progress, cancel)
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate the rollout; deliver the scene at rest first, then the frames with the carried object."""
         report, composite, robot = progress or (lambda _: None), self._composite, request.robot
         table = composite.table_height_m
         raise_if_cancelled(cancel, Progress("lift", 0, 1))
         known, depth = self._with_depth(request)
         world = composite.still_world(known)
-        made = composite.compose(known, world, progress, cancel)
+        made = composite.compose(known, world, progress, cancel, receive=receive, final=False)
         stage = Progress("carry", 0, 1)
         raise_if_cancelled(cancel, stage)
         report(stage)
@@ -224,18 +260,19 @@ class CarryGenerator:
             )
             said = "the object at the closing fingers is carried; whether the grasp holds is not predicted"
         report(Progress("carry", 1, 1))
+        deliver(receive, "draft", 0, made, final=True)
         doubts = {}
         if depth in ("plane", "unknown"):
             doubts = {WARNING: "Without depth no object stands on the assumed table, so nothing is carried."}
-        provenance = replace(
-            made.provenance,
+        provenance = Provenance(
             generator=self.name,
             preset="depth" if depth == "measured" else depth,
             depth=depth,
             input_sha256=request_sha256(request),
+            seed=request.seed,
             versions={**_versions(), "hypothesis": said, **doubts},
         )
-        return replace(made, provenance=provenance)
+        return Rollout(*made.arrays, request.camera, request.times, provenance, plan_hash=request.plan_hash)
 
     def _with_depth(self, request: GenerateRequest) -> tuple[GenerateRequest, DepthBasis]:
         """Return the request with measured or lifted depth, and its source."""
@@ -253,6 +290,32 @@ class CarryGenerator:
         # The lifter returns the bare plane where it recognises nothing: such a depth has no support.
         something = bool((found.thing > 0.5).mean() > LEAST_SHARE)
         return replace(request, depth=found.depth_m), "lifted" if something else "unknown"
+
+
+def show_still(
+    request: GenerateRequest,
+    receive: ReceiveFrames | None,
+    cancel: Cancel | None = None,
+    *,
+    table_height_m: float = 0.0,
+    max_range_m: float = MAX_RANGE_M,
+) -> None:
+    """Deliver the scene at rest, inpainted quickly, before work that takes longer; nothing without a receiver."""
+    if receive is None:
+        return
+    composite = CompositeGenerator(table_height_m=table_height_m, max_range_m=max_range_m, quick_fill=True)
+    world = composite.still_world(request)
+    buffer = Frames.empty(min(_CHUNK, len(request)), *request.robot.link_ids.shape[1:])
+    for part in _parts(len(request)):
+        raise_if_cancelled(cancel, Progress("compose", part.start, len(request)))
+        made = buffer[: part.stop - part.start]
+        composite.write_frames(request, world, part, made)
+        deliver(receive, "still", part.start, made, final=False)
+
+
+def _parts(count: int) -> list[slice]:
+    """Split frames into parts between which `cancel` is asked."""
+    return [slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
 
 
 def _versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""The generator protocol: request, progress, cancellation, rollout; and the hash of a request.
+"""The generator protocol: request, progress, cancellation, frames as soon as they exist, rollout; hash of a request.
 
 A generator predicts the scene while the exact robot moves. It reports progress, stops within one step when cancelled,
-and never changes the robot.
+and never changes the robot. Some also deliver frames before the rollout is complete, see `stream_frames`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.pointmap import PointmapSequence
-from kinema4d_ros.core.rollout import Rollout, require_plan_hash, require_seed, require_times
+from kinema4d_ros.core.rollout import Frames, Rollout, require_plan_hash, require_seed, require_times
 from kinema4d_ros.core.trajectory import JointTrajectory, hash_trajectory
-from kinema4d_ros.generators._kernels import pack_depths
+from kinema4d_ros.generators._kernels import pack_robot
 from kinema4d_ros.robot.description import description_sha256
 from kinema4d_ros.robot.model import Robot
 
@@ -31,9 +31,15 @@ __all__ = [
     "GenerateRequest",
     "Generator",
     "Progress",
+    "ReadyFrames",
+    "ReceiveFrames",
     "ReportProgress",
+    "Stage",
+    "StreamingGenerator",
+    "deliver",
     "raise_if_cancelled",
     "request_sha256",
+    "stream_frames",
 ]
 
 
@@ -51,6 +57,31 @@ ReportProgress = Callable[[Progress], None]
 
 Cancel = Callable[[], bool]
 """Callback, called between steps; True raises `Cancelled`."""
+
+
+Stage = Literal["still", "draft", "refined"]
+"""What frames show: the scene at rest; the scene as a draft or a hypothesis moves it; the output of a network."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadyFrames:
+    """Some frames of a rollout that is not complete yet.
+
+    Attributes:
+        stage: what they show, always with the exact robot.
+        start: index of the first in the rollout.
+        frames: read-only. Those that are not final may be overwritten after the receiver returns.
+        final: the rollout has exactly these frames; otherwise later ones replace them.
+    """
+
+    stage: Stage
+    start: int
+    frames: Frames
+    final: bool
+
+
+ReceiveFrames = Callable[[ReadyFrames], None]
+"""Callback, called from the thread that generates."""
 
 
 _CLOCK_TOLERANCE_S = 1e-6
@@ -202,6 +233,53 @@ class Generator(Protocol):
         ...
 
 
+@runtime_checkable
+class StreamingGenerator(Generator, Protocol):
+    """Generator that delivers frames as soon as they exist."""
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate the same rollout as `generate`, and deliver its frames on the way.
+
+        Args:
+            request: to predict.
+            receive: called with frames; None = deliver nothing. For every index, the last delivery is final.
+            progress, cancel: as for `generate`.
+        """
+        ...
+
+
+def stream_frames(
+    generator: Generator,
+    request: GenerateRequest,
+    receive: ReceiveFrames | None,
+    progress: ReportProgress | None = None,
+    cancel: Cancel | None = None,
+) -> Rollout:
+    """Generate a rollout; deliver frames as soon as they exist, or all at the end by a generator that cannot stream."""
+    if isinstance(generator, StreamingGenerator):
+        return generator.stream(request, receive, progress, cancel)
+    rollout = generator.generate(request, progress, cancel)
+    deliver(receive, "refined", 0, rollout, final=True)
+    return rollout
+
+
+def deliver(receive: ReceiveFrames | None, stage: Stage, start: int, frames: Frames, *, final: bool) -> None:
+    """Pass frames to a receiver, if there is one, as views that it cannot write to."""
+    if receive is None:
+        return
+    views = [array.view() for array in frames.arrays]
+    for view in views:
+        view.flags.writeable = False
+    rgb, xyz, mask = views
+    receive(ReadyFrames(stage, start, Frames(rgb, xyz, mask), final))
+
+
 def raise_if_cancelled(cancel: Cancel | None, progress: Progress) -> None:
     """Raise `Cancelled` with the current progress if `cancel` returns True."""
     if cancel is not None and cancel():
@@ -236,15 +314,16 @@ def request_sha256(request: GenerateRequest) -> str:
     order, so they can be computed in parallel.
     """
     robot, camera = request.robot, request.camera
+    no_colours = np.empty((0, 0, 3), np.uint8)
 
     def frame(t: int) -> bytes:
         ids = np.ascontiguousarray(robot.link_ids[t])
-        depths = np.empty(ids.size, np.float32)
-        count = pack_depths(np.ascontiguousarray(robot.xyz[t]), ids, depths)
+        rgb = no_colours if robot.rgb is None else np.ascontiguousarray(robot.rgb[t])
+        depths, colours = np.empty(ids.size, np.float32), np.empty((ids.size if len(rgb) else 0, 3), np.uint8)
+        count = pack_robot(np.ascontiguousarray(robot.xyz[t]), ids, rgb, depths, colours)
         digest = hashlib.sha256(ids.data)
         digest.update(depths[:count].data)
-        if robot.rgb is not None:
-            digest.update(robot.rgb[t][ids != 0].data)
+        digest.update(colours[:count].data)
         return digest.digest()
 
     whole = hashlib.sha256(b"kinema4d request 1\n")

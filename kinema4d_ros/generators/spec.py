@@ -28,7 +28,15 @@ from typing import Any, Literal
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError, KinemaError
 from kinema4d_ros.core.rollout import Rollout
 from kinema4d_ros.generators.draft.detection import has_detector
-from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Generator, ReportProgress
+from kinema4d_ros.generators.protocol import (
+    Cancel,
+    GenerateRequest,
+    Generator,
+    ReceiveFrames,
+    ReportProgress,
+    StreamingGenerator,
+    deliver,
+)
 from kinema4d_ros.io.resources import share_directory
 
 __all__ = ["SPECS", "GeneratorSpec", "best_preset", "best_without_draft", "load_generator", "preset_names"]
@@ -272,7 +280,23 @@ class _OwnGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate and validate a rollout; GENERATOR_FAILED if it is not a rollout of this request."""
-        rollout = self._made.generate(request, progress, cancel)
+        return self._checked(request, self._made.generate(request, progress, cancel))
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate and validate a rollout; its frames are delivered at the end by a class without `stream`."""
+        if isinstance(self._made, StreamingGenerator):
+            return self._checked(request, self._made.stream(request, receive, progress, cancel))
+        rollout = self.generate(request, progress, cancel)
+        deliver(receive, "refined", 0, rollout, final=True)
+        return rollout
+
+    def _checked(self, request: GenerateRequest, rollout: Any) -> Rollout:
         if not isinstance(rollout, Rollout):
             raise GeneratorError(
                 f"generator '{self._spec}' returned {type(rollout).__name__}", expected="a Rollout from generate"

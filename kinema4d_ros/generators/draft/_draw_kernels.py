@@ -7,6 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from kinema4d_ros.core.outcomes import PointBasis
+from kinema4d_ros.generators._kernels import copy_flat
 
 __all__ = [
     "cast_shapes",
@@ -14,11 +15,11 @@ __all__ = [
     "copy_frame",
     "find_changes",
     "keep_around",
-    "light_robot",
+    "paint_robot",
     "paint_shapes",
+    "project_shadow",
     "robot_normals",
     "shade_plane",
-    "wear_own_pixels",
 ]
 
 Floats = NDArray[np.float32]
@@ -281,33 +282,70 @@ def paint_shapes(
 
 @njit(cache=True, nogil=True)
 def copy_frame(still_rgb: Bytes, still_xyz: Floats, still_basis: Bytes, rgb: Bytes, xyz: Floats, basis: Bytes) -> None:
-    """Copy the scene at rest into a frame, row by row."""
-    for v in range(len(still_rgb)):
-        rgb[v] = still_rgb[v]
-        xyz[v] = still_xyz[v]
-        basis[v] = still_basis[v]
+    """Copy the scene at rest into a frame; all arrays are contiguous."""
+    copy_flat(still_rgb.reshape(-1), rgb.reshape(-1))
+    copy_flat(still_xyz.reshape(-1), xyz.reshape(-1))
+    copy_flat(still_basis.reshape(-1), basis.reshape(-1))
 
 
 @njit(cache=True, nogil=True)
-def find_changes(xyz: Floats, ids: Bytes, first_xyz: Floats, first_ids: Bytes, least_m: float, out: Bytes) -> None:
-    """Write 1 to out (H, W) where the robot of a frame differs from the first in link or by `least_m` of depth."""
-    for v in range(ids.shape[0]):
-        for u in range(ids.shape[1]):
+def find_changes(
+    xyz: Floats, ids: Bytes, first_xyz: Floats, first_ids: Bytes, least_m: float, window: Ints, out: Bytes
+) -> None:
+    """Write 1 to out (h, w), a window of the frame, where its robot differs from the first's.
+
+    It differs in link, or by `least_m` of depth. The window is (top, bottom, left, right), ends exclusive.
+    """
+    top, bottom, left, right = window
+    for v in range(top, bottom):
+        for u in range(left, right):
             same = ids[v, u] == first_ids[v, u]
             if same and ids[v, u] != 0:
                 same = abs(xyz[v, u, 2] - first_xyz[v, u, 2]) < least_m
-            out[v, u] = 0 if same else 1
+            out[v - top, u - left] = 0 if same else 1
 
 
 @njit(cache=True, nogil=True)
-def keep_around(differs: Bytes, margin: Bools, ids: Bytes, image: Bytes, same: Bools, rgb: Bytes) -> None:
-    """Mark the pixels of the margin (H, W) that do not differ as the same; copy the image beside the robot there."""
-    for v in range(ids.shape[0]):
-        for u in range(ids.shape[1]):
-            same[v, u] = margin[v, u] and differs[v, u] == 0
+def keep_around(differs: Bytes, window: Ints, margin: Bools, ids: Bytes, image: Bytes, same: Bools, rgb: Bytes) -> None:
+    """Mark the pixels of the margin (H, W) that do not differ as the same; copy the image beside the robot there.
+
+    `differs` (h, w) is of a window (top, bottom, left, right) that contains the margin.
+    """
+    top, bottom, left, right = window
+    for v in range(top, bottom):
+        for u in range(left, right):
+            if not margin[v, u]:
+                continue
+            same[v, u] = differs[v - top, u - left] == 0
             if same[v, u] and ids[v, u] == 0:
                 for c in range(3):
                     rgb[v, u, c] = image[v, u, c]
+
+
+@njit(cache=True, nogil=True)
+def project_shadow(
+    points: Doubles, lamp: Doubles, low: Doubles, cell_m: float, rows: int, columns: int, height_m: float,
+    high_m: float, cells: Ints, high: Bools,
+) -> int:  # fmt: skip
+    """Project points (M, 3) from a lamp (3,) onto the plane at `height_m`; return how many hit a cell of the grid.
+
+    Writes their row and column (M, 2), and whether the point is higher than `high_m` above the plane. Points in the
+    plane and those about as high as the lamp cast no shadow.
+    """
+    room = lamp[2] - height_m
+    count = 0
+    for i in range(len(points)):
+        above = points[i, 2] - height_m
+        if not (above > 0.001 and above < 0.9 * room):
+            continue
+        stretch = room / (room - above)
+        column = np.int64(np.rint((lamp[0] + (points[i, 0] - lamp[0]) * stretch - low[0]) / cell_m))
+        row = np.int64(np.rint((lamp[1] + (points[i, 1] - lamp[1]) * stretch - low[1]) / cell_m))
+        if 0 <= row < rows and 0 <= column < columns:
+            cells[count, 0], cells[count, 1] = row, column
+            high[count] = above > high_m
+            count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -366,34 +404,40 @@ def shade_plane(
 
 
 @njit(cache=True, nogil=True)
-def robot_normals(xyz: Floats, ids: Bytes, base_R: Doubles, out: Floats) -> None:
-    """Write normals (H, W, 3), base frame, towards the camera, from neighbours in the same link; 0 = no robot."""
+def _normal_at(xyz: Floats, ids: Bytes, v: int, u: int, base_R: Doubles, out: Floats) -> None:
+    """Write the normal (3,) of a robot pixel, base frame, towards the camera, from neighbours in the same link."""
     height, width = ids.shape
-    for v in range(height):
-        for u in range(width):
-            i = ids[v, u]
-            if i == 0:
+    i = ids[v, u]
+    left = u - 1 if u > 0 and ids[v, u - 1] == i else u
+    right = u + 1 if u + 1 < width and ids[v, u + 1] == i else u
+    above = v - 1 if v > 0 and ids[v - 1, u] == i else v
+    below = v + 1 if v + 1 < height and ids[v + 1, u] == i else v
+    ax = np.float64(xyz[v, right, 0]) - xyz[v, left, 0]
+    ay = np.float64(xyz[v, right, 1]) - xyz[v, left, 1]
+    az = np.float64(xyz[v, right, 2]) - xyz[v, left, 2]
+    bx = np.float64(xyz[below, u, 0]) - xyz[above, u, 0]
+    by = np.float64(xyz[below, u, 1]) - xyz[above, u, 1]
+    bz = np.float64(xyz[below, u, 2]) - xyz[above, u, 2]
+    x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
+    if x * xyz[v, u, 0] + y * xyz[v, u, 1] + z * xyz[v, u, 2] > 0.0:
+        x, y, z = -x, -y, -z
+    norm = np.sqrt(x * x + y * y + z * z)
+    if norm == 0.0:
+        x, y, z = -np.float64(xyz[v, u, 0]), -np.float64(xyz[v, u, 1]), -np.float64(xyz[v, u, 2])
+        norm = np.sqrt(x * x + y * y + z * z)
+    for k in range(3):
+        out[k] = np.float32((base_R[k, 0] * x + base_R[k, 1] * y + base_R[k, 2] * z) / norm)
+
+
+@njit(cache=True, nogil=True)
+def robot_normals(xyz: Floats, ids: Bytes, base_R: Doubles, out: Floats) -> None:
+    """Write normals (H, W, 3), base frame, towards the camera; 0 = no robot."""
+    for v in range(ids.shape[0]):
+        for u in range(ids.shape[1]):
+            if ids[v, u] == 0:
                 out[v, u] = 0.0
-                continue
-            left = u - 1 if u > 0 and ids[v, u - 1] == i else u
-            right = u + 1 if u + 1 < width and ids[v, u + 1] == i else u
-            above = v - 1 if v > 0 and ids[v - 1, u] == i else v
-            below = v + 1 if v + 1 < height and ids[v + 1, u] == i else v
-            ax = np.float64(xyz[v, right, 0]) - xyz[v, left, 0]
-            ay = np.float64(xyz[v, right, 1]) - xyz[v, left, 1]
-            az = np.float64(xyz[v, right, 2]) - xyz[v, left, 2]
-            bx = np.float64(xyz[below, u, 0]) - xyz[above, u, 0]
-            by = np.float64(xyz[below, u, 1]) - xyz[above, u, 1]
-            bz = np.float64(xyz[below, u, 2]) - xyz[above, u, 2]
-            x, y, z = ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx
-            if x * xyz[v, u, 0] + y * xyz[v, u, 1] + z * xyz[v, u, 2] > 0.0:
-                x, y, z = -x, -y, -z
-            norm = np.sqrt(x * x + y * y + z * z)
-            if norm == 0.0:
-                x, y, z = -np.float64(xyz[v, u, 0]), -np.float64(xyz[v, u, 1]), -np.float64(xyz[v, u, 2])
-                norm = np.sqrt(x * x + y * y + z * z)
-            for k in range(3):
-                out[v, u, k] = np.float32((base_R[k, 0] * x + base_R[k, 1] * y + base_R[k, 2] * z) / norm)
+            else:
+                _normal_at(xyz, ids, v, u, base_R, out[v, u])
 
 
 @njit(cache=True, nogil=True)
@@ -406,64 +450,58 @@ def _level(n: Floats, shaded: Bytes, shape: Doubles, key: Doubles, c: int) -> fl
 
 
 @njit(cache=True, nogil=True)
-def light_robot(
-    normals: Floats, ids: Bytes, shaded: Bytes, gains: Doubles, shape: Doubles, key: Doubles,
-    encode: Bytes, image: Bytes, same: Bools, out: Bytes,
+def paint_robot(
+    xyz: Floats, ids: Bytes, shaded: Bytes, base_R: Doubles, gains: Doubles, shape: Doubles, key: Doubles,
+    encode: Bytes, image: Bytes, same: Bools, first_T_now: Doubles, K: Doubles, first_xyz: Floats,
+    first_normals: Floats, first_ids: Bytes, first_shaded: Bytes, own: Bytes, out: Bytes,
 ) -> None:  # fmt: skip
-    """Colour the robot's pixels (H, W, 3): gains (256, 3) by link id times the light on the normal, `shape` (6, 3).
+    """Colour the robot's pixels of one frame into out (H, W, 3).
 
-    `shaded` (H, W, 3) is the rendered robot, `key` (3,) the lamp's direction, `encode` (N,) 8-bit values of linear
-    light from 0 to 1. Where `same` (H, W), the robot has the pixels of the image.
+    Where `same` (H, W), the robot has the pixels of the image. Elsewhere it has the colour of the same point of its
+    link in the first image, `own`, scaled by the light on both normals, where it was visible there; and otherwise gains
+    (256, 3) by link id times the light on the normal, `shape` (6, 3).
+
+    `shaded` (H, W, 3) is the rendered robot, `base_R` (3, 3) rotates camera to base, `key` (3,) is the direction of the
+    lamp, `encode` (N,) has 8-bit values of linear light from 0 to 1. `first_T_now` (256, 3, 4) maps a link's points of
+    this frame, camera frame, to those of frame 0; empty = not known.
     """
     height, width = ids.shape
     last = len(encode) - 1
+    normal = np.empty(3, np.float32)
     for v in range(height):
         for u in range(width):
             i = ids[v, u]
             if i == 0:
                 continue
-            for c in range(3):
-                if same[v, u]:
+            if same[v, u]:
+                for c in range(3):
                     out[v, u, c] = image[v, u, c]
-                else:
-                    level = _level(normals[v, u], shaded[v, u], shape, key, c) * gains[i, c]
-                    out[v, u, c] = encode[min(int(level * last), last)]
-
-
-@njit(cache=True, nogil=True)
-def wear_own_pixels(
-    xyz: Floats, normals: Floats, ids: Bytes, shaded: Bytes, first_T_now: Doubles, K: Doubles, first_xyz: Floats,
-    first_normals: Floats, first_ids: Bytes, first_shaded: Bytes, shape: Doubles, key: Doubles, image: Bytes,
-    same: Bools, out: Bytes,
-) -> None:  # fmt: skip
-    """Give robot pixels the colour of the same point of their link in the first image, where it was visible there.
-
-    `first_T_now` (256, 3, 4) maps a link's points of this frame, camera frame, to those of frame 0. The colour is
-    scaled by the light on both normals.
-    """
-    height, width = ids.shape
-    for v in range(height):
-        for u in range(width):
-            i = ids[v, u]
-            if i == 0 or same[v, u]:
                 continue
-            M, p = first_T_now[i], xyz[v, u]
-            z = M[2, 0] * p[0] + M[2, 1] * p[1] + M[2, 2] * p[2] + M[2, 3]
-            if z <= _NEAR_M:
+            _normal_at(xyz, ids, v, u, base_R, normal)
+            a, b, z = -1, -1, 0.0
+            if len(first_T_now) > 0:
+                M, p = first_T_now[i], xyz[v, u]
+                z = M[2, 0] * p[0] + M[2, 1] * p[1] + M[2, 2] * p[2] + M[2, 3]
+                if z > _NEAR_M:
+                    x = M[0, 0] * p[0] + M[0, 1] * p[1] + M[0, 2] * p[2] + M[0, 3]
+                    y = M[1, 0] * p[0] + M[1, 1] * p[1] + M[1, 2] * p[2] + M[1, 3]
+                    b = int(np.floor((K[0, 0] * x + K[0, 1] * y) / z + K[0, 2]))
+                    a = int(np.floor(K[1, 1] * y / z + K[1, 2]))
+            if (
+                0 <= a < height
+                and 0 <= b < width
+                and first_ids[a, b] == i
+                and not abs(first_xyz[a, b, 2] - z) > _HIDDEN_M
+            ):
+                before = _level(first_normals[a, b], first_shaded[a, b], shape, key, 1)
+                now = _level(normal, shaded[v, u], shape, key, 1)
+                ratio = min(max(now / before, 0.4), 2.5) ** (1.0 / 2.2)
+                for c in range(3):
+                    out[v, u, c] = np.uint8(min(own[a, b, c] * ratio + 0.5, 255.0))
                 continue
-            x = M[0, 0] * p[0] + M[0, 1] * p[1] + M[0, 2] * p[2] + M[0, 3]
-            y = M[1, 0] * p[0] + M[1, 1] * p[1] + M[1, 2] * p[2] + M[1, 3]
-            b = int(np.floor((K[0, 0] * x + K[0, 1] * y) / z + K[0, 2]))
-            a = int(np.floor(K[1, 1] * y / z + K[1, 2]))
-            if not (0 <= a < height and 0 <= b < width) or first_ids[a, b] != i:
-                continue
-            if abs(first_xyz[a, b, 2] - z) > _HIDDEN_M:
-                continue
-            before = _level(first_normals[a, b], first_shaded[a, b], shape, key, 1)
-            now = _level(normals[v, u], shaded[v, u], shape, key, 1)
-            ratio = min(max(now / before, 0.4), 2.5) ** (1.0 / 2.2)
             for c in range(3):
-                out[v, u, c] = np.uint8(min(image[a, b, c] * ratio + 0.5, 255.0))
+                level = _level(normal, shaded[v, u], shape, key, c) * gains[i, c]
+                out[v, u, c] = encode[min(int(level * last), last)]
 
 
 @njit(cache=True, nogil=True)
@@ -475,11 +513,13 @@ def compose_over(
     height, width = robot_ids.shape
     top, bottom, left, right = height, -1, width, -1
     for v in range(height):
+        mask[v] = False
         for u in range(width):
             # This form of the comparison never lets a missing scene point (NaN) hide the robot.
-            mask[v, u] = robot_ids[v, u] != 0 and not robot_xyz[v, u, 2] > xyz[v, u, 2]
-            if mask[v, u]:
-                top, bottom, left, right = min(top, v), max(bottom, v), min(left, u), max(right, u)
+            if robot_ids[v, u] == 0 or robot_xyz[v, u, 2] > xyz[v, u, 2]:
+                continue
+            mask[v, u] = True
+            top, bottom, left, right = min(top, v), max(bottom, v), min(left, u), max(right, u)
     for v in range(max(0, top - 1), min(height, bottom + 2)):
         for u in range(max(0, left - 1), min(width, right + 2)):
             here = mask[v, u]

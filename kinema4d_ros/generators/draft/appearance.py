@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.pointmap import PointmapSequence
 from kinema4d_ros.generators._kernels import shade_frames
-from kinema4d_ros.generators.draft._draw_kernels import light_robot, robot_normals, wear_own_pixels
+from kinema4d_ros.generators.draft._draw_kernels import paint_robot, robot_normals
 from kinema4d_ros.generators.draft.shadows import GAMMA
 from kinema4d_ros.generators.inpaint import grow_mask
 
@@ -74,31 +74,21 @@ class RobotLook:
     shaded: Bytes
 
     def paint(
-        self,
-        robot: PointmapSequence,
-        t: int,
-        shaded: Bytes,
-        first_T_now: Doubles | None,
-        same: Bools,
-        normals: Floats,
-        out: Bytes,
+        self, robot: PointmapSequence, t: int, shaded: Bytes, first_T_now: Doubles | None, same: Bools, out: Bytes
     ) -> None:
-        """Colour the robot of one frame (H, W, 3) into `out`; `normals` is working memory (H, W, 3).
+        """Colour the robot of one frame (H, W, 3) into `out`; pixels without robot are unchanged.
 
         Where `same` (H, W), the robot has not moved and keeps the pixels of the image. With `first_T_now`
         (256, 3, 4), by link id, from the camera frame to the same point of the link in frame 0, a moved link wears its
         own pixels where the first image shows them.
         """
-        xyz, ids, camera = robot.xyz[t], robot.link_ids[t], robot.camera
-        robot_normals(xyz, ids, np.ascontiguousarray(camera.base_T_camera[:3, :3]), normals)
-        light_robot(
-            normals, ids, shaded, self.gains, self.shape, self.key, self.encode, self.image, same, out
+        camera = robot.camera
+        paint_robot(
+            robot.xyz[t], robot.link_ids[t], shaded, np.ascontiguousarray(camera.base_T_camera[:3, :3]), self.gains,
+            self.shape, self.key, self.encode, self.image, same,
+            np.zeros((0, 3, 4)) if first_T_now is None else first_T_now, camera.K, self.xyz, self.normals, self.ids,
+            self.shaded, self.own, out,
         )  # fmt: skip
-        if first_T_now is not None:
-            wear_own_pixels(
-                xyz, normals, ids, shaded, first_T_now, camera.K, self.xyz, self.normals, self.ids, self.shaded,
-                self.shape, self.key, self.own, same, out,
-            )  # fmt: skip
 
 
 def spread_colours(image: Bytes, labels: Bytes, reach_px: float) -> tuple[Bytes, Bytes]:

@@ -10,7 +10,8 @@ table appears, and objects behind it as they were fitted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import cv2
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.outcomes import PointBasis
-from kinema4d_ros.core.pointmap import PointmapSequence, map_frames
+from kinema4d_ros.core.pointmap import PointmapSequence, each_frame
 from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.core.transforms import apply
 from kinema4d_ros.generators.carry import BORDER, MAX_RANGE_M, plane_depth
@@ -52,7 +53,7 @@ from kinema4d_ros.generators.draft.solids import Solids, make_solids
 from kinema4d_ros.generators.inpaint import grow_mask, remove_robot
 from kinema4d_ros.robot.model import Robot
 
-__all__ = ["Drawing", "SceneDrawer"]
+__all__ = ["Drawing", "Drawn", "SceneDrawer"]
 
 MOVED_M = 0.0015
 """An object no corner of which moves farther than this is at rest."""
@@ -77,6 +78,9 @@ Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
+
+Drawn = Callable[[int, Frames], None]
+"""Callback with the index of the first of some drawn frames, and these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,18 +133,17 @@ class _Still:
 
 @dataclass(frozen=True, eq=False)
 class _Memory:
-    """Working memory of one thread: normals and colours of the robot, and where it differs from frame 0."""
+    """Working memory of one thread: colours of the robot, and where it differs from frame 0, around its margin."""
 
-    normals: Floats
     rgb: Bytes
     differs: Bytes
     same: Bools
 
     @classmethod
-    def of(cls, image: Bytes) -> _Memory:
-        size = image.shape[:2]
-        zeros = np.zeros(size, np.uint8)
-        return cls(np.zeros((*size, 3), np.float32), np.zeros_like(image), zeros, np.zeros(size, np.bool_))
+    def of(cls, image: Bytes, window: NDArray[np.int64]) -> _Memory:
+        top, bottom, left, right = window
+        differs = np.zeros((bottom - top, right - left), np.uint8)
+        return cls(np.zeros_like(image), differs, np.zeros(image.shape[:2], np.bool_))
 
 
 class SceneDrawer:
@@ -200,6 +203,8 @@ class SceneDrawer:
         self.parts = attached_parts(image, self._seen_robot, margin, around, height, depth, robot.xyz[0, ..., 2])
         """(H, W) bool: pixels that hang on the robot but are not in its URDF; they leave with it."""
         self._margin = margin
+        self._reach_px = int(np.ceil(MARGIN_PX * self.camera.width / 720))
+        self._around = _window(margin, self._reach_px)
         self._hole = margin | grow_mask(self.parts, self._border / 2)
         table = np.isfinite(self._plane) & ~self._hole & ~around
         if height is not None:
@@ -240,6 +245,7 @@ class SceneDrawer:
         base_T_object: Doubles,
         estimates: Sequence[Estimate],
         base_T_link: Doubles | None = None,
+        drawn: Drawn | None = None,
     ) -> Drawing:
         """Draw the motion of robot and objects.
 
@@ -249,6 +255,8 @@ class SceneDrawer:
             estimates: the N shapes that were simulated.
             base_T_link: (T, L, 4, 4) float64, metres, of the robot's links; with them, the links have their own pixels
                 where the first image shows them, and also their hidden sides cast shadows.
+            drawn: called in this thread with the index of the first of some frames and these, in order, as they are
+                drawn.
         """
         count, things = len(robot), len(self.scene.objects)
         poses = np.ascontiguousarray(base_T_object, np.float64)
@@ -274,8 +282,8 @@ class SceneDrawer:
             which.tobytes(): self._still(solids, seen[0], which, first, tint) for which in np.unique(moved, axis=0)
         }
 
-        def draw_some(part: range) -> None:
-            scratch, memory = self._scratch(things), _Memory.of(self._image)
+        def draw_some(part: range) -> range:
+            scratch, memory = self._scratch(things), _Memory.of(self._image, self._around)
             for t in part:
                 rgb, xyz, mask = frames.rgb[t], frames.xyz[t], frames.robot_mask[t]
                 if t == 0:
@@ -293,11 +301,16 @@ class SceneDrawer:
                 painted = shaded[t]
                 if self.look is not None:
                     back = self._backwards(base_T_link, t)
-                    self.look.paint(robot, t, painted, back, memory.same, memory.normals, memory.rgb)
+                    self.look.paint(robot, t, painted, back, memory.same, memory.rgb)
                     painted = memory.rgb
                 compose_over(robot.xyz[t], robot.link_ids[t], painted, self._soft, rgb, xyz, mask, basis[t])
+            return part
 
-        map_frames(draw_some, [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)])
+        parts = [range(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK)]
+        with closing(each_frame(draw_some, parts)) as done:
+            for part in done:
+                if drawn is not None:
+                    drawn(part.start, frames[part.start : part.stop])
         return Drawing(frames, basis)
 
     def _backwards(self, base_T_link: Doubles | None, t: int) -> Doubles | None:
@@ -311,11 +324,13 @@ class SceneDrawer:
 
     def _keep_around(self, robot: PointmapSequence, t: int, memory: _Memory, rgb: Bytes) -> None:
         """Find the pixels of frame 0's robot and its margin near which it is where it was; they keep the image."""
+        if not memory.differs.size:
+            return
         first_xyz, first_ids = robot.xyz[0], robot.link_ids[0]
-        find_changes(robot.xyz[t], robot.link_ids[t], first_xyz, first_ids, _SAME_M, memory.differs)
-        side = 2 * int(np.ceil(MARGIN_PX * self.camera.width / 720)) + 1
+        find_changes(robot.xyz[t], robot.link_ids[t], first_xyz, first_ids, _SAME_M, self._around, memory.differs)
+        side = 2 * self._reach_px + 1
         grown = cv2.dilate(memory.differs, np.ones((side, side), np.uint8))
-        keep_around(grown, self._margin, first_ids, self._image, memory.same, rgb)
+        keep_around(grown, self._around, self._margin, first_ids, self._image, memory.same, rgb)
 
     @staticmethod
     def _shade(shadows: _Shadows, points: Doubles, still: _Still, same: Bools, rgb: Bytes) -> None:
@@ -521,6 +536,16 @@ def _moved(solids: Solids, poses: Doubles) -> Bools:
     placed = np.einsum("tnij,nkj->tnki", poses[..., :3, :3], corners) + poses[:, :, None, :3, 3]
     away = np.linalg.norm(placed - placed[:1], axis=-1).max(-1) if len(solids) else np.zeros(poses.shape[:2])
     return np.asarray(np.maximum.accumulate(away, axis=0) > MOVED_M)
+
+
+def _window(mask: Bools, border: int) -> NDArray[np.int64]:
+    """Return first and last row and column (4,), ends exclusive, around a mask (H, W); zeros for an empty one."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    if not len(rows):
+        return np.zeros(4, np.int64)
+    height, width = mask.shape
+    top, left = max(int(rows[0]) - border, 0), max(int(columns[0]) - border, 0)
+    return np.array([top, min(int(rows[-1]) + border + 1, height), left, min(int(columns[-1]) + border + 1, width)])
 
 
 def _union(masks: Bools) -> Bools:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,10 +32,11 @@ from kinema4d_ros.core.outcomes import (
     Patches,
     patches_between,
 )
-from kinema4d_ros.core.rollout import DepthBasis, Provenance, Rollout
+from kinema4d_ros.core.rollout import DepthBasis, Frames, Provenance, Rollout
 from kinema4d_ros.generators.carry import MAX_RANGE_M
+from kinema4d_ros.generators.composite import show_still
 from kinema4d_ros.generators.draft.detection import Detector, has_detector, load_detector
-from kinema4d_ros.generators.draft.draw import Drawing, SceneDrawer
+from kinema4d_ros.generators.draft.draw import Drawing, Drawn, SceneDrawer
 from kinema4d_ros.generators.draft.fit import fit_scene
 from kinema4d_ros.generators.draft.members import draw_members, open_room
 from kinema4d_ros.generators.draft.outcomes import MOVED_M, DraftOutcome, cluster_outcomes
@@ -46,7 +48,9 @@ from kinema4d_ros.generators.protocol import (
     CommandedMotion,
     GenerateRequest,
     Progress,
+    ReceiveFrames,
     ReportProgress,
+    deliver,
     raise_if_cancelled,
     request_sha256,
 )
@@ -122,19 +126,59 @@ class DraftGenerator:
         self._detector: Detector | None = None
         self._last: tuple[bytes, FittedScene] | None = None
         self._drawer: tuple[bytes, SceneDrawer] | None = None
+        self._drafted = b""
 
     def generate(
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request; equal requests give equal arrays."""
+        return self.stream(request, None, progress, cancel)
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate the rollout; deliver the scene at rest at once, then the most probable outcome as it is drawn."""
+        require_motion(request)
+        self.show_still(request, receive, cancel)
+        return self.draft(request, receive, progress, cancel)
+
+    def show_still(self, request: GenerateRequest, receive: ReceiveFrames | None, cancel: Cancel | None = None) -> None:
+        """Deliver the scene at rest, while nothing is fitted yet."""
+        show_still(request, receive, cancel, table_height_m=self.table_height_m, max_range_m=self._max_range_m)
+
+    def draft(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None = None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+        *,
+        final: bool = True,
+    ) -> Rollout:
+        """Generate the rollout; deliver the most probable outcome, not as final if the caller is going to change it."""
         report = progress or (lambda _: None)
-        made = self.simulate(request, progress, cancel)
-        shown = made.outcomes[:MAX_OUTCOMES]
-        stage = Progress("draw", 0, len(shown))
-        raise_if_cancelled(cancel, stage)
-        report(stage)
-        drawer = self._drawer_of(request, made.scene)
-        main = self._draw(drawer, request, made, shown[0])
+        scene = self._fitted(request, report, cancel)
+        key = b"" if self._last is None else self._last[0]
+        kept, self._drafted = key == self._drafted, key
+        with ThreadPoolExecutor(1) as beside:
+            # What is drawn of the scene does not depend on the motion, and most of it uses one core only.
+            preparing = None if self._threads == 1 else beside.submit(self._drawer_of, request, scene)
+            made = self._simulated(request, scene, report, cancel)
+            shown = made.outcomes[:MAX_OUTCOMES]
+            stage = Progress("draw", 0, len(shown))
+            raise_if_cancelled(cancel, stage)
+            report(stage)
+            drawer = self._drawer_of(request, scene) if preparing is None else preparing.result()
+
+        def drawn(start: int, frames: Frames) -> None:
+            raise_if_cancelled(cancel, stage)
+            deliver(receive, "draft", start, frames, final=final)
+
+        main = self._draw(drawer, request, made, shown[0], drawn)
         alternatives: list[Patches] = []
         for number, outcome in enumerate(shown[1:], 1):
             stage = Progress("draw", number, len(shown))
@@ -150,7 +194,7 @@ class DraftGenerator:
             *main.frames.arrays,
             request.camera,
             request.times,
-            self._provenance(request, made),
+            self._provenance(request, made, kept),
             plan_hash=request.plan_hash,
             outcomes=tuple(Outcome(o.probability * certain, o.label, _events(o), _objects(o, made)) for o in shown),
             alternatives=tuple(alternatives),
@@ -163,11 +207,19 @@ class DraftGenerator:
     ) -> Simulated:
         """Fit the scene and simulate the motion in every member, without drawing."""
         report = progress or (lambda _: None)
-        motion = require_motion(request)
+        return self._simulated(request, self._fitted(request, report, cancel), report, cancel)
+
+    def _fitted(self, request: GenerateRequest, report: ReportProgress, cancel: Cancel | None) -> FittedScene:
+        require_motion(request)
         stage = Progress("fit", 0, 1)
         raise_if_cancelled(cancel, stage)
         report(stage)
-        scene = self.scene_of(request, cancel)
+        return self.scene_of(request, cancel)
+
+    def _simulated(
+        self, request: GenerateRequest, scene: FittedScene, report: ReportProgress, cancel: Cancel | None
+    ) -> Simulated:
+        motion = require_motion(request)
         stage = Progress("simulate", 0, self._members)
         raise_if_cancelled(cancel, stage)
         report(stage)
@@ -260,13 +312,20 @@ class DraftGenerator:
             self._drawer = (key, made)
         return self._drawer[1]
 
-    def _draw(self, drawer: SceneDrawer, request: GenerateRequest, made: Simulated, outcome: DraftOutcome) -> Drawing:
+    def _draw(
+        self,
+        drawer: SceneDrawer,
+        request: GenerateRequest,
+        made: Simulated,
+        outcome: DraftOutcome,
+        drawn: Drawn | None = None,
+    ) -> Drawing:
         run = made.runs[outcome.representative]
         shapes = [_estimate(placed) for placed in made.members[outcome.representative].objects]
         poses = _link_poses(require_motion(request), request.times)
-        return drawer.draw(request.robot, run.base_T_object, shapes, base_T_link=poses)
+        return drawer.draw(request.robot, run.base_T_object, shapes, poses, drawn)
 
-    def _provenance(self, request: GenerateRequest, made: Simulated) -> Provenance:
+    def _provenance(self, request: GenerateRequest, made: Simulated, kept: bool) -> Provenance:
         basis: DepthBasis = "measured" if request.depth is not None else "plane"
         return Provenance(
             generator=self.name,
@@ -281,6 +340,7 @@ class DraftGenerator:
                 "numpy": np.__version__,
                 "python": platform.python_version(),
                 "members": str(len(made.members)),
+                "scene": "kept from an earlier request on the same image" if kept else "fitted for this request",
             },
         )
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.transforms import apply
+from kinema4d_ros.generators.draft._draw_kernels import project_shadow
 from kinema4d_ros.generators.inpaint import grow_mask
 from kinema4d_ros.robot.model import Robot
 
@@ -184,16 +185,15 @@ _CASTERS: WeakKeyDictionary[Robot, RobotCaster] = WeakKeyDictionary()
 def cast_shadow(points: Doubles, lamp: Doubles, grid: TableGrid) -> Floats:
     """Cast points (M, 3), base frame, from a lamp onto the table: (rows, columns) float32, 0 = lit, 1 = shadow."""
     rows, columns = grid.shape
-    above = points[:, 2] - grid.height_m
-    room = float(lamp[2]) - grid.height_m
-    used = (above > 0.001) & (above < 0.9 * room)
-    p, above = points[used], above[used]
-    shadow = lamp[:2] + (p[:, :2] - lamp[:2]) * (room / (room - above))[:, None]
-    column, row = np.rint((shadow - grid.low) / grid.cell_m).astype(np.int64).T
-    inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-    if not inside.any():
+    cells = np.empty((len(points), 2), np.int64)
+    high = np.empty(len(points), np.bool_)
+    count = project_shadow(
+        np.ascontiguousarray(points), np.asarray(lamp, np.float64), grid.low, grid.cell_m, rows, columns, grid.height_m,
+        _HIGH_M, cells, high,
+    )  # fmt: skip
+    if count == 0:
         return np.zeros(grid.shape, np.float32)
-    row, column, high = row[inside], column[inside], above[inside] > _HIGH_M
+    row, column, high = cells[:count, 0], cells[:count, 1], high[:count]
     # Only the part of the table with shadows, and a border for the blur.
     top, left = max(int(row.min()) - _PAD, 0), max(int(column.min()) - _PAD, 0)
     part = slice(top, int(row.max()) + _PAD), slice(left, int(column.max()) + _PAD)
@@ -233,6 +233,7 @@ def estimate_lighting(
     logs = [np.clip(flat(channel), -0.8, 0.8) for channel in light]
     grey = np.mean(logs, axis=0)
     center = np.array([*casters[:, :2].mean(0), height_m])
+    casters = np.ascontiguousarray(casters)
 
     def shadow(turn: float, rise: float, away: float) -> tuple[Floats, Doubles]:
         flat_m = away * np.cos(rise)

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-__all__ = ["blend_frames", "grow_frames", "move_onto_rays", "paste_frames"]
+__all__ = ["add_rest", "grow_frames", "mix_frame", "move_onto_rays", "paste_frames"]
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.intp]
@@ -92,16 +92,58 @@ def paste_frames(
                         rgb[t, v, u, c] = robot_rgb[t, v, u, c]
 
 
+@njit(cache=True, nogil=True)
+def mix_frame(
+    rgb: NDArray[np.uint8],
+    xyz: Floats,
+    mask: NDArray[np.bool_],
+    other_rgb: NDArray[np.uint8],
+    other_xyz: Floats,
+    other_mask: NDArray[np.bool_],
+    share: float,
+) -> None:
+    """Mix a share (float32) of another frame into one (H, W[, 3]); more than a half also takes its points and mask."""
+    height, width = mask.shape
+    for v in range(height):
+        for u in range(width):
+            for c in range(3):
+                # Equal levels stay as they are, also after rounding.
+                if rgb[v, u, c] != other_rgb[v, u, c]:
+                    level = (1 - share) * rgb[v, u, c] + share * other_rgb[v, u, c]
+                    rgb[v, u, c] = np.uint8(level + np.float32(0.5))
+        if share > np.float32(0.5):
+            mask[v] = other_mask[v]
+            xyz[v] = other_xyz[v]
+
+
+@njit(cache=True, nogil=True)
+def _loud_cells(values: Floats, limit: float) -> NDArray[np.bool_]:
+    """Return (K, h, w): whether one of a cell's four corners in (K, h, w, C) exceeds the limit, or almost."""
+    count, rows, columns, channels = values.shape
+    least = limit * (1.0 - 1e-6)
+    large = np.zeros((count, rows, columns), np.bool_)
+    for k in range(count):
+        for i in range(rows):
+            for j in range(columns):
+                for c in range(channels):
+                    # Written so that NaN is large.
+                    if not abs(values[k, i, j, c]) <= least:
+                        large[k, i, j] = True
+    out = np.zeros((count, rows, columns), np.bool_)
+    for k in range(count):
+        for i in range(rows):
+            below = min(i + 1, rows - 1)
+            for j in range(columns):
+                right = min(j + 1, columns - 1)
+                out[k, i, j] = large[k, i, j] or large[k, i, right] or large[k, below, j] or large[k, below, right]
+    return out
+
+
 @njit(cache=True, parallel=True, nogil=True)
-def blend_frames(
-    still_rgb: NDArray[np.uint8],
-    still_xyz: Floats,
-    still_mask: NDArray[np.bool_],
-    carried_rgb: NDArray[np.uint8],
-    carried_xyz: Floats,
-    carried_mask: NDArray[np.bool_],
-    first_carried: int,
-    gate: Floats,
+def add_rest(
+    rgb: NDArray[np.uint8],
+    xyz: Floats,
+    mask: NDArray[np.bool_],
     rest_rgb: Floats,
     rest_z: Floats,
     before: Ints,
@@ -110,64 +152,67 @@ def blend_frames(
     quiet_levels: float,
     quiet_m: float,
 ) -> None:
-    """Turn the still world's frames, in place, into the prediction: a mix of two worlds plus the rest.
+    """Add to frames (T, H, W[, 3]), in place, what neither world shows; the robot under the mask stays exact.
 
-    still and carried are (T, H, W[, 3]); carried is used from frame `first_carried` on with the weight gate (T,). The
-    rest, what neither world shows, is (K, h, w[, 3]) over `window` (left, top, width, height) at K times; `before` and
-    `share` (T,) give frame t's position between them. Changes up to `quiet_levels` or `quiet_m` count as noise.
+    The rest is (K, h, w[, 3]) over `window` (left, top, width, height) at K times; `before` and `share` (T,) give frame
+    t's position between them. Changes up to `quiet_levels` or `quiet_m` count as noise. Most cells of the rest are
+    quiet in all corners: an interpolated value is no larger, so their pixels are skipped.
     """
-    frames, height, width = still_mask.shape
+    frames, height, width = mask.shape
     rows, columns = rest_z.shape[1:]
     left, top, wide, high = window[0], window[1], window[2], window[3]
     last = len(rest_z) - 1
+    loud_rgb = _loud_cells(rest_rgb, quiet_levels)
+    loud_z = _loud_cells(rest_z.reshape((*rest_z.shape, 1)), quiet_m)
+    across, across_share = np.empty(wide, np.intp), np.empty(wide, np.float32)
+    for i in range(wide):
+        x = min(max((i + 0.5) * columns / wide - 0.5, 0.0), columns - 1.0)
+        across[i] = int(x)
+        across_share[i] = np.float32(x - across[i])
     for t in prange(frames):
-        mix = gate[t] if t >= first_carried else np.float32(0)
         now, following, later = before[t], min(before[t] + 1, last), share[t]
-        for v in range(height):
-            for u in range(width):
-                if mix > 0:
-                    for c in range(3):
-                        level = (1 - mix) * still_rgb[t, v, u, c] + mix * carried_rgb[t, v, u, c]
-                        still_rgb[t, v, u, c] = np.uint8(level + np.float32(0.5))
-                    if mix > np.float32(0.5):
-                        still_mask[t, v, u] = carried_mask[t, v, u]
-                        for c in range(3):
-                            still_xyz[t, v, u, c] = carried_xyz[t, v, u, c]
+        for v in range(max(top, 0), min(top + high, height)):
+            y = min(max((v - top + 0.5) * rows / high - 0.5, 0.0), rows - 1.0)
+            row = int(y)
+            below = min(row + 1, rows - 1)
+            fy = np.float32(y - row)
+            for u in range(max(left, 0), min(left + wide, width)):
+                column = across[u - left]
+                coloured = loud_rgb[now, row, column] or loud_rgb[following, row, column]
+                deep = loud_z[now, row, column] or loud_z[following, row, column]
                 # The robot is exact: the network changes nothing there.
-                if u < left or v < top or u >= left + wide or v >= top + high or still_mask[t, v, u]:
+                if not (coloured or deep) or mask[t, v, u]:
                     continue
-                y = min(max((v - top + 0.5) * rows / high - 0.5, 0.0), rows - 1.0)
-                x = min(max((u - left + 0.5) * columns / wide - 0.5, 0.0), columns - 1.0)
-                row, column = int(y), int(x)
-                below, right = min(row + 1, rows - 1), min(column + 1, columns - 1)
-                fy, fx = np.float32(y - row), np.float32(x - column)
+                right = min(column + 1, columns - 1)
+                fx = across_share[u - left]
                 a, b = (1 - fy) * (1 - fx), (1 - fy) * fx
                 p, q = fy * (1 - fx), fy * fx
-                for c in range(3):
-                    one = (
-                        a * rest_rgb[now, row, column, c]
-                        + b * rest_rgb[now, row, right, c]
-                        + p * rest_rgb[now, below, column, c]
-                        + q * rest_rgb[now, below, right, c]
-                    )
-                    two = (
-                        a * rest_rgb[following, row, column, c]
-                        + b * rest_rgb[following, row, right, c]
-                        + p * rest_rgb[following, below, column, c]
-                        + q * rest_rgb[following, below, right, c]
-                    )
-                    change = (1 - later) * one + later * two
-                    if change > quiet_levels:
-                        change -= quiet_levels
-                    elif change < -quiet_levels:
-                        change += quiet_levels
-                    else:
-                        continue
-                    level = still_rgb[t, v, u, c] + change
-                    still_rgb[t, v, u, c] = np.uint8(min(max(level + np.float32(0.5), np.float32(0)), np.float32(255)))
-                z = still_xyz[t, v, u, 2]
+                if coloured:
+                    for c in range(3):
+                        one = (
+                            a * rest_rgb[now, row, column, c]
+                            + b * rest_rgb[now, row, right, c]
+                            + p * rest_rgb[now, below, column, c]
+                            + q * rest_rgb[now, below, right, c]
+                        )
+                        two = (
+                            a * rest_rgb[following, row, column, c]
+                            + b * rest_rgb[following, row, right, c]
+                            + p * rest_rgb[following, below, column, c]
+                            + q * rest_rgb[following, below, right, c]
+                        )
+                        change = (1 - later) * one + later * two
+                        if change > quiet_levels:
+                            change -= quiet_levels
+                        elif change < -quiet_levels:
+                            change += quiet_levels
+                        else:
+                            continue
+                        level = rgb[t, v, u, c] + change
+                        rgb[t, v, u, c] = np.uint8(min(max(level + np.float32(0.5), np.float32(0)), np.float32(255)))
+                z = xyz[t, v, u, 2]
                 # Written so that NaN (no point) stays NaN.
-                if not z > 0:
+                if not deep or not z > 0:
                     continue
                 moved = (1 - later) * (
                     a * rest_z[now, row, column]
@@ -184,4 +229,4 @@ def blend_frames(
                     continue
                 scale = (z + moved) / z
                 for c in range(3):
-                    still_xyz[t, v, u, c] *= scale
+                    xyz[t, v, u, c] *= scale

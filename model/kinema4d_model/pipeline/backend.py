@@ -33,8 +33,16 @@ from kinema4d_model.pipeline.session import Drift, Session, chunk_slices, motion
 from kinema4d_model.preset import Preset, load_preset
 from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.rollout import WARNING, Frames, Provenance, Rollout
-from kinema4d_ros.generators.composite import CompositeGenerator
-from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, request_sha256
+from kinema4d_ros.generators.composite import CompositeGenerator, show_still
+from kinema4d_ros.generators.protocol import (
+    Cancel,
+    GenerateRequest,
+    Progress,
+    ReceiveFrames,
+    ReportProgress,
+    deliver,
+    request_sha256,
+)
 
 __all__ = ["Confidence", "Details", "DiffusionGenerator", "confidence_of"]
 
@@ -186,7 +194,18 @@ class DiffusionGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request; equal for equal seed, inputs, checkpoint and options."""
-        return self.refine(request, None, progress, cancel)
+        return self.stream(request, None, progress, cancel)
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate the rollout; deliver the scene at rest at once, then the frames of each run of the network."""
+        show_still(request, receive, cancel, table_height_m=self._composite.table_height_m)
+        return self.refine(request, None, progress, cancel, receive=receive)
 
     def refine(
         self,
@@ -194,8 +213,12 @@ class DiffusionGenerator:
         drafted: Frames | None,
         progress: ReportProgress | None = None,
         cancel: Cancel | None = None,
+        *,
+        receive: ReceiveFrames | None = None,
     ) -> Rollout:
         """Generate with a drafted world, frames of the request at its size, in place of the carry hypothesis.
+
+        With several seeds, `receive` gets the frames of the first, which are the rollout's.
 
         Raises:
             GeneratorError: GENERATOR_BAD_REQUEST, the preset has no `condition.carry`.
@@ -209,7 +232,8 @@ class DiffusionGenerator:
         parts = self._parts(request)
         overall = _Overall(progress, self._seeds * len(parts), self.pipeline.sampler.steps)
         runs = [
-            self._run(request, parts, _run_seed(request.seed, k), overall, cancel, drafted) for k in range(self._seeds)
+            self._run(request, parts, _run_seed(request.seed, k), overall, cancel, drafted, receive if k == 0 else None)
+            for k in range(self._seeds)
         ]
         frames, session = runs[0]
         confidence = None
@@ -256,6 +280,7 @@ class DiffusionGenerator:
         overall: _Overall,
         cancel: Cancel | None,
         drafted: Frames | None,
+        receive: ReceiveFrames | None,
     ) -> tuple[Frames, Session]:
         session = Session(
             self.pipeline,
@@ -270,6 +295,7 @@ class DiffusionGenerator:
         if len(parts) == 1:
             frames = session.advance(request.robot, overall, cancel, parts[0].shown, drafted).frames
             overall.finished()
+            deliver(receive, "refined", 0, frames, final=True)
             return frames, session
         frames = Frames.empty(*request.robot.link_ids.shape)
         for part in parts:
@@ -278,8 +304,10 @@ class DiffusionGenerator:
             chunk = session.advance(part_of(request.robot, own), overall, cancel, part.shown, draft)
             # The frame shared by two chunks keeps the first chunk's prediction.
             skip = 1 if own.start else 0
-            frames[own.start + skip : own.stop] = chunk.frames[skip:]
+            new = slice(own.start + skip, own.stop)
+            frames[new] = chunk.frames[skip:]
             overall.finished()
+            deliver(receive, "refined", new.start, frames[new], final=True)
         return frames, session
 
     def _parts(self, request: GenerateRequest) -> list[Part]:

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kinema4d_model.pipeline._kernels import blend_frames
+from kinema4d_model.pipeline._kernels import add_rest, mix_frame
 from kinema4d_model.pipeline.inputs import NetworkInputs, prepare_inputs, shrink_hypothesis, shrink_request
 from kinema4d_model.pipeline.kinema_pipeline import Encoded, KinemaPipeline, Prediction
 from kinema4d_model.pipeline.lifting import Lifter
 from kinema4d_model.preset_parts import BlendSpec
 from kinema4d_ros.core.camera import PinholeCamera
-from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence
+from kinema4d_ros.core.pointmap import GripTrack, PointmapSequence, map_frames
 from kinema4d_ros.core.rollout import DepthBasis, Frames
 from kinema4d_ros.generators._kernels import shade_frames
-from kinema4d_ros.generators.carry import LEAST_SHARE, carried_frames, find_candidate, find_grasps, plane_depth
+from kinema4d_ros.generators.carry import LEAST_SHARE, CarriedWorld, find_candidate, find_grasps, plane_depth
 from kinema4d_ros.generators.composite import CompositeGenerator
 from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, Progress, ReportProgress, raise_if_cancelled
 
@@ -310,38 +310,46 @@ def _blend(
 ) -> tuple[Frames, bool]:
     robot, count = request.robot, len(request)
     world = composite.still_world(request)
-    # The composite's arrays are not used elsewhere: overwrite them with the prediction.
-    frames = composite.compose(request, world)[:]
     candidate = find_candidate(world, robot, table_height_m=composite.table_height_m)
-    carried, first = frames, count
     position = np.interp(np.arange(count), chosen, np.arange(len(chosen)))
     before = np.minimum(position.astype(np.intp), len(chosen) - 1)
     gate = choice.gate[np.rint(position).astype(np.intp)]
     sharp = np.clip((gate - 0.5) * spec.decision + 0.5, 0, 1).astype(np.float32)
+    sharp[: count if candidate is None else candidate.grasp.closed] = 0
+    # Frames that show the carried world alone are not composed at rest.
+    frames = composite.compose(request, world, only=sharp < 1)
     if candidate is not None and sharp.any():
         colours = robot.rgb
         if colours is None:
             colours = np.empty((*robot.link_ids.shape, 3), np.uint8)
             shade_frames(robot.xyz, robot.link_ids, colours)
-        carried, first = frames.copy(), candidate.grasp.closed
-        carried_frames(
+        carried = CarriedWorld(
             world,
             candidate,
             robot,
             colours,
-            *carried.arrays,
             table_height_m=composite.table_height_m,
             max_range_m=composite.max_range_m,
         )
+
+        def mix(t: int) -> None:
+            if sharp[t] == 1:
+                carried.write(t, frames.rgb[t], frames.xyz[t], frames.robot_mask[t])
+                return
+            other = Frames.empty(1, *robot.link_ids.shape[1:])
+            carried.write(t, other.rgb[0], other.xyz[0], other.robot_mask[0])
+            mix_frame(
+                frames.rgb[t], frames.xyz[t], frames.robot_mask[t],
+                other.rgb[0], other.xyz[0], other.robot_mask[0], sharp[t],
+            )  # fmt: skip
+
+        map_frames(mix, np.flatnonzero(sharp).tolist())
     span = np.maximum(inputs.bounds[1] - inputs.bounds[0], 1e-9)
     rays = small.camera.rays()
     # Project the shift of each point onto its pixel's ray.
     along = spec.depth * (choice.values * span * rays).sum(-1) / np.square(rays).sum(-1)
-    blend_frames(
+    add_rest(
         *frames.arrays,
-        *carried.arrays,
-        first,
-        sharp,
         _softened(choice.rgb, spec),
         np.ascontiguousarray(along, np.float32),
         before,
@@ -359,11 +367,8 @@ def _refine(drafted: Frames, choice: Choice, chosen: NDArray[np.intp], window: W
     position = np.interp(np.arange(count), chosen, np.arange(len(chosen)))
     before = np.minimum(position.astype(np.intp), len(chosen) - 1)
     rest = _softened(choice.rgb, spec)
-    blend_frames(
+    add_rest(
         *frames[1:].arrays,
-        *frames[1:].arrays,
-        count,
-        np.zeros(count - 1, np.float32),
         rest,
         np.zeros(rest.shape[:3], np.float32),
         before[1:],

@@ -21,7 +21,7 @@ from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.outcomes import Patches, patches_between
 from kinema4d_ros.core.rollout import WARNING, Frames, Provenance, Rollout
 from kinema4d_ros.generators.draft.generator import MEMBERS, DraftGenerator, Fit
-from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReportProgress
+from kinema4d_ros.generators.protocol import Cancel, GenerateRequest, ReceiveFrames, ReportProgress
 
 __all__ = ["RefinedGenerator"]
 
@@ -92,11 +92,23 @@ class RefinedGenerator:
         self, request: GenerateRequest, progress: ReportProgress | None = None, cancel: Cancel | None = None
     ) -> Rollout:
         """Generate the rollout of a request; equal for equal seed, inputs, checkpoint and options."""
+        return self.stream(request, None, progress, cancel)
+
+    def stream(
+        self,
+        request: GenerateRequest,
+        receive: ReceiveFrames | None,
+        progress: ReportProgress | None = None,
+        cancel: Cancel | None = None,
+    ) -> Rollout:
+        """Generate the rollout; deliver the scene at rest, the drafted frames, then the refined ones."""
+        if request.motion is not None:
+            self._draft.show_still(request, receive, cancel)
         reason = self._draft.refusal(request, cancel)
         if reason:
-            return _fallen_back(self._model.generate(request, progress, cancel), self.name, reason)
-        draft = self._draft.generate(request, progress, cancel)
-        made = self._model.refine(request, Frames(*draft.arrays), progress, cancel)
+            return _fallen_back(self._model.stream(request, receive, progress, cancel), self.name, reason)
+        draft = self._draft.draft(request, receive, progress, cancel, final=False)
+        made = self._model.refine(request, Frames(*draft.arrays), progress, cancel, receive=receive)
         return replace(
             made,
             provenance=self._provenance(draft.provenance, made.provenance),

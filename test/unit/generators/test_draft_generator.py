@@ -90,6 +90,8 @@ def test_equal_requests_give_equal_rollouts_and_a_kept_scene_changes_nothing(
     generator = DraftGenerator(members=2)
     request = request_of(world, pick)
     first, again, fresh = (g.generate(request) for g in (generator, generator, DraftGenerator(members=2)))
+    told = [made.provenance.versions["scene"].split()[0] for made in (first, again, fresh)]
+    assert told == ["fitted", "kept", "fitted"]
     for other in (again, fresh):
         assert np.array_equal(first.rgb, other.rgb)
         assert np.array_equal(first.xyz, other.xyz, equal_nan=True)

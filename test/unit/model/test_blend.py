@@ -16,7 +16,7 @@ from kinema4d_model.preset import load_preset
 from kinema4d_ros.core.camera import PinholeCamera
 from kinema4d_ros.core.errors import Cancelled
 from kinema4d_ros.core.pointmap import GripTrack
-from kinema4d_ros.core.rollout import Rollout
+from kinema4d_ros.core.rollout import Frames
 from kinema4d_ros.core.transforms import make
 from kinema4d_ros.generators.carry import carried_frames, find_candidate
 from kinema4d_ros.generators.composite import CompositeGenerator
@@ -78,7 +78,7 @@ def answer(pipeline: KinemaPipeline, carried: float) -> None:
         out.bias.view(-1, pipeline.preset.transformer.out_channels + 1)[:, -1] = 40 * carried - 20
 
 
-def carried_truth(request: GenerateRequest) -> Rollout:
+def carried_truth(request: GenerateRequest) -> Frames:
     generator = CompositeGenerator()
     world = generator.still_world(request)
     still = generator.compose(request, world)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.streaming import check_stream
 
 from kinema4d_model.shipped import shipped_weights
 from kinema4d_ros.calibration import read_camera
@@ -80,6 +81,20 @@ def test_without_a_draft_both_fall_back_to_nano_and_say_why(missing: str, reques
     assert "fell back" in refined.provenance.versions[WARNING]
     assert auto.provenance.versions["auto"].startswith("nano: ")
     assert word in auto.provenance.versions["auto"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("nano", [("still", False), ("refined", True)]),
+        ("draft+nano", [("still", False), ("draft", False), ("refined", True)]),
+    ],
+)
+def test_frames_are_delivered_as_they_are_refined(
+    spec: str, wanted: list[tuple[str, bool]], request_: GenerateRequest
+) -> None:
+    stages, _ = check_stream(load_generator(spec, device="cpu"), request_)
+    assert stages == wanted
 
 
 def test_auto_with_depth_is_the_draft(request_: GenerateRequest) -> None:
