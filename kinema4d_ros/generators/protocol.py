@@ -273,10 +273,9 @@ def deliver(receive: ReceiveFrames | None, stage: Stage, start: int, frames: Fra
     """Pass frames to a receiver, if there is one, as views that it cannot write to."""
     if receive is None:
         return
-    views = [array.view() for array in frames.arrays]
-    for view in views:
-        view.flags.writeable = False
-    rgb, xyz, mask = views
+    rgb, xyz, mask = frames.rgb.view(), frames.xyz.view(), frames.robot_mask.view()
+    for flags in (rgb.flags, xyz.flags, mask.flags):
+        flags.writeable = False
     receive(ReadyFrames(stage, start, Frames(rgb, xyz, mask), final))
 
 
