@@ -286,7 +286,8 @@ def is_held(state: LabState, name: str, kinematics: Kinematics) -> bool:
     if gripper is None or _away(motion, placed) > _reach(placed):
         return False
     commanded = float(gripper.width_from_position(motion.q[_gripper_column(motion)]))
-    measured = np.clip(state.positions[_gripper_column(motion)], *sorted((gripper.closed, gripper.open)))
+    low, high = sorted((gripper.closed, gripper.open))
+    measured = min(max(float(state.positions[_gripper_column(motion)]), low), high)
     return commanded < float(gripper.width_from_position(measured)) - SQUEEZE_M / 2
 
 

@@ -76,6 +76,8 @@ SMALL_SHARE = 6e-4
 """Things with fewer pixels, as a share of the image, that no shape explains are not taken for objects."""
 HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
+BESIDE_M = 0.005
+"""The middle of what stands on an object is at most this far outside of it; so far inside, it is right above."""
 SPLIT_MISFIT = 0.3
 """From this misfit on it is tried whether an object is two, one on the other."""
 SPLIT_NATS = 3.0
@@ -208,9 +210,9 @@ class _Work:
         if int(pixels.own.sum()) < 6:
             return None
         coarse = self._away(pixels.points)
-        tops, floors = self._supports(pixels, found)
-        # What is inside a bin cannot stand on the table.
-        bases = floors[-1:] or [self.table_m, *tops]
+        tops, floors, above = self._supports(pixels, found)
+        # What is inside a bin or right above something solid cannot stand on the table.
+        bases = floors[-1:] or above or [self.table_m, *tops]
         one = min((self._fit_on(mask, pixels, base, coarse) for base in bases), key=lambda found: found.cost)
         return self._if_held(one)
 
@@ -299,11 +301,14 @@ class _Work:
         path = np.asarray(self.near, np.float64)[:, None, :]
         return bool(np.linalg.norm(path - points[None, :: max(1, len(points) // 50)], axis=-1).min() > NEAR_M)
 
-    def _supports(self, pixels: Pixels, found: Sequence[_Found]) -> tuple[list[float], list[float]]:
-        """List the heights of other objects' tops, and of bins' floors, that the object may stand on."""
+    def _supports(self, pixels: Pixels, found: Sequence[_Found]) -> tuple[list[float], list[float], list[float]]:
+        """List the heights of other objects' tops and of bins' floors that the object may stand on.
+
+        The third list has the tops of those that the object is right above.
+        """
         points = pixels.points
         centre, lowest = np.median(points[:, :2], 0), float(np.percentile(points[:, 2], 10))
-        tops, floors = [], []
+        tops, floors, above = [], [], []
         for other in found:
             if other.held:
                 continue
@@ -312,13 +317,16 @@ class _Work:
                 continue
             c, s = math.cos(fit.p[2]), math.sin(fit.p[2])
             dx, dy = centre - fit.p[:2]
-            if max(abs(c * dx + s * dy) - fit.p[3] / 2, abs(c * dy - s * dx) - fit.p[4] / 2) > 0.005:
+            outside = max(abs(c * dx + s * dy) - fit.p[3] / 2, abs(c * dy - s * dx) - fit.p[4] / 2)
+            if outside > BESIDE_M:
                 continue
             if fit.kind in (BIN, CUP):
                 floors.append(float(fit.p[6]) + BIN_WALL_M)
             elif fit.kind in (BOX, CYLINDER) and fit.top < lowest + 0.008:
                 tops.append(fit.top)
-        return tops, floors
+                if outside < -BESIDE_M:
+                    above.append(fit.top)
+        return tops, floors, above
 
     def _if_held(self, one: _Found) -> _Found:
         """Fit with a free underside what is between the fingers; held if it hangs, or if both pads touch it."""
