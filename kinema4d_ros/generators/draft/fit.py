@@ -165,7 +165,8 @@ def fit_scene(
     labels, standing = find_segments(image, seen)
     notes = list(_table_notes(seen))
     table = find_edges(seen)
-    work = _Work(camera, seen, table_height_m, grip, opening_m, near, noise_m, noise_relative)
+    blended = _blended(labels, seen)
+    work = _Work(camera, seen, blended, table_height_m, grip, opening_m, near, noise_m, noise_relative)
     found: list[_Found] = []
     masks = [labels == k for k in range(1, int(labels.max()) + 1)]
     masks = [mask for mask in masks if work.reachable(mask, table)]
@@ -197,6 +198,7 @@ class _Work:
 
     camera: PinholeCamera
     seen: Observation
+    blended: NDArray[np.bool_]
     table_m: float
     grip: GripTrack | None
     opening_m: float | None
@@ -369,7 +371,8 @@ class _Work:
         extra = 4 + max(len(rows), len(columns)) // 3
         top, left = max(int(rows[0]) - extra, 0), max(int(columns[0]) - extra, 0)
         part = (slice(top, int(rows[-1]) + extra + 1), slice(left, int(columns[-1]) + extra + 1))
-        own, unknown = mask[part], seen.unknown[part]
+        # Where only colours part two objects, as in a stack, the pixels between them may be of either.
+        own, unknown = mask[part], (seen.unknown | self.blended)[part]
         kernel = np.ones((3, 3), np.uint8)
         thick = own.astype(np.uint8)
         band = (cv2.dilate(thick, kernel, iterations=2) > 0) & ~(cv2.erode(thick, kernel, iterations=2) > 0)
@@ -420,6 +423,20 @@ class _Work:
             share = float(one.pixels.weight[own & good].sum() / max(one.pixels.weight[own].sum(), 1e-9))
             explained += share * int((one.mask & ~self.seen.unknown).sum())
         return float(np.clip(1 - explained / total, 0.0, 1.0))
+
+
+def _blended(labels: NDArray[np.int32], seen: Observation) -> NDArray[np.bool_]:
+    """Return (H, W) whether a pixel touches one of another object at about its own depth."""
+    out = np.zeros(labels.shape, np.bool_)
+    for axis in (0, 1):
+        a = (slice(None, -1), slice(None)) if axis == 0 else (slice(None), slice(None, -1))
+        b = (slice(1, None), slice(None)) if axis == 0 else (slice(None), slice(1, None))
+        with np.errstate(invalid="ignore"):
+            touch = (labels[a] != labels[b]) & (labels[a] > 0) & (labels[b] > 0)
+            touch &= np.abs(seen.smooth[a] - seen.smooth[b]) < seen.jump_m
+        out[a] |= touch
+        out[b] |= touch
+    return out
 
 
 def _close(a: _Found, b: _Found) -> bool:
