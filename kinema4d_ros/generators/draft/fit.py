@@ -76,6 +76,8 @@ SMALL_SHARE = 6e-4
 """Things with fewer pixels, as a share of the image, that no shape explains are not taken for objects."""
 HIDDEN_NOTE = 0.5
 EXPLAINED_M = 0.01
+BESIDE_M = 0.005
+"""The middle of what stands on an object is at most this far outside of it; so far inside, it is right above."""
 SPLIT_MISFIT = 0.3
 """From this misfit on it is tried whether an object is two, one on the other."""
 SPLIT_NATS = 3.0
@@ -163,7 +165,8 @@ def fit_scene(
     labels, standing = find_segments(image, seen)
     notes = list(_table_notes(seen))
     table = find_edges(seen)
-    work = _Work(camera, seen, table_height_m, grip, opening_m, near, noise_m, noise_relative)
+    blended = _blended(labels, seen)
+    work = _Work(camera, seen, blended, table_height_m, grip, opening_m, near, noise_m, noise_relative)
     found: list[_Found] = []
     masks = [labels == k for k in range(1, int(labels.max()) + 1)]
     masks = [mask for mask in masks if work.reachable(mask, table)]
@@ -195,6 +198,7 @@ class _Work:
 
     camera: PinholeCamera
     seen: Observation
+    blended: NDArray[np.bool_]
     table_m: float
     grip: GripTrack | None
     opening_m: float | None
@@ -208,9 +212,9 @@ class _Work:
         if int(pixels.own.sum()) < 6:
             return None
         coarse = self._away(pixels.points)
-        tops, floors = self._supports(pixels, found)
-        # What is inside a bin cannot stand on the table.
-        bases = floors[-1:] or [self.table_m, *tops]
+        tops, floors, above = self._supports(pixels, found)
+        # What is inside a bin or right above something solid cannot stand on the table.
+        bases = floors[-1:] or above or [self.table_m, *tops]
         one = min((self._fit_on(mask, pixels, base, coarse) for base in bases), key=lambda found: found.cost)
         return self._if_held(one)
 
@@ -299,11 +303,14 @@ class _Work:
         path = np.asarray(self.near, np.float64)[:, None, :]
         return bool(np.linalg.norm(path - points[None, :: max(1, len(points) // 50)], axis=-1).min() > NEAR_M)
 
-    def _supports(self, pixels: Pixels, found: Sequence[_Found]) -> tuple[list[float], list[float]]:
-        """List the heights of other objects' tops, and of bins' floors, that the object may stand on."""
+    def _supports(self, pixels: Pixels, found: Sequence[_Found]) -> tuple[list[float], list[float], list[float]]:
+        """List the heights of other objects' tops and of bins' floors that the object may stand on.
+
+        The third list has the tops of those that the object is right above.
+        """
         points = pixels.points
         centre, lowest = np.median(points[:, :2], 0), float(np.percentile(points[:, 2], 10))
-        tops, floors = [], []
+        tops, floors, above = [], [], []
         for other in found:
             if other.held:
                 continue
@@ -312,13 +319,16 @@ class _Work:
                 continue
             c, s = math.cos(fit.p[2]), math.sin(fit.p[2])
             dx, dy = centre - fit.p[:2]
-            if max(abs(c * dx + s * dy) - fit.p[3] / 2, abs(c * dy - s * dx) - fit.p[4] / 2) > 0.005:
+            outside = max(abs(c * dx + s * dy) - fit.p[3] / 2, abs(c * dy - s * dx) - fit.p[4] / 2)
+            if outside > BESIDE_M:
                 continue
             if fit.kind in (BIN, CUP):
                 floors.append(float(fit.p[6]) + BIN_WALL_M)
             elif fit.kind in (BOX, CYLINDER) and fit.top < lowest + 0.008:
                 tops.append(fit.top)
-        return tops, floors
+                if outside < -BESIDE_M:
+                    above.append(fit.top)
+        return tops, floors, above
 
     def _if_held(self, one: _Found) -> _Found:
         """Fit with a free underside what is between the fingers; held if it hangs, or if both pads touch it."""
@@ -361,7 +371,8 @@ class _Work:
         extra = 4 + max(len(rows), len(columns)) // 3
         top, left = max(int(rows[0]) - extra, 0), max(int(columns[0]) - extra, 0)
         part = (slice(top, int(rows[-1]) + extra + 1), slice(left, int(columns[-1]) + extra + 1))
-        own, unknown = mask[part], seen.unknown[part]
+        # Where only colours part two objects, as in a stack, the pixels between them may be of either.
+        own, unknown = mask[part], (seen.unknown | self.blended)[part]
         kernel = np.ones((3, 3), np.uint8)
         thick = own.astype(np.uint8)
         band = (cv2.dilate(thick, kernel, iterations=2) > 0) & ~(cv2.erode(thick, kernel, iterations=2) > 0)
@@ -412,6 +423,20 @@ class _Work:
             share = float(one.pixels.weight[own & good].sum() / max(one.pixels.weight[own].sum(), 1e-9))
             explained += share * int((one.mask & ~self.seen.unknown).sum())
         return float(np.clip(1 - explained / total, 0.0, 1.0))
+
+
+def _blended(labels: NDArray[np.int32], seen: Observation) -> NDArray[np.bool_]:
+    """Return (H, W) whether a pixel touches one of another object at about its own depth."""
+    out = np.zeros(labels.shape, np.bool_)
+    for axis in (0, 1):
+        a = (slice(None, -1), slice(None)) if axis == 0 else (slice(None), slice(None, -1))
+        b = (slice(1, None), slice(None)) if axis == 0 else (slice(None), slice(1, None))
+        with np.errstate(invalid="ignore"):
+            touch = (labels[a] != labels[b]) & (labels[a] > 0) & (labels[b] > 0)
+            touch &= np.abs(seen.smooth[a] - seen.smooth[b]) < seen.jump_m
+        out[a] |= touch
+        out[b] |= touch
+    return out
 
 
 def _close(a: _Found, b: _Found) -> bool:
