@@ -106,8 +106,17 @@ def _energy(
         return 1e9
     c, s = math.cos(p[YAW]), math.sin(p[YAW])
     cost = 0.0
+    # Rays that miss the sphere around the shape need not be cast.
+    long = p[SX] if kind in (CYLINDER, SPHERE) else p[SY]
+    tall = p[SX] if kind in (SPHERE, LYING) else p[SZ]
+    ox, oy, oz = eye[0] - p[CX], eye[1] - p[CY], eye[2] - p[Z0] - tall / 2
+    outside = ox * ox + oy * oy + oz * oz - 0.25001 * (p[SX] * p[SX] + long * long + tall * tall)
     for i in range(rays.shape[0]):
         dx, dy, dz = rays[i, 0], rays[i, 1], rays[i, 2]
+        ahead = ox * dx + oy * dy + oz * dz
+        if ahead * ahead < (dx * dx + dy * dy + dz * dz) * outside:
+            cost += pixels[i, ELSE_COST]
+            continue
         t = _cast(kind, p, wall, eye[0], eye[1], eye[2], dx, dy, dz, c, s)
         if t > 0 and t < pixels[i, ELSE_DEPTH] - AHEAD:
             up = _faces_up(kind, p, wall, eye[0] + t * dx, eye[1] + t * dy, eye[2] + t * dz, c, s)
