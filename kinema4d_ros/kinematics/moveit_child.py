@@ -17,6 +17,7 @@ import os
 import socket
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from typing import IO, Any, Protocol
 
@@ -84,13 +85,16 @@ def run(start: Callable[[dict[str, Any]], Solver]) -> None:
     """Serve the socket whose descriptor is the first argument, then exit without any teardown."""
     end_with_launcher()
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rw") as stream:
+        code = 0
         try:
             serve(stream, start)
-        except (ConnectionError, ValueError) as error:
-            print(f"the connection to the parent failed: {error}", file=sys.stderr)
-        finally:
-            sys.stderr.flush()
-            os._exit(0)
+        except ConnectionError:
+            pass  # the parent is gone
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stderr.flush()
+        os._exit(code)
 
 
 class _MoveIt:

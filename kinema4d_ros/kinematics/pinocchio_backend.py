@@ -63,7 +63,8 @@ class ArmModel:
             motion = pin.JointModelPrismaticUnaligned if joint.kind == "prismatic" else pin.JointModelRevoluteUnaligned
             parent = model.addJoint(parent, motion(joint.axis), placement, name)
             placement = pin.SE3.Identity()
-        self._tool = model.addFrame(pin.Frame("tool", parent, placement, pin.FrameType.OP_FRAME))
+        # With a parent frame, although it says nothing here: pinocchio 2 has no other form.
+        self._tool = model.addFrame(pin.Frame("tool", parent, 0, placement, pin.FrameType.OP_FRAME))
         self._model = model
         self._data = model.createData()
         self._no_drift = np.zeros(model.nq)
