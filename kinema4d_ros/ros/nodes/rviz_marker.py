@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ class RvizMarker(KinemaNode):
         publishers = {}
         for endpoint in PLANS:
             try:
-                self.subscription(endpoint, lambda message, at=endpoint: self._keep(at, message))
+                self.subscription(endpoint, partial(self._keep, endpoint))
                 publishers[endpoint.name] = self.publisher(endpoint)
             except ImportError:
                 self.get_logger().info(f"{endpoint.type} is not installed: such plans are not previewed again")
