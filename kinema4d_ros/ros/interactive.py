@@ -4,7 +4,8 @@
 
 The stand-in has the calls that this package uses, with the same names and the same protocol: topics `<ns>/update` and
 `<ns>/feedback`, service `<ns>/get_interactive_markers`. RViz counts the sequence numbers of the updates and asks the
-service again when one is missing.
+service again when one is missing. The package also drops feedback of a second client within a second of the first
+one's; the stand-in does not.
 """
 
 from __future__ import annotations
