@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -213,7 +214,7 @@ def main() -> None:
         # The first run compiles and loads; it does not count.
         for run in range(runs + 1):
             spent, made = draft_once(request, None)
-            rows = {"draft, depth": spent, "plain MuJoCo": once(lambda r=request, m=made: plain_loop(r, m))}
+            rows = {"draft, depth": spent, "plain MuJoCo": once(partial(plain_loop, request, made))}
             if rgb:
                 rows["draft, RGB"] = draft_once(alone, arguments.detector)[0]
             if nano is not None:
