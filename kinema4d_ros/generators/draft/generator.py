@@ -32,7 +32,7 @@ from kinema4d_ros.core.outcomes import (
     Patches,
     patches_between,
 )
-from kinema4d_ros.core.rollout import DepthBasis, Frames, Provenance, Rollout
+from kinema4d_ros.core.rollout import WARNING, DepthBasis, Frames, Provenance, Rollout
 from kinema4d_ros.generators.carry import MAX_RANGE_M
 from kinema4d_ros.generators.composite import show_still
 from kinema4d_ros.generators.draft.detection import Detector, has_detector, load_detector
@@ -65,6 +65,8 @@ NEAR_M = 0.10
 """Objects within this distance of the gripper's trajectory concern the motion."""
 MISFIT = 1.0
 """Above this misfit of an object that the motion concerns, the draft cannot tell."""
+FROM_RGB = "The objects were found in the image alone, by a detector that knows only the simulated lab."
+"""Warning of a draft without measured depth."""
 
 Fit = Callable[[GenerateRequest, Cancel | None], FittedScene]
 
@@ -327,6 +329,7 @@ class DraftGenerator:
 
     def _provenance(self, request: GenerateRequest, made: Simulated, kept: bool) -> Provenance:
         basis: DepthBasis = "measured" if request.depth is not None else "plane"
+        doubts = {WARNING: FROM_RGB} if request.depth is None and self._fit == self._fit_request else {}
         return Provenance(
             generator=self.name,
             preset="depth" if request.depth is not None else "rgb",
@@ -341,6 +344,7 @@ class DraftGenerator:
                 "python": platform.python_version(),
                 "members": str(len(made.members)),
                 "scene": "kept from an earlier request on the same image" if kept else "fitted for this request",
+                **doubts,
             },
         )
 

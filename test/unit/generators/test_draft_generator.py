@@ -13,9 +13,10 @@ import kinema4d_ros
 from kinema4d_ros.calibration import read_camera
 from kinema4d_ros.core.errors import Cancelled, ErrorCode, FileFormatError, GeneratorError
 from kinema4d_ros.core.outcomes import PointBasis
+from kinema4d_ros.core.rollout import WARNING
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators import CommandedMotion, GenerateRequest, load_generator
-from kinema4d_ros.generators.draft.generator import DraftGenerator
+from kinema4d_ros.generators.draft.generator import FROM_RGB, DraftGenerator
 from kinema4d_ros.generators.draft.scene import FittedScene
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
@@ -123,10 +124,11 @@ def test_a_request_without_commands_is_refused(world: LabWorld, pick: JointTraje
     assert "no commands" in str(caught.value)
 
 
-def test_without_depth_the_missing_detector_is_named_with_what_to_do(world: LabWorld, pick: JointTrajectory) -> None:
+def test_without_depth_the_missing_detector_is_named_with_what_to_do(
+    world: LabWorld, pick: JointTrajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     detector = pytest.importorskip("kinema4d_model.detection.detector", reason="needs the learned detector")
-    if (detector.WEIGHTS / "config.json").is_file():
-        pytest.skip("the package has weights of a detector")
+    monkeypatch.setattr(detector, "WEIGHTS", tmp_path)
     with pytest.raises(FileFormatError) as caught:
         DraftGenerator(members=2).generate(request_of(world, pick, depth=None))
     assert caught.value.code is ErrorCode.FILE_MISSING
@@ -144,6 +146,22 @@ def test_without_depth_points_rest_on_the_plane_and_the_fitted_shapes(world: Lab
     assert rollout.basis is not None
     assert PointBasis.MEASURED not in rollout.basis
     assert PointBasis.FITTED in rollout.basis
+
+
+def test_a_pick_is_predicted_from_rgb_and_said_to_be(world: LabWorld, pick: JointTrajectory) -> None:
+    pytest.importorskip("kinema4d_model.detection.detector", reason="needs the learned detector")
+    for plan, wanted in ((pick, True), (turned(pick, 0.25), False)):
+        model = ModelWorld(world.scene, DraftGenerator(members=3), world.kinematics, depth=False, frames=FRAMES)
+        run = model.run(plan, world.task("pick"))
+        assert run.verdict.success is wanted, run.verdict.reason
+    said = load_generator("auto").generate(request_of(world, pick, depth=None)).provenance
+    assert (said.generator, said.preset, said.versions["auto"]) == (
+        "draft",
+        "rgb",
+        "draft: objects detected in the image",
+    )
+    assert said.versions[WARNING] == FROM_RGB
+    assert len(said.checkpoint_sha256) == 64
 
 
 def test_a_draft_can_be_cancelled(world: LabWorld, pick: JointTrajectory) -> None:

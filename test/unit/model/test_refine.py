@@ -14,7 +14,6 @@ from kinema4d_ros.core.errors import ErrorCode, GeneratorError
 from kinema4d_ros.core.rollout import WARNING
 from kinema4d_ros.core.trajectory import JointTrajectory
 from kinema4d_ros.generators import CommandedMotion, GenerateRequest, load_generator
-from kinema4d_ros.generators.draft.detection import has_detector
 from kinema4d_ros.io.resources import share_path
 from kinema4d_ros.kinematics import choose_kinematics
 from kinema4d_ros.lab.scripted import pick_plan
@@ -64,9 +63,10 @@ def test_the_draft_decides_and_the_network_colours(request_: GenerateRequest) ->
 
 
 @pytest.mark.parametrize("missing", ["commands", "depth", "objects"])
-def test_without_a_draft_both_fall_back_to_nano_and_say_why(missing: str, request_: GenerateRequest) -> None:
-    if missing == "depth" and has_detector():
-        pytest.skip("the package has weights of a detector")
+def test_without_a_draft_both_fall_back_to_nano_and_say_why(
+    missing: str, request_: GenerateRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kinema4d_ros.generators.draft.generator.has_detector", lambda: False)
     empty = np.full_like(request_.depth, np.nan)  # type: ignore[arg-type]
     changes = {"commands": {"motion": None}, "depth": {"depth": None}, "objects": {"depth": empty}}[missing]
     word = {"commands": "no commands", "depth": "neither measured depth", "objects": "no object can be fitted"}[missing]
