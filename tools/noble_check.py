@@ -16,15 +16,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ARCHIVE = "http://archive.ubuntu.com/ubuntu"
 FAILED, CANNOT = 1, 3
 SCRIPTS = Path("/usr/share/debootstrap/scripts")
+"""The scripts for releases; they also name the archive. An older debootstrap does not know noble, but the script is the
+same for all of Ubuntu's releases."""
 TOOLS = "ca-certificates python3-venv python3-dev python3-pip g++ make libgl1 libegl1"
 SHARED = {name: name for name in ("/etc/resolv.conf", "/etc/hosts")} | {
     "/etc/ssl/certs/ca-certificates.crt": "/root/ca.crt"
@@ -74,28 +74,38 @@ def steps() -> Iterator[tuple[str, str]]:
     yield "unit tests", f"{INSTALLED} && cd {SOURCE} && python -m pytest -q --quick -p no:cacheprovider {TESTS}"
 
 
-def why_not() -> str:
+def release_script() -> Path:
+    """Return debootstrap's script for noble."""
+    return SCRIPTS / ("noble" if (SCRIPTS / "noble").exists() else "gutsy")
+
+
+def default_mirror() -> str:
+    """Return the archive that debootstrap's script names, "" if it names none."""
+    found = re.search(r"default_mirror (http\S+/ubuntu)\b", release_script().read_text())
+    return found[1] if found else ""
+
+
+def why_not(mirror: str) -> str:
     """Say why this cannot be tried here; empty if it can."""
     if os.geteuid() != 0:
         return "it needs root, for debootstrap and chroot"
     if shutil.which("debootstrap") is None:
         return "debootstrap is not installed: sudo apt-get install debootstrap"
     try:
-        with urllib.request.urlopen(f"{ARCHIVE}/dists/noble/Release", timeout=30.0) as answer:  # noqa: S310 # nosec B310
+        mirror = mirror or default_mirror()
+        with urllib.request.urlopen(f"{mirror}/dists/noble/Release", timeout=30.0) as answer:  # noqa: S310 # nosec B310
             answer.read(1)
-    except (urllib.error.URLError, OSError) as error:
-        return f"{ARCHIVE} cannot be reached: {error}"
+    except (ValueError, OSError) as error:
+        return f"the Ubuntu archive '{mirror}' cannot be reached: {error}; name another one with --mirror"
     return ""
 
 
-def make_root(root: Path) -> int:
+def make_root(root: Path, mirror: str) -> int:
     """Create the root and copy the committed sources into it; return an exit code."""
     if not (root / "usr" / "bin" / "apt-get").exists():
         print("-- debootstrap", flush=True)
-        command = ["debootstrap", "--variant=minbase", "--components=main,universe", "noble", str(root), ARCHIVE]
-        # An older debootstrap does not know the name; the script is the same for all of Ubuntu's releases.
-        if not (SCRIPTS / "noble").exists():
-            command.append(str(SCRIPTS / "gutsy"))
+        command = ["debootstrap", "--variant=minbase", "--components=main,universe", "noble", str(root)]
+        command += [mirror or default_mirror(), str(release_script())]
         if code := run(command):
             return code
     for name, place in SHARED.items():
@@ -136,14 +146,15 @@ def main() -> int:
     """Run the steps that have not succeeded yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=ROOT / "out" / "noble", help="folder of the Ubuntu root")
+    parser.add_argument("--mirror", default="", help="Ubuntu archive (default: that of debootstrap)")
     arguments = parser.parse_args()
     os.nice(19)
-    if reason := why_not():
+    if reason := why_not(arguments.mirror):
         print(f"not tried: {reason}")
         return CANNOT
     root = arguments.root.resolve()
     root.mkdir(parents=True, exist_ok=True)
-    if make_root(root):
+    if make_root(root, arguments.mirror):
         print("failed: the root could not be made")
         return FAILED
     for name, script in steps():
