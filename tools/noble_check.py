@@ -80,9 +80,9 @@ def release_script() -> Path:
 
 
 def default_mirror() -> str:
-    """Return the archive that debootstrap's script names, "" if it names none."""
-    found = re.search(r"default_mirror (http\S+/ubuntu)\b", release_script().read_text())
-    return found[1] if found else ""
+    """Return the archive that debootstrap's script names for current releases, "" if it names none."""
+    found = re.findall(r"default_mirror (http\S+/ubuntu)\b", release_script().read_text())
+    return next((mirror for mirror in found if "old-releases" not in mirror), "")
 
 
 def why_not(mirror: str) -> str:
