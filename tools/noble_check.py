@@ -26,14 +26,15 @@ SCRIPTS = Path("/usr/share/debootstrap/scripts")
 """The scripts for releases; they also name the archive. An older debootstrap does not know noble, but the script is the
 same for all of Ubuntu's releases."""
 TOOLS = "ca-certificates python3-venv python3-dev python3-pip g++ make libgl1 libegl1"
+CERTIFICATES = "/opt/certificates.crt"
 SHARED = {name: name for name in ("/etc/resolv.conf", "/etc/hosts")} | {
-    "/etc/ssl/certs/ca-certificates.crt": "/root/ca.crt"
+    "/etc/ssl/certs/ca-certificates.crt": CERTIFICATES
 }
 """Files of this machine that name resolution and TLS in the root need, and their places there. The certificates are
 beside those of Debian's package, because this machine may reach the network through a proxy with its own."""
 
-WORKSPACE = "/root/ws"
-VENV = "/root/venv"
+WORKSPACE = "/opt/ws"
+VENV = "/opt/venv"
 SOURCE = f"{WORKSPACE}/src/kinema4d_ros"
 ACTIVATE = f". {VENV}/bin/activate && export AMENT_PREFIX_PATH={VENV} CMAKE_PREFIX_PATH={VENV}"
 INSTALLED = f"{ACTIVATE} && . {WORKSPACE}/install/setup.sh"
@@ -131,7 +132,7 @@ def inside(root: Path, script: str) -> int:
         "HOME": "/root",
         "LANG": "C.UTF-8",
         "DEBIAN_FRONTEND": "noninteractive",
-        "PIP_CERT": "/root/ca.crt",
+        "PIP_CERT": CERTIFICATES,
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
     }
     given = [f"{name}={value}" for name, value in environment.items()]
@@ -158,7 +159,7 @@ def main() -> int:
         print("failed: the root could not be made")
         return FAILED
     for name, script in steps():
-        stamp = root / "root" / f".done-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
+        stamp = root / "opt" / f".done-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
         if stamp.exists() and stamp.read_text() == script:
             continue
         print(f"-- {name}", flush=True)
