@@ -115,7 +115,8 @@ def draft_once(request: GenerateRequest, detector: Path | None) -> tuple[Spent, 
         mask = request.robot.link_ids[0] != 0
         with clock.stage("detect", "fit"):
             found = load_detector(detector).detect(request.image, request.camera, mask, 0.0)
-        return fit_outlines(found, request.camera, mask, 0.0, OutlineOptions(seed=request.seed))
+        options = OutlineOptions(seed=request.seed)
+        return fit_outlines(found, request.camera, mask, 0.0, options, image=request.image)
 
     generator = DraftGenerator(fit=from_rgb) if request.depth is None else DraftGenerator()
     by_phase(generator, request, clock)

@@ -7,7 +7,7 @@ question                                                  answer
 anything that fails                                       {"error": {"what", "expected", "hint"}}
 
 MoveIt runs in a process of its own because its teardown may crash (moveit2 issue 3721) and because it brings a ROS
-node: the process ends with `_exit`, its node is in a namespace of its own and is discovered by nobody.
+node: the process ends with `_exit`, its node is in a namespace of its own and no other node discovers it.
 """
 
 from __future__ import annotations

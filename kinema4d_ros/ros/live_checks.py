@@ -142,7 +142,7 @@ def _tf(scene: Scene) -> Findings:
     links = [frame for frame in lost if scene.camera is None or frame != scene.camera.frame_id]
     if scene.camera is not None and scene.camera.frame_id in lost:
         root = lost[scene.camera.frame_id]
-        where = f"its tree ends at '{root}'" if root else "nobody publishes it"
+        where = f"its tree ends at '{root}'" if root else "no node publishes it"
         fix = "the twin publishes it from the calibration; check that it runs and that base_frame is the robot's base"
         yield Finding(name, "wrong", f"'{scene.camera.frame_id}' is not connected to '{base}': {where}", fix)
     elif scene.camera is not None:
@@ -158,7 +158,7 @@ def _tf(scene: Scene) -> Findings:
 
 
 def _root(frames: Mapping[str, Mapping[str, Any]], frame: str) -> str:
-    """Return the top of a frame's tree; "" for a frame that nobody publishes."""
+    """Return the top of a frame's tree; "" for a frame that no node publishes."""
     if frame not in frames:
         return ""
     seen = set()

@@ -257,7 +257,7 @@ def silent(scene: Scene, name: str, endpoint: Endpoint, fix: str) -> Finding:
     """Explain a topic on which nothing arrived."""
     topic, who = scene.seen.resolve(endpoint.name), scene.publishers(endpoint)
     if not who:
-        return Finding(name, "wrong", f"nobody publishes {topic}", fix)
+        return Finding(name, "wrong", f"no node publishes {topic}", fix)
     detail = f"{who} publishes {topic}, but nothing arrived within {scene.seen.seconds:g} s"
     return Finding(name, "wrong", detail, "check that it is running and not waiting for hardware; then the network")
 

@@ -256,7 +256,7 @@ def test_a_healthy_graph_has_nothing_wrong_and_a_stopped_node_is_missed() -> Non
 @pytest.mark.full
 def test_a_namespace_is_looked_into(scene: Scene) -> None:
     seen: Snapshot = observe(0.5, "lab1")
-    assert "nobody publishes /lab1/joint_states" in wrong(check_live(seen))["joint states"]
+    assert "no node publishes /lab1/joint_states" in wrong(check_live(seen))["joint states"]
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "1e9"])

@@ -270,7 +270,7 @@ def test_superseded_foreign_and_odd_choices_move_nothing(still: Scene) -> None:
 
     nonce = rviz.choice("Approve plan").menu_entry_id & ~31
     still.refused(lambda: changed(client_id=""))
-    still.refused(lambda: changed(client_id="/nobody"))
+    still.refused(lambda: changed(client_id="/unknown"))
     still.refused(lambda: changed(client_id="/health_watch"))
     still.refused(lambda: changed(control_name=""))
     for entry in (0, 1, 2, 3, 2**31 + 2, 2**32 - 1):
@@ -295,7 +295,7 @@ def test_only_the_rviz_that_approved_may_execute(still: Scene) -> None:
     still.rviz.reads("execute within")
     still.refused(lambda: other.choose("Execute plan"))
     other.reads("only it may execute")
-    # An Execute without an approval, by whoever: the entry says so, and the text repeats it.
+    # An Execute without an approval, from any client: the entry says so, and the text repeats it.
     # The package interactive_markers drops what a second client sends within a second.
     still.rviz.choose_until("Discard", "Discarded")
     still.offer(0.13)

@@ -169,7 +169,10 @@ def fit_scene(
     work = _Work(camera, seen, blended, table_height_m, grip, opening_m, near, noise_m, noise_relative)
     found: list[_Found] = []
     masks = [labels == k for k in range(1, int(labels.max()) + 1)]
+    seen_things = len(masks)
     masks = [mask for mask in masks if work.reachable(mask, table)]
+    if len(masks) < seen_things:
+        notes.append(f"{seen_things - len(masks)} things beyond the edges of the table were left out")
     order = np.argsort([np.percentile(seen.height[mask], 5) for mask in masks], kind="stable")
     for step, k in enumerate(order):
         raise_if_cancelled(cancel, Progress("fit", step, len(masks)))

@@ -330,6 +330,8 @@ class DraftGenerator:
     def _provenance(self, request: GenerateRequest, made: Simulated, kept: bool) -> Provenance:
         basis: DepthBasis = "measured" if request.depth is not None else "plane"
         doubts = {WARNING: FROM_RGB} if request.depth is None and self._fit == self._fit_request else {}
+        if made.scene.notes:
+            doubts["notes"] = "; ".join(made.scene.notes)
         return Provenance(
             generator=self.name,
             preset="depth" if request.depth is not None else "rgb",

@@ -228,6 +228,19 @@ def test_the_table_ends_where_the_depth_shows_what_is_below() -> None:
     assert find_edges(observe(flat, none, view, 0.0)) is None
 
 
+def test_what_is_left_out_beyond_the_edge_is_said() -> None:
+    shelf: Thing = (BOX, (0.52, 0.02, 0.0, 0.05, 0.05, 0.06, 0.0), RED)
+    table = Table(A_BOX, shelf)
+    view = table.camera
+    rays, eye = view.rays() @ view.base_T_camera[:3, :3].T, view.base_T_camera[:3, 3]
+    x = eye[0] - rays[..., 0] * eye[2] / rays[..., 2]
+    below = (table.owner == 0) & (x > 0.42)
+    table.depth[below] = ((-0.7 - eye[2]) / rays[..., 2])[below]
+    scene = table.fit()
+    assert len(scene.objects) == 1
+    assert "1 things beyond the edges of the table were left out" in scene.notes
+
+
 def test_an_object_in_a_bin_stands_on_its_floor() -> None:
     bin_: Thing = (BIN, (0.30, 0.02, 0.3, 0.11, 0.10, 0.04, 0.0), BLUE)
     inside: Thing = (CYLINDER, (0.30, 0.02, 0.0, 0.035, 0.0, 0.06, BIN_WALL_M), RED)

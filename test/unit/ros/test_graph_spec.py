@@ -87,7 +87,7 @@ def test_processes_have_namespace_parameters_and_sim_time() -> None:
     assert "__ns:=/cell1" in command
     assert "use_sim_time:=true" in command
     assert "seed:=7" in command
-    assert "publish_clock:=true" in command, "otherwise nobody does"
+    assert "publish_clock:=true" in command, "otherwise no node does"
 
 
 def test_the_params_file_names_nodes_that_exist() -> None:
